@@ -1,0 +1,81 @@
+"""Run all benchmarks; write results.json, docs/benchmarks.md and the table in the README."""
+
+import json
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+import command
+import moments
+
+from normgrowth.engine import available_cores
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results.json"
+
+# What we hold ourselves to: name of the figure, what it must be, in the words of the README.
+GOALS = [
+    ("faster than numpy the obvious way", ">=", 30, "kernel against numpy in float64 done the obvious way"),
+    ("rate relative to a plain sum of the bytes", ">=", 0.8, "kernel against a plain sum over the same mapped bytes"),
+    ("bfloat16 rate per byte relative to float32", ">=", 0.6, "kernel on bfloat16 against float32, per byte"),
+    ("faster than torch in chunks", ">=", 1, "kernel against the same sums by torch, chunk by chunk"),
+    ("faster than weightlens takes for one of the two", ">=", 5, "whole command on two files against weightlens on one"),
+    ("20,000 small tensors against one of the same bytes, command", "<=", 3, "20,000 small tensors against one large, whole command"),
+    ("20,000 small tensors against one of the same bytes, kernel", "<=", 3, "20,000 small tensors against one large, kernel and mapping"),
+    ("time for twice the bytes", "<=", 2.3, "time for twice the bytes"),
+    ("anonymous memory, pair of 2 GB: MB", "<=", 300, "anonymous memory for a pair of 2 GB, in MB"),
+]  # fmt: skip
+
+
+def table(results: dict[str, Any]) -> str:
+    figures = results["figures"]
+    lines = ["| what | measured | goal |", "|---|---|---|"]
+    for name, sign, goal, words in GOALS:
+        if name in figures:
+            lines.append(f"| {words} | {figures[name]:.3g} | {'≥' if sign == '>=' else '≤'} {goal:g} |")
+    return "\n".join(lines)
+
+
+def page(results: dict[str, Any]) -> str:
+    every = "\n".join(f"| {name} | {value:.3g} |" for name, value in results["figures"].items())
+    return f"""# Benchmarks
+
+Made by `make bench` from `benchmarks/results.json`. Each figure against a goal is a ratio of two things timed
+alternately in one run; absolute times depend on the machine ({results["machine"]}, {results["cores"]} cores).
+
+{table(results)}
+
+## All figures
+
+| figure | value |
+|---|---|
+{every}
+"""
+
+
+def write_pages(results: dict[str, Any]) -> None:
+    (ROOT / "docs" / "benchmarks.md").write_text(page(results), encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    start, end = "<!-- benchmarks -->", "<!-- /benchmarks -->"
+    before, rest = readme.split(start)
+    note = f"`make bench`, {results['cores']} cores; [all figures](docs/benchmarks.md)."
+    filled = f"{before}{start}\n{table(results)}\n\n{note}\n{end}{rest.split(end)[1]}"
+    (ROOT / "README.md").write_text(filled, encoding="utf-8")
+
+
+def main() -> None:
+    scratch = ROOT / "benchmarks" / "scratch"
+    try:
+        figures = {**moments.run(scratch), **command.run(scratch)}
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    machine = f"{platform.system()} {platform.machine()}"
+    results = {"figures": figures, "machine": machine, "cores": available_cores()}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_pages(results)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""normgrowth: how a transformer's weights grow during training, what that does, and why.
+
+The public names; each is loaded when it is first used, so that ``import normgrowth`` is instant.
+
+    trace(source, out)        a series of checkpoints -> Records
+    open_source(source)       the series itself: steps, checkpoints, tensors
+    Records                   the tidy table that every measurement writes
+    Moments, quantities       the sums, and everything that follows from them
+    InputError                what bad input raises: one line, with the way out
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normgrowth.errors import InputError, SeriesWarning
+    from normgrowth.records import Records
+    from normgrowth.weights.moments import Moments, quantities
+    from normgrowth.weights.sources.series import open_source
+    from normgrowth.weights.trace import trace
+
+__all__ = [
+    "InputError",
+    "Moments",
+    "Records",
+    "SeriesWarning",
+    "open_source",
+    "quantities",
+    "trace",
+]
+
+_HOME = {
+    "InputError": "normgrowth.errors",
+    "Moments": "normgrowth.weights.moments",
+    "Records": "normgrowth.records",
+    "SeriesWarning": "normgrowth.errors",
+    "open_source": "normgrowth.weights.sources.series",
+    "quantities": "normgrowth.weights.moments",
+    "trace": "normgrowth.weights.trace",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'normgrowth' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,75 @@
+"""The command line: one file per command, each thin; heavy imports happen inside the handlers.
+
+Exit codes: 0 done; 2 bad input or a result with a problem, said in a line on stderr; 130 interrupted.
+"""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from normgrowth.cli import compare, figures, names, trace
+from normgrowth.errors import InputError, SeriesWarning
+
+COMMANDS = (trace, names, compare, figures)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="normgrowth",
+        description="Measure how a transformer's weights grow during training.",
+        epilog="Example: normgrowth trace runs/gpt/checkpoints -o traces/gpt",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and stop")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(subparsers)
+    arguments = parser.parse_args(argv)
+    if arguments.version:
+        from importlib.metadata import version
+
+        print(version("normgrowth"))
+        return 0
+    if not hasattr(arguments, "run"):
+        parser.print_help()
+        return 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", SeriesWarning)
+        warnings.showwarning = _say
+        try:
+            return arguments.run(arguments)
+        except InputError as error:
+            _line(str(error))
+            return 2
+        except KeyboardInterrupt:
+            kept = (
+                f"; what was measured is kept in {arguments.out}" if getattr(arguments, "out", None) else ""
+            )
+            _line(f"interrupted{kept}")
+            return 130
+        except BrokenPipeError:
+            sys.stderr.close()  # whoever read our output has gone; nothing to add
+            return 0
+
+
+def _say(
+    message: Any,
+    category: Any,
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if issubclass(category, SeriesWarning):
+        _line(str(message))
+    else:
+        print(
+            warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end=""
+        )
+
+
+def _line(text: str) -> None:
+    """One line, whatever names it quotes: control characters are shown, not sent to the terminal."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    print(f"normgrowth: {shown}", file=sys.stderr, flush=True)

@@ -1,0 +1,33 @@
+"""Arguments that every command on checkpoints takes."""
+
+import argparse
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        nargs="+",
+        help="a checkpoint file, a folder, a quoted glob, several of these, or hf://org/repo@revision-pattern",
+    )
+    parser.add_argument(
+        "--scope",
+        choices=("blocks", "encoder", "decoder", "all"),
+        default="blocks",
+        help="what counts: all blocks (default), those of one stack, or every parameter; never buffers",
+    )
+    parser.add_argument(
+        "--select", metavar="REGEX", help="count the parameters whose name matches, and no others"
+    )
+    parser.add_argument("--exclude", metavar="REGEX", help="do not count parameters whose name matches")
+    parser.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="a class that PyTorch files may create, by full name; only for files that you trust",
+    )
+    parser.add_argument("--endpoint", metavar="URL", help="another address than the Hugging Face hub's")
+
+
+def source_of(arguments: argparse.Namespace) -> str | list[str]:
+    return arguments.source[0] if len(arguments.source) == 1 else arguments.source

@@ -1,0 +1,76 @@
+"""normgrowth trace: a series of checkpoints becomes records."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from normgrowth.cli.source import add_source, source_of
+
+EXAMPLES = """examples:
+  normgrowth trace runs/gpt/checkpoints -o traces/gpt
+  normgrowth trace 'runs/gpt/step_*.safetensors' --scope all
+  normgrowth trace hf://EleutherAI/pythia-70m@step* -o traces/pythia --tokens-per-step 2097152
+  normgrowth trace t5/model.ckpt-* --scope encoder --lags 1,10,100 -o traces/t5
+"""
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "trace",
+        help="norms, steps, directions and growth of a series of checkpoints",
+        description="Read a series of checkpoints and write norm, step size, cosine, angle, alignment and the "
+        "growth budget of every tensor, layer, role and the model. Interrupted and started again, it goes on.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_source(parser)
+    parser.add_argument(
+        "-o", "--out", metavar="DIR", help="folder for the records (parquet) and to go on from"
+    )
+    parser.add_argument(
+        "--lags", type=_lags, default=(), metavar="N,N", help="cosines to checkpoints further back"
+    )
+    parser.add_argument("--no-first", action="store_true", help="do not compare with the first checkpoint")
+    parser.add_argument("--tokens-per-step", type=float, metavar="N", help="adds an axis in tokens")
+    parser.add_argument("--run", dest="run_name", metavar="NAME", help="what to call this run in the records")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads (default: all cores)")
+    parser.add_argument(
+        "--json", action="store_true", help="print model, layer and role rows as JSON, no table"
+    )
+    parser.set_defaults(run=run)
+
+
+def _lags(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from normgrowth.report.terminal import Progress, print_trace
+    from normgrowth.weights.trace import trace
+
+    with Progress() as progress:
+        records = trace(
+            source_of(arguments),
+            arguments.out,
+            scope=arguments.scope,
+            select=arguments.select,
+            exclude=arguments.exclude,
+            lags=arguments.lags,
+            first=not arguments.no_first,
+            tokens_per_step=arguments.tokens_per_step,
+            run=arguments.run_name,
+            allow=arguments.allow,
+            endpoint=arguments.endpoint,
+            workers=arguments.workers,
+            progress=progress,
+        )
+    if arguments.json:
+        rows = [row for scope in ("model", "layer", "role") for row in records.where(scope=scope).to_rows()]
+        json.dump({"made_by": records.made_by, "records": rows}, sys.stdout)
+        print()
+    else:
+        print_trace(records)
+        if arguments.out:
+            print(f"records: {arguments.out}")
+    return 2 if records.made_by["problems"] else 0

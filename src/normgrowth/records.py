@@ -1,0 +1,187 @@
+"""Records: the one tidy table that every measurement writes and that reports read.
+
+One row is one number. A new analysis adds quantities; nobody has to change the table.
+
+    run       string   which series or training run
+    step      int64    training step
+    scope     string   "tensor", "layer", "role" or "model": what was summed over
+    name      string   which tensor, layer ("encoder.3"), role ("attention.query"); "model"
+    layer     int32    block index, counted from 0; null outside blocks and for role and model
+    role      string   role of a tensor or of a role row; null otherwise
+    quantity  string   "norm", "cosine", "step_size", ...: see `normgrowth.weights.moments`
+    value     float64  NaN where the quantity is undefined (the direction of a zero tensor)
+
+On disk a folder holds ``records.parquet`` and beside it ``records.json``, which says what made it.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE, SIDECAR = "records.parquet", "records.json"
+COLUMNS = ("run", "step", "scope", "name", "layer", "role", "quantity", "value")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that share a scope: one value for each quantity, item and step."""
+
+    scope: str
+    names: Sequence[str]
+    layers: Sequence[int | None]
+    roles: Sequence[str | None]
+    steps: Sequence[int]
+    values: Mapping[str, NDArray[np.float64]]  # quantity -> (steps, items)
+
+
+@dataclass(frozen=True)
+class Records:
+    """The table and what made it."""
+
+    table: "pa.Table"
+    made_by: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def from_blocks(run: str, blocks: Iterable[Block], made_by: dict[str, Any]) -> "Records":
+        import pyarrow as pa
+
+        tables = [_block_table(run, block) for block in blocks]
+        return Records(pa.concat_tables(tables).unify_dictionaries().combine_chunks(), made_by)
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def where(self, **equals: Any) -> "Records":
+        """The rows whose columns equal what is given: ``records.where(scope="layer", quantity="norm")``."""
+        import pyarrow.compute as pc
+
+        table = self.table
+        for column, value in equals.items():
+            if column not in COLUMNS:
+                raise InputError(f"records have no column {column!r}; they have {', '.join(COLUMNS)}")
+            table = table.filter(pc.equal(table[column], value))  # pyright: ignore[reportAttributeAccessIssue]
+        return Records(table, self.made_by)
+
+    def distinct(self, column: str) -> list[Any]:
+        """The values of a column, in the order of their first row."""
+        return self.table[column].unique().to_pylist()
+
+    def series(
+        self, quantity: str, *, scope: str = "model", name: str | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Steps and values of one quantity of one thing, in the order of steps."""
+        rows = self.where(quantity=quantity, scope=scope, **({} if name is None else {"name": name}))
+        things = rows.distinct("name")
+        if len(things) > 1 or len(rows.distinct("run")) > 1:
+            raise InputError(
+                f"{quantity} at scope {scope} has several series: {', '.join(things[:5])}; name one"
+            )
+        steps = rows.table["step"].to_numpy()
+        values = rows.table["value"].to_numpy()
+        order = np.argsort(steps, kind="stable")
+        return steps[order], values[order]
+
+    def to_pandas(self) -> Any:
+        return self.table.to_pandas()
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Plain rows for JSON, where NaN has no place: None instead."""
+        rows = self.table.to_pylist()
+        for row in rows:
+            if not np.isfinite(row["value"]):
+                row["value"] = None
+        return rows
+
+    def write(self, folder: Path | str) -> None:
+        """Write both files; whoever reads meanwhile sees the old ones or the new ones, whole."""
+        import pyarrow.parquet as pq
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / FILE) as path:
+            pq.write_table(self.table, path, compression="zstd")
+        with replacing(folder / SIDECAR) as path:
+            path.write_text(json.dumps(self.made_by, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def read(folder: Path | str) -> "Records":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = Path(folder) / FILE
+        if not path.is_file():
+            raise InputError(
+                f"{folder}: no records here ({FILE} is missing); `normgrowth trace -o` makes them"
+            )
+        try:
+            table = pq.read_table(path)
+            sidecar = Path(folder) / SIDECAR
+            made_by = json.loads(sidecar.read_text(encoding="utf-8")) if sidecar.is_file() else {}
+        except (pa.ArrowException, ValueError) as error:
+            raise InputError(f"{path}: not readable as records: {str(error).splitlines()[0]}") from error
+        missing = [column for column in COLUMNS if column not in table.column_names]
+        if missing:
+            raise InputError(f"{path}: not records: column {missing[0]} is missing")
+        return Records(table, made_by)
+
+
+class replacing:
+    """Write to a file beside the target, then put it in the target's place; on an error, leave no trace."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+
+    def __enter__(self) -> Path:
+        return self.temporary
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if error is None:
+            self.temporary.replace(self.target)
+        else:
+            self.temporary.unlink(missing_ok=True)
+
+
+def _block_table(run: str, block: Block) -> "pa.Table":
+    import pyarrow as pa
+
+    items, steps, count = len(block.names), len(block.steps), len(block.values)
+    size = items * steps * count
+
+    def repeated(words: Sequence[str | None], codes: NDArray[np.int32]) -> "pa.DictionaryArray":
+        known = [word for word in dict.fromkeys(words) if word is not None]
+        code = {word: i for i, word in enumerate(known)}
+        own = np.array([code.get(word, -1) for word in words], np.int32)[codes]  # type: ignore[arg-type]
+        return pa.DictionaryArray.from_arrays(
+            pa.array(own, mask=own < 0), pa.array(known, pa.string()), safe=False
+        )
+
+    # Rows run through quantities, then items, then steps: one series lies together.
+    item = np.tile(np.repeat(np.arange(items, dtype=np.int32), steps), count)
+    layer = np.array([-1 if n is None else n for n in block.layers], np.int32)[item]
+    value = [np.ascontiguousarray(v.T).reshape(-1) for v in block.values.values()]
+    return pa.table(
+        {
+            "run": repeated([run], np.zeros(size, np.int32)),
+            "step": pa.array(np.tile(np.asarray(block.steps, np.int64), items * count)),
+            "scope": repeated([block.scope], np.zeros(size, np.int32)),
+            "name": repeated(block.names, item),
+            "layer": pa.array(layer, mask=layer < 0),
+            "role": repeated(block.roles, item),
+            "quantity": repeated(
+                list(block.values), np.repeat(np.arange(count, dtype=np.int32), items * steps)
+            ),
+            "value": pa.array(np.concatenate(value) if value else np.zeros(0)),
+        }
+    )

@@ -1,0 +1,215 @@
+"""From opened checkpoints to moments: cut tensors into pieces of work, run them, add them up.
+
+A task is pure: checkpoints (which pickle as their index) and which values of which tensors to sum.
+Where b and its references are stored alike, the kernel gets addresses and reads the mapped bytes in
+place, thousands of small tensors in one call. Where they are not (another dtype, another sharding,
+8-bit or integer storage), values are decoded to float64 first, a chunk at a time.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth import engine
+from normgrowth.errors import InputError
+from normgrowth.weights.moments import CHUNK, Moments
+from normgrowth.weights.sources.checkpoint import DIRECT, STORAGE, Checkpoint, decode
+
+Bits = NDArray[np.generic]
+Columns = NDArray[np.float64]
+
+TASK_VALUES = 8 * CHUNK  # enough work to pay for a task, little enough to share out evenly
+TASK_TENSORS = 2048
+
+
+@dataclass(frozen=True)
+class Task:
+    """Either several tensors, each whole and at most a chunk long, or values of one piece of one tensor."""
+
+    checkpoints: tuple[Checkpoint, ...]  # b, then its references
+    items: range  # places in the list of names; results are one row per chunk of each
+    names: Sequence[str]
+    piece: int = 0
+    start: int = 0
+    stop: int | None = None  # None: whole tensors
+
+
+def measure(
+    current: Checkpoint,
+    references: Sequence[tuple[str, Checkpoint]],
+    names: Sequence[str],
+    *,
+    workers: int | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> Moments:
+    """The moments of each named tensor of `current`, against each reference.
+
+    `advance` is told the values done, of each checkpoint, as tasks end.
+    """
+    checkpoints = (current, *(checkpoint for _, checkpoint in references))
+    _check(checkpoints, names)
+    numel = np.array([current.tensors[name].numel for name in names], np.int64)
+    tasks = list(_tasks(checkpoints, names, numel))
+    results: list[Columns] = [np.empty(0)] * len(tasks)
+    for position, columns in engine.map_tasks(run, tasks, workers=workers):
+        results[position] = columns
+        if advance:
+            task = tasks[position]
+            done = (
+                numel[task.items.start : task.items.stop].sum()
+                if task.stop is None
+                else task.stop - task.start
+            )
+            advance(int(done))
+    # Rows are added in the order of tensors and chunks, which keeps the bits the same however many
+    # workers there were.
+    rows = np.concatenate([np.zeros((0, 3 + 3 * len(references))), *results])
+    item = np.concatenate([np.zeros(0, np.intp), *map(_row_items, tasks, results)])
+    return Moments.from_columns(numel, _added(rows, item, len(names)), [label for label, _ in references])
+
+
+def _row_items(task: Task, result: Columns) -> NDArray[np.intp]:
+    return (
+        np.arange(task.items.start, task.items.stop)
+        if task.stop is None
+        else np.full(len(result), task.items.start)
+    )
+
+
+def _added(rows: Columns, item: NDArray[np.intp], size: int) -> Columns:
+    columns = np.zeros((size, rows.shape[1]))
+    for c in range(rows.shape[1]):
+        if c == 1:
+            np.maximum.at(columns[:, c], item, rows[:, c])
+        else:
+            columns[:, c] = np.bincount(item, rows[:, c], size)
+    return columns
+
+
+def _check(checkpoints: tuple[Checkpoint, ...], names: Sequence[str]) -> None:
+    current = checkpoints[0]
+    for name in names:
+        own = current.tensors[name]
+        if own.dtype not in STORAGE:
+            raise InputError(
+                f"{current.label}: tensor {name} has dtype {own.dtype}, which cannot be measured; --exclude it"
+            )
+        for other in checkpoints[1:]:
+            if other.tensors[name].shape != own.shape:
+                raise InputError(
+                    f"{current.label}: tensor {name} has shape {list(own.shape)}, but "
+                    f"{list(other.tensors[name].shape)} in {other.label}; --exclude it to trace the rest"
+                )
+
+
+def _tasks(
+    checkpoints: tuple[Checkpoint, ...], names: Sequence[str], numel: NDArray[np.int64]
+) -> Iterator[Task]:
+    copies_whole = any(checkpoint.copies_whole for checkpoint in checkpoints)
+    first, values = 0, 0  # the batch of small tensors that is being filled
+    for item, (name, count) in enumerate(zip(names, numel.tolist(), strict=True)):
+        boxes = getattr(checkpoints[0].tensors[name].layout, "boxes", None)
+        if count <= CHUNK and not boxes:
+            if item > first and (values + count > TASK_VALUES or item - first >= TASK_TENSORS):
+                yield Task(checkpoints, range(first, item), names)
+                first, values = item, 0
+            values += count
+            continue
+        if item > first:
+            yield Task(checkpoints, range(first, item), names)
+        first, values = item + 1, 0
+        alike = _stored_alike(checkpoints, name)
+        sizes = [int(np.prod(size, dtype=np.int64)) for _, size in boxes] if boxes and alike else [count]
+        for piece, size in enumerate(sizes):
+            part = size if copies_whole or not alike else TASK_VALUES
+            for start in range(0, size, max(part, 1)):
+                yield Task(checkpoints, range(item, item + 1), names, piece, start, min(start + part, size))
+    if len(names) > first:
+        yield Task(checkpoints, range(first, len(names)), names)
+
+
+def _stored_alike(checkpoints: tuple[Checkpoint, ...], name: str) -> bool:
+    layout = checkpoints[0].tensors[name].layout
+    return all(checkpoint.tensors[name].layout == layout for checkpoint in checkpoints[1:])
+
+
+def run(task: Task) -> Columns:
+    """The kernel's columns: one row per tensor, or per chunk of one tensor."""
+    names = task.names[task.items.start : task.items.stop]
+    if task.stop is not None:
+        name = names[0]
+        alike = _stored_alike(task.checkpoints, name)
+        arrays = [
+            (c.pieces(name)[task.piece] if alike else c.dense(name))[task.start : task.stop]
+            for c in task.checkpoints
+        ]
+        return _sum_arrays([c.tensors[name].dtype for c in task.checkpoints], arrays)
+    out = np.zeros((len(names), 3 * len(task.checkpoints)))
+    rest = _sum_in_place(task.checkpoints, names, out)
+    for row in rest:
+        name = names[row]
+        arrays = [c.dense(name) for c in task.checkpoints]
+        if arrays[0].size:
+            out[row] = _sum_arrays([c.tensors[name].dtype for c in task.checkpoints], arrays)[0]
+    return out
+
+
+def _sum_in_place(checkpoints: tuple[Checkpoint, ...], names: Sequence[str], out: Columns) -> Sequence[int]:
+    """Sum whole tensors that lie in mapped files, stored alike; return the rows that do not."""
+    located = [checkpoint.addresses(names) for checkpoint in checkpoints]
+    if any(addresses is None for addresses in located):
+        return range(len(names))
+    table = np.array(located, np.int64).T
+    tensors = checkpoints[0].tensors
+    dtypes = np.array([tensors[name].dtype for name in names])
+    counts = np.array([tensors[name].numel for name in names], np.int64)
+    odd = np.zeros(len(names), bool)
+    for other in checkpoints[1:]:
+        odd |= dtypes != np.array([other.tensors[name].dtype for name in names])
+    for dtype in set(dtypes.tolist()):
+        mine = dtypes == dtype
+        if dtype not in DIRECT:
+            odd |= mine
+            continue
+        rows = np.flatnonzero(mine & ~odd)
+        part = np.zeros((len(rows), out.shape[1]))
+        _sum(dtype, table[rows], counts[rows], part)
+        out[rows] = part
+    return np.flatnonzero(odd).tolist()
+
+
+def _sum_arrays(dtypes: list[str], arrays: list[Bits]) -> Columns:
+    """Sum arrays of any storage, a row per chunk."""
+    size = arrays[0].size
+    dtype = dtypes[0]
+    starts = np.arange(0, size, CHUNK, dtype=np.int64)
+    counts = np.minimum(CHUNK, size - starts)
+    out = np.zeros((len(starts), 3 * len(arrays)))
+    if dtype in DIRECT and dtypes.count(dtype) == len(dtypes):
+        table = np.stack([a.ctypes.data + starts * a.itemsize for a in arrays], axis=1)
+        _sum(dtype, table, counts, out)
+        return out
+    for row, start in enumerate(starts):
+        decoded = [
+            np.ascontiguousarray(decode(kind, a[start : start + CHUNK]))
+            for kind, a in zip(dtypes, arrays, strict=True)
+        ]
+        table = np.array([[a.ctypes.data for a in decoded]], np.int64)
+        _sum("F64", table, counts[row : row + 1], out[row : row + 1])
+    return out
+
+
+def _sum(dtype: str, table: NDArray[np.int64], counts: NDArray[np.int64], out: Columns) -> None:
+    """The kernel on a table of addresses: a column for b, then one for each reference."""
+    from normgrowth.weights import kernel  # loads the compiler, so not at import
+
+    kind = np.empty(0, STORAGE[dtype])
+    references = table.shape[1] - 1
+    for first in range(0, max(references, 1), 2):  # the kernel takes two references at a time
+        last = min(first + 2, references)
+        part = np.zeros((len(counts), 3 + 3 * (last - first)))
+        kernel.sums(kind, np.ascontiguousarray(table[:, [0, *range(first + 1, last + 1)]]), counts, part)
+        out[:, :3] = part[:, :3]
+        out[:, 3 + 3 * first : 3 + 3 * last] = part[:, 3:]

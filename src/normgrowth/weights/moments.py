@@ -1,0 +1,166 @@
+"""Moments: the few sums from which every norm, cosine, step and angle follows.
+
+For weights b and a reference r (the checkpoint before, the first one, one some lag back), with
+δ = b − r, the sums are
+
+    of b itself:   numel, Σb², largest |b|, number of values that are not finite
+    against r:     Σr², Σr·δ, Σδ²
+
+all in float64. They add over chunks, shards, tensors, ranks and machines, so that a quantity of a
+layer or of the model is that of its summed moments. Σr·δ is summed as such: from Σr·b − Σr² a
+relative step of 1e-6 would come out with half of its digits gone.
+
+`quantities` and `accumulated` are the only definitions of what is measured.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+CHUNK = 1 << 20  # values per work item: fixed, so that results do not depend on the number of cores
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Sums of each item against one reference: Σr², Σr·δ, Σδ²."""
+
+    square: Floats
+    dot: Floats
+    delta: Floats
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums of n items (tensors, layers, a model), one array entry each."""
+
+    numel: NDArray[np.int64]
+    square: Floats
+    largest: Floats
+    nonfinite: NDArray[np.int64]
+    against: Mapping[str, Pair] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.numel)
+
+    def grouped(self, group: NDArray[np.integer] | Sequence[int], size: int) -> "Moments":
+        """Add the items of each group: item i belongs to group[i], of `size` groups; −1 to none."""
+        group = np.asarray(group, np.intp)
+        chosen = group >= 0
+        group = group[chosen]
+
+        def add(values: NDArray[np.generic]) -> Floats:
+            return np.bincount(group, values[chosen], size).astype(np.float64, copy=False)
+
+        largest = np.zeros(size)
+        np.maximum.at(largest, group, self.largest[chosen])
+        return Moments(
+            numel=add(self.numel).astype(np.int64),
+            square=add(self.square),
+            largest=largest,
+            nonfinite=add(self.nonfinite).astype(np.int64),
+            against={
+                name: Pair(add(pair.square), add(pair.dot), add(pair.delta))
+                for name, pair in self.against.items()
+            },
+        )
+
+    def __add__(self, other: "Moments") -> "Moments":
+        """The moments of both parts together, item by item: two shards, two ranks."""
+        if self.against.keys() != other.against.keys():
+            raise ValueError("moments against different references do not add")
+        return Moments(
+            self.numel + other.numel,
+            self.square + other.square,
+            np.maximum(self.largest, other.largest),
+            self.nonfinite + other.nonfinite,
+            {
+                name: Pair(
+                    pair.square + other.against[name].square,
+                    pair.dot + other.against[name].dot,
+                    pair.delta + other.against[name].delta,
+                )
+                for name, pair in self.against.items()
+            },
+        )
+
+    @staticmethod
+    def from_columns(numel: NDArray[np.int64], columns: Floats, references: Sequence[str]) -> "Moments":
+        """From the kernel's columns: three of b itself, then three for each reference."""
+        square, largest, nonfinite = columns[:, :3].T
+        return Moments(
+            numel,
+            square,
+            largest,
+            nonfinite.astype(np.int64),
+            {name: Pair(*columns[:, 3 * i + 3 : 3 * i + 6].T) for i, name in enumerate(references)},
+        )
+
+
+def quantities(moments: Moments) -> dict[str, Floats]:
+    """Everything that one step's sums say about b and about the way from each reference to it.
+
+    Undefined values (the direction of a zero tensor) are NaN. Quantities against the previous
+    checkpoint have plain names; those against another reference carry its name behind.
+
+    Directions are as good as δ is: to rounding for steps up to the size of the weights, and with an
+    error of about 1e-16·‖r‖/‖b‖ for a tensor that shrank to almost nothing, since b is then lost in δ.
+    """
+    n, bb = moments.numel, moments.square
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        values: dict[str, Floats] = {
+            "norm": np.sqrt(bb),
+            "rms": np.sqrt(bb / n),
+            "largest": moments.largest,
+            "numel": n.astype(np.float64),
+            "nonfinite": moments.nonfinite.astype(np.float64),
+        }
+        for reference, pair in moments.against.items():
+            suffix = "" if reference == "previous" else f"_{reference}"
+            rr, rd, dd = pair.square, pair.dot, pair.delta
+            norm = np.sqrt(rr)
+            step = np.sqrt(dd)
+            radial = rd / norm  # the part of δ along r, with its sign
+            tangential = np.sqrt(np.maximum(dd - radial * radial, 0.0))
+            # From δ and not from a cosine, whose arccos would be blind below 1e-8.
+            angle = np.where((rr > 0) & (bb > 0), np.arctan2(tangential, norm + radial), np.nan)
+            angle = np.where(np.isfinite(rr + rd + dd), angle, np.nan)
+            values |= {f"cosine{suffix}": np.cos(angle), f"angle{suffix}": angle}
+            if reference.startswith("lag"):
+                continue
+            values[f"step_size{suffix}"] = step
+            if reference != "previous":
+                continue
+            growth = 2 * rd + dd
+            values |= {
+                "relative_step": step / norm,
+                "alignment": np.clip(radial / step, -1.0, 1.0),
+                "radial": radial,
+                "tangential": tangential,
+                "growth": growth,
+                "growth_alignment": 2 * rd,
+                "growth_steps": dd,
+                "share_alignment": 2 * rd / growth,
+                "share_steps": dd / growth,
+            }
+    return values
+
+
+# The terms of the budget ‖θ'‖² − ‖θ‖² = 2⟨θ,δ⟩ + ‖δ‖², which add up over intervals.
+BUDGET = ("growth", "growth_alignment", "growth_steps")
+
+
+def accumulated(growth: Floats, alignment: Floats, steps: Floats) -> dict[str, Floats]:
+    """The budget summed from the first interval to each (axis 0), and the share of either term."""
+    total, aligned, stepped = (np.cumsum(terms, axis=0) for terms in (growth, alignment, steps))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "total_growth": total,
+            "total_growth_alignment": aligned,
+            "total_growth_steps": stepped,
+            "total_share_alignment": aligned / total,
+            "total_share_steps": stepped / total,
+        }

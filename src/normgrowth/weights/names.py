@@ -1,0 +1,406 @@
+"""What a tensor is, read from its name: its block, its role, and whether a norm counts it.
+
+A checkpoint is a flat list of names, and every codebase names in its own way. Two rules carry over:
+
+- A block is a member of a numbered list that holds attention. Other lists (a convolutional front
+  end, the steps of a projector) hold no blocks, unless the whole model is without attention.
+- A role is what the innermost telling component says. In `attention.output.dense` the last one
+  tells nothing; `output`, within attention, is its output projection.
+
+So words are kept here, and no architectures. Names from PyTorch ("." between components) and from
+TensorFlow ("/") are read alike. What a name cannot tell (is this `bias` a causal mask?), the shape and
+the dtype do.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from types import MappingProxyType
+
+from normgrowth.errors import InputError
+from normgrowth.weights.sources.checkpoint import Tensor
+
+# Models repeat few words many times, so what a word says is looked up once.
+_remember = lru_cache(maxsize=1 << 14)
+
+SCOPES = ("blocks", "encoder", "decoder", "all")
+ROLES = (
+    "attention.query",
+    "attention.key",
+    "attention.value",
+    "attention.output",
+    "attention.qkv",  # fused; also keys and values only
+    "feedforward",
+    "norm",
+    "embedding",
+    "position",
+    "head",
+    "other",
+    "buffer",
+    "optimizer",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One tensor as it was read; `reason` is for the person who wonders why it counts, or does not."""
+
+    name: str
+    stack: str  # "layer" in a model with one stack of blocks, else what tells them apart; "" outside
+    layer: int | None  # the number that the checkpoint gives
+    role: str
+    counted: bool
+    reason: str
+
+    @property
+    def layer_name(self) -> str | None:
+        return None if self.layer is None else f"{self.stack}.{self.layer}"
+
+
+def read_names(
+    tensors: Mapping[str, Tensor],
+    *,
+    scope: str = "blocks",
+    select: str | None = None,
+    exclude: str | None = None,
+    aliases: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Reading]:
+    """Read every name of an index, in its order.
+
+    It takes the whole index, since a name alone does not say how many stacks there are. `select` takes
+    the place of `scope`, so that embeddings and scalars can be asked for; `exclude` takes away from
+    either. Nothing brings back buffers, optimiser state, or the further names of a tied tensor.
+    """
+    if scope not in SCOPES:
+        raise InputError(f"scope {scope!r} is unknown; choose one of {', '.join(SCOPES)}")
+    wanted, unwanted = _compile("select", select), _compile("exclude", exclude)
+    places = _places(tensors)
+    stacks = _find_stacks(places)
+    kinds = {stack.label: stack.kind for stack in stacks.values()}
+    chosen = set(kinds)
+    if scope in ("encoder", "decoder") and len(kinds) > 1:
+        chosen = {label for label, kind in kinds.items() if kind == scope}
+        if not chosen and wanted is None:
+            raise InputError(
+                f"scope {scope!r}: this model has no such blocks; its stacks are {', '.join(kinds)}"
+            )
+
+    # Members of a list are alike, so each kind of tensor is judged once. This is what makes it fast.
+    judged: dict[object, tuple[_Stack | None, str, bool, str]] = {}
+    readings: dict[str, Reading] = {}
+    for (name, tensor), (path, index, rest) in zip(tensors.items(), places, strict=True):
+        key = (path, rest, tensor.shape, tensor.dtype)
+        verdict = judged.get(key)
+        if verdict is None:
+            verdict = judged[key] = _judge(path, rest, tensor, stacks.get(path), scope, chosen)
+        stack, role, counted, reason = verdict
+        if role not in ("buffer", "optimizer"):
+            if name in aliases:
+                counted, reason = False, f"tied to {aliases[name]}"
+            elif wanted is not None:
+                counted = wanted.search(name) is not None
+                reason = "selected" if counted else "not selected"
+            if counted and unwanted is not None and unwanted.search(name):
+                counted, reason = False, "excluded"
+        if stack is None:
+            readings[name] = Reading(name, "", None, role, counted, reason)
+        else:
+            if stack.inner > 1:
+                index = index * stack.inner + _inner(rest)
+            readings[name] = Reading(name, stack.label, index, role, counted, reason)
+    return readings
+
+
+def _compile(option: str, pattern: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if pattern is None else re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InputError(f"{option} {pattern!r} is not a regular expression: {error}") from None
+
+
+# Where a name lies -----------------------------------------------------------------------------------
+
+# A number after one of these words goes before any other: in "0.auto_model.encoder.layer.3" it is the 3.
+# TensorFlow glues it on: block_003, layer-3, h3, and less surely encoder_layer_3.
+_LIST = r"[Ll]ayers?|[Bb]locks?|blk|stages?|groups?|layer_with_weights"
+_LISTED = re.compile(
+    rf"(.*?(?:(?:{_LIST})(?=[./])|(?<!_)(?:{_LIST})|(?<![^./])h))[./_-]?([0-9]{{1,9}})(?:[./](.*))?\Z",
+    re.DOTALL,
+)
+_NUMBERED = re.compile(
+    r"(?:(.*?)(?:[./]|(?<=layer|block|stage|group)[_-]))?([0-9]{1,9})(?:[./](.*))?\Z", re.DOTALL
+)
+_INNER = re.compile(r"(?:albert_layers\.|inner_group_)([0-9]{1,9})")
+_CODER = re.compile(r"(?:^|_)((?:en|de)coder)(?:_|s?$)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    label: str
+    kind: str  # "encoder", "decoder" or "", as its path says
+    inner: int  # ALBERT numbers its blocks twice, by group and within: how many there are within
+    attends: bool  # no: the model has no attention, any list will do, and may hold the embedding too
+    recurrent: bool  # RWKV calls its recurrence attention
+
+
+def _places(names: Iterable[str]) -> list[tuple[str | None, int, str]]:
+    """For each name the numbered list that it lies in (None: in none), its number there, and the rest."""
+    places: list[tuple[str | None, int, str]] = []
+    path, start = "", "\0"
+    for name in names:
+        if name.startswith(start):  # in the same list as the name before it: no need to search
+            number, _, rest = name[len(start) :].partition(".")
+            if number.isdigit() and number.isascii() and len(number) < 10:
+                places.append((path, int(number), rest))
+                continue
+        if found := _LISTED.match(name):
+            path, number, rest = found.groups("")
+            start = f"{path}."
+            places.append((path, int(number), rest))
+        elif found := _NUMBERED.match(name):
+            places.append((found[1] or "", int(found[2]), found[3] or ""))
+        else:
+            places.append((None, 0, name))
+    return places
+
+
+def _find_stacks(places: list[tuple[str | None, int, str]]) -> dict[str | None, _Stack]:
+    """The lists whose members are blocks."""
+    lists: dict[str, tuple[set[int], set[str]]] = {}
+    for path, index, rest in places:
+        if path is not None:
+            if path not in lists:
+                lists[path] = set(), set()
+            indices, rests = lists[path]
+            indices.add(index)
+            rests.add(rest)
+    attending, inert = [], []
+    for path, (_, rests) in lists.items():
+        roles = {_role(_member(path, rest), True) for rest in rests if not (_state(path) or _state(rest))}
+        if any(role.startswith("attention.") for role in roles):
+            attending.append(path)
+        elif roles and _role(f"{path}.0", False) not in ("embedding", "head"):
+            inert.append(path)
+    main = attending or [path for path in inert if _LISTED.match(f"{path}.0")] or inert
+    stacks: dict[str | None, _Stack] = {}
+    for path, label in zip(main, _labels(main), strict=True):
+        inner = 1 + max(map(_inner, lists[path][1]))
+        recurrent = any("receptance" in rest for rest in lists[path][1])
+        stacks[path] = _Stack(label, _kind(path), inner, bool(attending), recurrent)
+    # XLM keeps its blocks in parallel lists: attentions.3, layer_norm1.3, ffns.3.
+    parallel = {(_split(path)[:-1], frozenset(lists[path][0])): stacks[path] for path in attending}
+    for path in inert:
+        if stack := parallel.get((_split(path)[:-1], frozenset(lists[path][0]))):
+            stacks[path] = stack
+    return stacks
+
+
+def _member(path: str, rest: str) -> str:
+    return f"{_split(path)[-1]}.{rest}"
+
+
+def _inner(rest: str) -> int:
+    found = _INNER.match(rest)
+    return int(found[1]) if found else 0
+
+
+def _kind(path: str) -> str:
+    return next((found[1] for word in _split(path) if (found := _CODER.search(word))), "")
+
+
+def _labels(paths: list[str]) -> list[str]:
+    """Names for stacks, as short as tells them apart: encoder and decoder, text_model and vision_model."""
+    if len(paths) == 1:
+        return ["layer"]
+    kinds = [_kind(path) for path in paths]
+    if all(kinds) and len(set(kinds)) == len(kinds):
+        return kinds
+    parts = [_split(path) for path in paths]
+    if len({part[:-1] for part in parts}) == len(parts):
+        parts = [part[:-1] for part in parts]
+    for _ in range(2):  # off with what all begin with; then, turned round, with what all end with
+        while all(parts) and len({part[0] for part in parts}) == 1:
+            parts = [part[1:] for part in parts]
+        parts = [part[::-1] for part in parts]
+    return [".".join(part) or "layer" for part in parts]
+
+
+# What counts -----------------------------------------------------------------------------------------
+
+
+def _judge(
+    path: str | None, rest: str, tensor: Tensor, stack: _Stack | None, scope: str, chosen: set[str]
+) -> tuple[_Stack | None, str, bool, str]:
+    """Stack, role, counted, reason: what all members of a list have in common."""
+    if state := _state(rest) or _state(path or ""):
+        return None, "optimizer", False, state
+    role = ""
+    if stack is not None:
+        role = _role(_member(path or "", rest), True)
+        if (role == "embedding" and "att" not in rest) or (role == "position" and not stack.attends):
+            stack = None  # the first stage of a pipeline, or the first layer of a Keras model
+        elif stack.recurrent and role.startswith("attention."):
+            role = "other"
+    whole = rest if path is None else f"{path}.0.{rest}"
+    if stack is None:
+        role = _role(whole, False)
+    if what := _buffer(whole, tensor):
+        return stack, "buffer", False, f"buffer: {what}"
+    if scope == "all":
+        return stack, role, True, "in a block" if stack else "scope all"
+    if prod(tensor.shape) <= 1:
+        return stack, role, False, "scalar"
+    if stack is None:
+        return stack, role, False, role if role in ("embedding", "position", "head") else "outside the blocks"
+    if stack.label not in chosen:
+        return stack, role, False, f"not in the {scope}"
+    return stack, role, True, "in a block"
+
+
+# Whole components only: a model may well be called Optimus, or have a momentum encoder.
+_STATES = {
+    "optimiser state": re.compile(
+        r"optim(izers?)?|optimizer_(states?|slot)|opt_state|param_(states|groups)|(max_)?exp_avg(_sq)?|exp_inf"
+        r"|exp_avg_sq_(row|col)|momentum_buffer|square_avg|acc_delta|\w+_slot_v?[cmrv]|adam_[mv]|adam(_1)?"
+        r"|adafactor(_1)?|exponentialmovingaverage"
+    ),
+    "training state": re.compile(
+        r"global_step|save_counter|checkpointable_object_graph|beta[12]_power|lr_schedulers?|rng_state"
+        r"|grad_scaler|train_state|dataloader"
+    ),
+}
+_BUFFERS = {
+    "mask": re.compile(r"masked_bias|tril|(\w+_)?mask|ignore"),
+    "rotary table": re.compile(r"(original_)?inv_freq|(cos|sin)_cached|freqs_cis"),
+    "position table": re.compile(r"position_ids|relative_(position_index|coords_table)|pe|alibi(_slopes)?"),
+    "token types": re.compile(r"token_type_ids"),
+    "running statistics": re.compile(
+        r"(running|moving)_(mean|var(iance)?)|num_batches_tracked|cluster_(size|usage)|embed_(avg|sum)"
+    ),
+    "routing balance": re.compile(r"e_score_correction_bias|balancing_biases"),
+    "quantisation": re.compile(
+        r"(act|fc|weight)_scaling_factor|(x|input|output)_(min|max)|\w+_integer|weight_scale_inv"
+    ),
+    "constant": re.compile(
+        r"final_logits_bias|float_tensor|version|inited|initialized|layer_scalar|slope_rate"
+        r"|(query|key|diagonal)_decay|\w+_points_scale"
+    ),
+}
+
+
+def _match(patterns: Mapping[str, re.Pattern[str]], word: str) -> str:
+    return next((meaning for meaning, pattern in patterns.items() if pattern.fullmatch(word)), "")
+
+
+@_remember
+def _state(text: str) -> str:
+    return next((state for word in _split(text) if (state := _match(_STATES, word))), "")
+
+
+def _buffer(name: str, tensor: Tensor) -> str:
+    """The kind of buffer, or "". In doubt it is a parameter: `attn.bias` is, unless it has a mask's shape."""
+    words = [word for word in _split(name) if word not in ("", "attributes", "variable_value")]
+    leaf, parent = words[-1] if words else "", words[-2] if len(words) > 1 else ""
+    if what := _match(_BUFFERS, leaf):
+        return what
+    if leaf == "bias" and len(tensor.shape) > 2 and _context(parent) == "attention":
+        *ones, rows, columns = tensor.shape
+        if rows == columns and prod(ones) == 1:
+            return "causal mask"
+    if leaf not in ("weight", "bias") and ("rotary" in parent or parent == "rope"):
+        return "rotary table"
+    if "sinusoid" in name or (leaf == "weights" and parent == "embed_positions"):
+        return "position table"
+    if tensor.dtype[:1] in ("I", "U"):
+        return "integers"  # no gradient ever moves them
+    return "booleans" if tensor.dtype == "BOOL" else ""
+
+
+# Roles -----------------------------------------------------------------------------------------------
+
+_NEUTRAL = frozenset(("", "weight", "bias", "kernel", "attributes", "variable_value"))
+_NORM = re.compile(r"norm|(?:^|_)(?:ln|bn|rms)(?:_|\d|$)")
+_POSITION = re.compile(
+    r"(?:^|_)(?:pos(?!_ff)|positions?|positional|relpos|relative|distance|wpe)(?:_|$)|^rel_(?!att)|^r$|^r_[wrs]_bias$"
+)
+_EMBEDDING = re.compile(r"embed|(?:^|_)emb|^wte$|^shared$|(?:^|_)tokens?$")
+_HEAD = re.compile(
+    r"(?:\w+_)?(?:heads?|classifier|pooler|predictions|logits)|cls|score|qa_outputs|embed_out|unembed|lm_loss"
+    r"|vocab_(?:transform|projector)|pred_layer|seq(?:uence)?_(?:relationship|summary)|(?:text|visual)_projection"
+    r"|output_(?:layer|projection)|logits_\w+"
+)
+_HEAD_IF_LAST = ("output", "decoder", "generator", "ff_out", "proj_out")  # Llama's own code, OLMo, Whisper
+_ATTENTION = re.compile(r"(?:attn|attention|(?:^|_)att$|mha)(?!\w*(?:layer|block)s$)")
+_MIXER = re.compile(r"mixer|mamba\d?|ssm|conv(?:_module)?")
+_FORWARD = re.compile(
+    r"\w*mlps?|ff[nw]?s?(?:_\w+|\d+)?|\w*ffn|\w*feed_?forward\w*|densereludense|intermediate\w*|\w*experts?|\w*moe"
+    r"|router|(?:\w+_)?gate|(?:linear_|c_)?fc(?:_?\w+)?|lin(?:ear)?_?\d|wi(?:_\d)?|w_?[123]|dense_(?:h_to_4h|4h_to_h)"
+    r"|(?:gate|up|down)(?:_up)?_proj\w*"
+)
+_FUSED = re.compile(
+    r"c_attn|att_proj|in_proj(?:_weight|_bias)?|(?:(?:to|linear|attn|in_proj)_)?w?q?kv(?:_\w+)?|(?:query_)?key_value"
+)
+_SINGLE = {
+    f"attention.{word}": re.compile(
+        rf"(?:(?:to|linear|attn|in_proj|projection|w|b)_)?w?(?:{word[0]}|{word})"
+        r"(?:_(?:proj|lin|linear|dense|bias|weight|layer|head|global|attn|[ab]))*"
+    )
+    for word in ("query", "key", "value")
+}
+_OUTPUT = re.compile(
+    r"(?:(?:to|linear|attn|c|post)_)?(?:o|out|output|proj|projection|dense|wo)(?:_(?:proj|lin|dense|layer))?|[wb]_o"
+)
+_SURELY_OUTPUT = re.compile(r"(?:to|attn)_out(?:put)?|attn_proj|(?:o|out)_(?:proj|lin)")
+
+
+@_remember
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(word.strip("_") for word in re.split(r"[./:]", text.lower()))
+
+
+@_remember
+def _role(text: str, inside: bool) -> str:
+    """What the innermost telling component says. Inside a block nothing is a head."""
+    words = [word for word in _split(text) if word not in _NEUTRAL]
+    if words and not inside and not _NORM.search(words[-1]):
+        is_head = words[-1] in _HEAD_IF_LAST or any(map(_HEAD.fullmatch, words))
+        if is_head:
+            return "head"
+    around = [_context(word) for word in words]
+    for at in reversed(range(len(words))):
+        within = next((context for context in reversed(around[:at]) if context), "")
+        if role := _word_role(words[at], within):
+            return role
+    return "other"
+
+
+@_remember
+def _context(word: str) -> str:
+    if _ATTENTION.search(word):
+        return "attention"
+    if _FORWARD.fullmatch(word):
+        return "feedforward"
+    return "mixer" if _MIXER.fullmatch(word) else ""
+
+
+@_remember
+def _word_role(word: str, within: str) -> str:
+    """What a component says where it stands, or "" if it says nothing."""
+    if _NORM.search(word):
+        return "norm"
+    if _POSITION.search(word):
+        return "position"
+    if within != "feedforward":
+        if _FUSED.fullmatch(word) and (within == "attention" or word != "in_proj"):
+            return "attention.qkv"
+        if role := _match(_SINGLE, word):
+            return role
+    if _EMBEDDING.search(word):
+        return "embedding"
+    if (_OUTPUT.fullmatch(word) and within == "attention") or (_SURELY_OUTPUT.fullmatch(word) and not within):
+        return "attention.output"
+    if _FORWARD.fullmatch(word) or (word.startswith("output") and not within):
+        return "other" if within == "attention" else "feedforward"
+    return "other" if _context(word) == "attention" else ""

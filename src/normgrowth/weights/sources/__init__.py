@@ -1,0 +1,5 @@
+"""Where weights come from: every format becomes an index of tensors whose raw bits can be reached.
+
+One file per format (`safetensors`, `pytorch`, `distributed`, `tensorflow`); `folder` finds the
+checkpoints on disk, `hub` fetches them, `steps` reads steps from names, `series` puts them in order.
+"""

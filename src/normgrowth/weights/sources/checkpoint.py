@@ -1,0 +1,280 @@
+"""What every checkpoint format comes down to: named tensors whose raw values can be reached.
+
+A format's file has one job, to fill an index: name -> dtype, shape, and where the values lie. Most
+formats store plain bytes, so their index is a list of byte ranges in files and `MappedCheckpoint`
+does the rest; a format that must decode first (TensorFlow, torch's legacy one) gives a function
+for each tensor instead and becomes a `LoadedCheckpoint`.
+
+Values are handed out as raw bits in pieces, each one-dimensional, in the order of storage. Sums do
+not mind the order, as long as both sides of a pair have the same; `Tensor.layout` says which it is.
+"""
+
+import mmap
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from normgrowth.errors import InputError
+
+# How each dtype's bits are held, in the words that safetensors uses. The kernel reads the first
+# four as they are; int16 for float16 tells it apart from bfloat16.
+STORAGE: dict[str, np.dtype] = {
+    name: np.dtype(bits)
+    for name, bits in {
+        "F64": np.uint64,
+        "F32": np.uint32,
+        "BF16": np.uint16,
+        "F16": np.int16,
+        "F8_E4M3": np.uint8,
+        "F8_E5M2": np.uint8,
+        "I64": np.int64,
+        "I32": np.int32,
+        "I16": np.int16,
+        "I8": np.int8,
+        "U64": np.uint64,
+        "U32": np.uint32,
+        "U16": np.uint16,
+        "U8": np.uint8,
+        "BOOL": np.uint8,
+    }.items()
+}
+DIRECT = ("F64", "F32", "BF16", "F16")
+
+
+class Tensor(NamedTuple):
+    """One entry of a checkpoint's index; a tuple, because a model can have 20,000 of them."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    layout: Hashable = None  # None: row-major and whole. Equal layouts: equal order of values.
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * STORAGE[self.dtype].itemsize
+
+
+class Piece(NamedTuple):
+    """A run of values of one tensor, as bytes of a file."""
+
+    path: Path
+    offset: int
+    numel: int
+
+
+@dataclass
+class MappedCheckpoint:
+    """Tensors that are byte ranges of files. Pickles as its index; files are mapped when used."""
+
+    label: str  # what messages call it: its path, or its repository and revision
+    tensors: dict[str, Tensor]
+    ranges: dict[str, tuple[Piece, ...]]
+    step: int | None = None  # the training step stored inside, if there is one
+    aliases: dict[str, str] = field(default_factory=dict)  # tied names: name -> the one with the values
+    copies_whole: bool = False  # asking for a tensor copies all of it: do not ask for parts one by one
+    on_close: Callable[[], None] | None = None  # what to clean up behind it (files that were fetched)
+    _maps: dict[Path, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_maps": {}}
+
+    def _map(self, path: Path) -> np.ndarray:
+        mapped = self._maps.get(path)
+        if mapped is None:
+            with path.open("rb") as file:
+                # The array keeps the mapping alive; it goes with the last view of it.
+                buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            # Atomic: of two threads that map it at once, both must use the one that is kept alive.
+            mapped = self._maps.setdefault(path, np.frombuffer(buffer, np.uint8))
+        return mapped
+
+    def pieces(self, name: str) -> list[np.ndarray]:
+        """The raw bits of a tensor in its layout's order; views of the file where that can be."""
+        bits = STORAGE[self.tensors[name].dtype]
+        views = []
+        for piece in self.ranges[name]:
+            start, stop = piece.offset, piece.offset + piece.numel * bits.itemsize
+            mapped = self._map(piece.path)
+            if stop > len(mapped):
+                raise InputError(
+                    f"{piece.path}: tensor {name} ends beyond the file; is it still being written?"
+                )
+            views.append(mapped[start:stop].view(bits))
+        return views
+
+    def dense(self, name: str) -> np.ndarray:
+        """The raw bits of a tensor, whole and row-major, flattened; a copy where it must be."""
+        return assemble(self.tensors[name], self.pieces(name))
+
+    def addresses(self, names: Sequence[str]) -> list[int] | None:
+        """Where each tensor starts in memory, if all lie whole in mapped files; None otherwise."""
+        ranges, tensors = self.ranges, self.tensors
+        if any(len(ranges[name]) != 1 or tensors[name].layout is not None for name in names):
+            return None
+        start = {path: self._map(path).ctypes.data for path in {ranges[name][0].path for name in names}}
+        end = {path: len(self._map(path)) for path in start}
+        found: list[int] = []
+        for name in names:
+            path, offset, _ = ranges[name][0]
+            if offset + tensors[name].nbytes > end[path]:
+                raise InputError(f"{path}: tensor {name} ends beyond the file; is it still being written?")
+            found.append(start[path] + offset)
+        return found
+
+    def renamed(self, old_name: Mapping[str, str]) -> "MappedCheckpoint":
+        """The same under other names: new -> old."""
+        return replace(
+            self,
+            tensors={new: self.tensors[old] for new, old in old_name.items()},
+            ranges={new: self.ranges[old] for new, old in old_name.items()},
+            aliases=_renamed_aliases(self.aliases, old_name),
+        )
+
+    def close(self) -> None:
+        self._maps.clear()
+        if self.on_close:
+            self.on_close()
+
+
+@dataclass
+class LoadedCheckpoint:
+    """Tensors that a function brings into memory, or that another library has mapped; else the same."""
+
+    label: str
+    tensors: dict[str, Tensor]
+    load: Callable[[str], np.ndarray]  # name -> raw bits, flattened in the layout's order
+    step: int | None = None
+    aliases: dict[str, str] = field(default_factory=dict)
+    copies_whole: bool = True
+    on_close: Callable[[], None] | None = None
+
+    def pieces(self, name: str) -> list[np.ndarray]:
+        return [self.load(name)]
+
+    def dense(self, name: str) -> np.ndarray:
+        return assemble(self.tensors[name], self.pieces(name))
+
+    def addresses(self, names: Sequence[str]) -> None:  # noqa: ARG002
+        return None
+
+    def renamed(self, old_name: Mapping[str, str]) -> "LoadedCheckpoint":
+        load = self.load
+        return replace(
+            self,
+            tensors={new: self.tensors[old] for new, old in old_name.items()},
+            load=lambda name: load(old_name[name]),
+            aliases=_renamed_aliases(self.aliases, old_name),
+        )
+
+    def close(self) -> None:
+        self.load = _closed
+        if self.on_close:
+            self.on_close()
+
+
+Checkpoint = MappedCheckpoint | LoadedCheckpoint  # opened: the index is read, the values are not
+
+
+def _closed(name: str) -> np.ndarray:
+    raise RuntimeError(f"tensor {name} asked of a checkpoint that was closed")
+
+
+# What wrappers of a module leave in the names of its parameters: the first only in front (a model
+# may have a part called "module"), the others anywhere.
+_LEADING = ("module.",)
+_ANYWHERE = ("_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+def without_wrappers(names: Iterable[str]) -> dict[str, str] | None:
+    """Clean name -> stored name, in the same order; None where there is nothing to clean."""
+    names = list(names)
+    text = "\n".join(names)
+    if not text.startswith(_LEADING) and not any(mark in text for mark in _ANYWHERE):
+        return None  # the common case, at once
+    cleaned = {}
+    for name in names:
+        clean = name
+        for mark in _ANYWHERE:
+            clean = clean.replace(mark, "")
+        cleaned[name] = clean
+    while all(clean.startswith(_LEADING) for clean in cleaned.values()) and cleaned:
+        cleaned = {name: clean[len(_LEADING[0]) :] for name, clean in cleaned.items()}
+    back = {clean: name for name, clean in cleaned.items()}
+    if len(back) < len(names) or all(name == clean for clean, name in back.items()):
+        return None  # cleaning would make two names one, or change nothing
+    return back
+
+
+def _renamed_aliases(aliases: Mapping[str, str], old_name: Mapping[str, str]) -> dict[str, str]:
+    new_name = {old: new for new, old in old_name.items()}
+    return {new_name[name]: new_name[target] for name, target in aliases.items()}
+
+
+@dataclass(frozen=True)
+class Strided:
+    """Layout of a tensor stored whole in another order of its axes (a saved transpose)."""
+
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Chunked:
+    """Layout of a tensor stored in boxes: the corner and the size of each, row-major within."""
+
+    boxes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+def assemble(tensor: Tensor, pieces: list[np.ndarray]) -> np.ndarray:
+    """Put pieces together, row-major and flat, whatever their layout."""
+    match tensor.layout:
+        case None:
+            return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        case Strided(strides):
+            itemsize = pieces[0].itemsize
+            view = np.lib.stride_tricks.as_strided(
+                pieces[0], tensor.shape, [s * itemsize for s in strides], writeable=False
+            )
+            return np.ascontiguousarray(view).reshape(-1)
+        case Chunked(boxes):
+            whole = np.zeros(tensor.shape, STORAGE[tensor.dtype])
+            for (corner, size), piece in zip(boxes, pieces, strict=True):
+                box = tuple(slice(c, c + s) for c, s in zip(corner, size, strict=True))
+                whole[box] = piece.reshape(size)
+            return whole.reshape(-1)
+        case unknown:
+            raise TypeError(f"a layout that nobody knows: {unknown!r}")
+
+
+def decode(dtype: str, bits: np.ndarray) -> np.ndarray:
+    """Raw bits as float64 numbers; the slow path, for what the kernel does not read itself."""
+    match dtype:
+        case "F64":
+            return bits.view(np.float64)
+        case "F32":
+            return bits.view(np.float32).astype(np.float64)
+        case "BF16":
+            return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        case "F16":
+            return bits.view(np.float16).astype(np.float64)
+        case "F8_E5M2":  # the upper half of a float16
+            return (bits.astype(np.uint16) << 8).view(np.float16).astype(np.float64)
+        case "F8_E4M3":
+            return _e4m3_table()[bits]
+        case _:
+            return bits.astype(np.float64)
+
+
+def _e4m3_table() -> np.ndarray:
+    """All 256 values of float8 e4m3fn: bias 7, no infinity, NaN where all other bits are set."""
+    code = np.arange(256)
+    exponent, mantissa = (code >> 3) & 15, code & 7
+    value = np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 10), mantissa * 2.0**-9)
+    value[(code & 127) == 127] = np.nan
+    return np.where(code & 128, -value, value)

@@ -1,0 +1,167 @@
+"""Checkpoints on disk: which files below a path are one, and how each is opened.
+
+Formats are told by content. A folder may be one checkpoint (shards and their index, a distributed
+one), hold a file for each step, or a folder for each step; all of that may be mixed with files that
+are no weights (optimiser, scheduler, arguments), which are passed over.
+"""
+
+import glob
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from normgrowth.errors import InputError
+from normgrowth.weights.sources import distributed, pytorch, safetensors, tensorflow
+from normgrowth.weights.sources.checkpoint import Checkpoint, without_wrappers
+
+_NO_WEIGHTS = re.compile(
+    r"^(optim|scheduler|lr_sched|rng_state|random_states|training_args|scaler|sampler|dataloader)",
+    re.IGNORECASE,
+)
+_WEIGHT_SUFFIXES = {".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".index", ".tar", ".model", ""}
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
+_DEPTH = 4  # lightning_logs/version_0/checkpoints/last.ckpt
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One checkpoint on disk, not opened."""
+
+    path: Path  # what to call it: the file, or the folder where that holds nothing else
+    main: Path  # the file to start from: the weights, an index, `.metadata`
+    format: str
+
+    def files(self) -> list[Path]:
+        """All files that belong to it."""
+        folder = self.main.parent
+        if self.format == "distributed":
+            return sorted(p for p in folder.iterdir() if p.is_file())
+        if self.format == "tensorflow":
+            return sorted(folder.glob(glob.escape(self.main.stem) + ".*"))
+        if self.format.endswith("index"):
+            return [
+                self.main,
+                *sorted(folder / shard for shard in set(safetensors.read_index(self.main).values())),
+            ]
+        return [self.main]
+
+    def fingerprint(self) -> str:
+        """Changes when the checkpoint does: names, sizes and times of its files."""
+        stats = [(file.name, file.stat()) for file in self.files()]
+        return ";".join(f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in stats)
+
+    def open(self, allow: tuple[str, ...] = ()) -> Checkpoint:
+        checkpoint = self._read(allow)
+        if not checkpoint.tensors:
+            raise InputError(f"{self.path}: holds no tensors")
+        checkpoint.label = str(self.path)
+        if (old_name := without_wrappers(checkpoint.tensors)) is not None:
+            checkpoint = checkpoint.renamed(old_name)
+        return checkpoint
+
+    def _read(self, allow: tuple[str, ...]) -> Checkpoint:
+        try:
+            match self.format:
+                case "safetensors":
+                    return safetensors.read_safetensors(self.main)
+                case "safetensors-index":
+                    return safetensors.read_sharded(self.main)
+                case "pytorch":
+                    return pytorch.read_pytorch(self.main, allow)
+                case "pytorch-index":
+                    return pytorch.read_pytorch_sharded(self.main, allow)
+                case "distributed":
+                    return distributed.read_distributed(self.main.parent)
+                case _:
+                    return tensorflow.read_tensorflow(self.main)
+        except OSError as error:
+            raise InputError(f"{self.main}: cannot be read: {error.strerror or error}") from error
+
+    def trainer_step(self) -> int | None:
+        """The step that Hugging Face's Trainer writes beside its weights."""
+        try:
+            step = json.loads((self.main.parent / "trainer_state.json").read_bytes())["global_step"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return step if isinstance(step, int) and step >= 0 else None
+
+
+def find_units(root: Path) -> list[Unit]:
+    """Every checkpoint at or below a path, in the order of names."""
+    if not root.exists():
+        raise InputError(f"{root}: no such file or folder")
+    if root.is_file():
+        format = _format(root)
+        if format is None:
+            raise InputError(
+                f"{root}: neither safetensors, nor PyTorch, nor TensorFlow (told by its first bytes); is it truncated?"
+            )
+        return [Unit(root, root, format)]
+    return _below(root, 0)
+
+
+def _below(folder: Path, depth: int) -> list[Unit]:
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read: {error.strerror}") from error
+    units = _directly_in(folder, [p for p in inside if p.is_file()])
+    if depth < _DEPTH and not any(unit.format == "distributed" for unit in units):
+        for child in inside:
+            if child.is_dir() and not child.name.startswith("."):
+                units += _below(child, depth + 1)
+    return units
+
+
+def _directly_in(folder: Path, files: list[Path]) -> list[Unit]:
+    if distributed.is_distributed(folder):
+        return [Unit(folder, folder / ".metadata", "distributed")]
+    found: list[tuple[Path, str]] = []
+    shards: set[str] = set()
+    for file in files:
+        if file.name.endswith(".index.json") and (format := _index_format(file)):
+            found.append((file, format))
+            shards |= set(safetensors.read_index(file).values())
+    for file in files:
+        if file.name in shards or file.name.startswith(".") or _NO_WEIGHTS.match(file.name):
+            continue
+        if file.suffix.lower() not in _WEIGHT_SUFFIXES and not file.suffix[1:].isdecimal():
+            continue
+        if (format := _format(file)) is not None:
+            if _SHARD.search(file.name):
+                raise InputError(f"{file}: a shard, but no *.index.json beside it says of what")
+            found.append((file, format))
+    # Repositories often hold the same weights as PyTorch's pickle and as safetensors.
+    if any(file.name.startswith("model") and f.startswith("safetensors") for file, f in found):
+        found = [(file, f) for file, f in found if not file.name.startswith("pytorch_model")]
+    alone = len(found) == 1
+    return [Unit(folder if alone and _is_generic(file) else file, file, format) for file, format in found]
+
+
+def _is_generic(file: Path) -> bool:
+    """Named by habit and not by step, so that the folder's name says more."""
+    return file.name.startswith(
+        ("model.safetensors", "pytorch_model", "consolidated", "model_state", "mp_rank")
+    )
+
+
+def _index_format(file: Path) -> str | None:
+    if file.name.endswith(".safetensors.index.json"):
+        return "safetensors-index"
+    return "pytorch-index" if file.name.endswith(".bin.index.json") else None
+
+
+def _format(file: Path) -> str | None:
+    if (index := _index_format(file)) is not None:
+        return index
+    if not file.is_file():
+        return None
+    try:
+        if file.suffix == ".index" and tensorflow.is_tensorflow_index(file):
+            return "tensorflow"
+        if safetensors.is_safetensors(file) or file.suffix == ".safetensors":
+            return "safetensors"
+        return "pytorch" if pytorch.is_pytorch(file) or file.suffix in {".pt", ".pth"} else None
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}") from error

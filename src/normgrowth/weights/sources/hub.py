@@ -1,0 +1,382 @@
+"""A repository on the Hugging Face hub as a series: each branch or tag is one checkpoint.
+
+Training runs are published this way (Pythia has 154 revisions), and all of them together seldom fit
+on a disk. So a revision is a name and a commit until it is fetched; fetching fills one fresh folder,
+which the caller deletes after use, and the hub library's shared cache is left as it was.
+
+Whatever the hub answers is data from elsewhere: file names are checked before they become paths,
+and anything that goes wrong is an `InputError` of one line.
+"""
+
+import errno
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PureWindowsPath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from normgrowth.errors import InputError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+T = TypeVar("T")
+
+SCHEME = "hf://"
+TIMEOUT = 30.0  # seconds that a listing may take to answer; downloads have the library's own
+PAUSES = (1.0, 3.0)  # seconds before the second and the third attempt at what may pass
+LONGEST_WAIT = 300.0  # the hub counts requests over five minutes; it never asks for more
+TRANSIENT = (408, 429, 500, 502, 503, 504)
+
+PICKLED = (".pt", ".pth", ".ckpt")
+COMPANIONS = ("config.json", "trainer_state.json")
+# What trainers save beside the weights, as large as they are or larger.
+TRAINER_STATE = re.compile(
+    r"^(scheduler|scaler|rng_state|random_states|training_args)|(^|[-_.])optim(izers?)?([-_.\d]|$)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One revision of a repository, not fetched. The commit is what counts; branches move."""
+
+    repo: str
+    revision: str
+    commit: str
+    endpoint: str | None = None
+    folder: str = ""  # where in the repository the weights lie
+
+    @property
+    def label(self) -> str:
+        return f"{SCHEME}{self.repo}{'/' if self.folder else ''}{self.folder}@{self.revision}"
+
+
+def is_hub(uri: str) -> bool:
+    return uri.startswith(SCHEME)
+
+
+def list_revisions(
+    uri: str, *, endpoint: str | None = None, token: str | bool | None = None
+) -> list[Revision]:
+    """The branches, then the tags, that ``hf://org/repo[/folder][@pattern]`` means, in the hub's order.
+
+    The pattern is the shell's (``step*``, ``step[0-9]``) and by default takes all; a full commit hash
+    is taken as it is. A branch and a tag with the same commit are both returned: which name tells
+    the step is for the caller to say. Old repositories of one word (``hf://gpt2``) have no folder.
+
+    `endpoint` is another hub's address. The token saved on this machine goes to the hub it is for and
+    not to another address; pass one as `token` where it needs one.
+    """
+    repo, folder, pattern = _parse(uri)
+    api = _api(endpoint, token)
+
+    def refs() -> list[tuple[str, str]]:
+        with _impatient():
+            found = api.list_repo_refs(repo)
+        return [(str(ref.name), str(ref.target_commit)) for ref in (*found.branches, *found.tags)]
+
+    known = _ask(refs, f"{SCHEME}{repo}", api.endpoint)
+    if re.fullmatch(r"[0-9a-f]{40}", pattern):
+        known.append((pattern, pattern))
+    chosen = [(name, commit) for name, commit in known if name == pattern or fnmatchcase(name, pattern)]
+    if not chosen:
+        some = ", ".join(name for name, _ in known[:6]) or "none at all"
+        rest = f", ... ({len(known)} in all)" if len(known) > 6 else ""
+        raise InputError(f"{SCHEME}{repo}: no branch or tag matches {pattern!r}; it has {some}{rest}")
+    return [Revision(repo, name, commit, endpoint, folder) for name, commit in chosen]
+
+
+def fetch(
+    revision: Revision,
+    into: Path,
+    *,
+    token: str | bool | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Path:
+    """Download the weights of one revision into a fresh folder below `into`, and return that folder.
+
+    Only the best format that is there: safetensors, pytorch's .bin, .pt, .pth or .ckpt, TensorFlow,
+    distributed checkpoints; with its index, the model's config and the trainer's log, never code and
+    never optimizer states. It holds what the folder asked for holds, and is complete; after an error it
+    is gone. `progress` is told of bytes as they come, possibly from another thread; what has to come
+    again is counted again, or taken back first with a negative number.
+    """
+    api = _api(revision.endpoint, token)
+    sizes = _sizes(api, revision)
+    index, weights = _choose([name for name in sizes if "/" not in name])
+    if not weights and not index:
+        raise InputError(f"{revision.label}: {_why_nothing(revision, sizes)}")
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        stem = re.sub(r"[^\w.=-]+", "_", revision.revision)[:60]
+        target = Path(tempfile.mkdtemp(prefix=f"{stem}-", dir=into))
+    except OSError as error:
+        raise InputError(f"{into}: cannot hold a download: {error.strerror or error}") from error
+    try:
+        if index is not None:
+            _download(api, revision, index, sizes[index], target, progress)
+            weights = _shards(revision, target / index, sizes)
+        wanted = [*(name for name in COMPANIONS if name in sizes), *weights]
+        _check_space(revision, sum(sizes[name] for name in wanted), into)
+        for name in wanted:
+            _download(api, revision, name, sizes[name], target, progress)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    return target
+
+
+def _parse(uri: str) -> tuple[str, str, str]:
+    """Repository, folder and pattern."""
+    place, at, pattern = uri.removeprefix(SCHEME).partition("@")
+    parts = place.rstrip("/").split("/")
+    if parts[0] in ("datasets", "spaces", "buckets", "kernels"):
+        raise InputError(f"{uri}: weights are read from model repositories only, hf://org/repo")
+    if not is_hub(uri) or not all(parts) or ".." in parts or (at and not pattern):
+        raise InputError(
+            f"{uri}: is not of the form hf://org/repo, hf://org/repo/folder or hf://org/repo@pattern"
+        )
+    return "/".join(parts[:2]), "/".join(parts[2:]), pattern or "*"
+
+
+def _api(endpoint: str | None, token: str | bool | None) -> "HfApi":
+    from huggingface_hub import HfApi, constants
+
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise InputError(f"{endpoint}: a hub's address starts with https:// or http://")
+    address = (endpoint or constants.ENDPOINT).rstrip("/")
+    if token is None and address != constants.ENDPOINT:
+        token = False
+    # Our own user agent, since the library's tells the hub what else is installed here.
+    return HfApi(endpoint=address, token=token, headers={"user-agent": "normgrowth"})
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """A time limit for the calls that take none: without one, a lost connection waits for ever."""
+    from huggingface_hub import get_session
+
+    session = get_session()
+    before, session.timeout = session.timeout, TIMEOUT
+    try:
+        yield
+    finally:
+        session.timeout = before
+
+
+def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
+    """The files below the revision's folder, and their bytes.
+
+    Asked of the revision and not of the tree, which the library cannot ask for with a time limit.
+    """
+
+    def listing() -> dict[str, int]:
+        info = api.model_info(revision.repo, revision=revision.commit, files_metadata=True, timeout=TIMEOUT)
+        return {str(file.rfilename): int(file.size or 0) for file in info.siblings or ()}  # 0: not said
+
+    everything = _ask(listing, revision.label, api.endpoint)
+    for name in everything:
+        parts = name.replace("\\", "/").split("/")
+        if not {"", ".", ".."}.isdisjoint(parts) or PureWindowsPath(name).drive or min(name) < " ":
+            raise InputError(f"{revision.label}: lists a file {name!r}, not a path within a folder; refused")
+    prefix = f"{revision.folder}/" if revision.folder else ""
+    return {name[len(prefix) :]: size for name, size in everything.items() if name.startswith(prefix)}
+
+
+def _choose(names: list[str]) -> tuple[str | None, list[str]]:
+    """The files of one format, the best: those, or the index that names them."""
+    names = sorted(name for name in names if not TRAINER_STATE.search(name))
+
+    def ending(*ends: str) -> list[str]:
+        return [name for name in names if name.endswith(ends)]
+
+    for stem, end in (("model", ".safetensors"), ("pytorch_model", ".bin")):
+        if not (found := ending(end)):
+            continue
+        if f"{stem}{end}" in found:
+            return None, [f"{stem}{end}"]
+        if indexes := ending(f"{end}.index.json"):
+            usual = f"{stem}{end}.index.json"
+            return usual if usual in indexes else indexes[0], []
+        # Some repositories hold the weights twice, in shards and "consolidated".
+        shards = [name for name in found if re.fullmatch(rf"{stem}-\d+-of-\d+\{end}", name)]
+        return None, shards or found
+    for end in PICKLED:
+        if found := ending(end):
+            return None, found
+    pairs = []
+    for name in ending(".index"):
+        data = [other for other in names if other.startswith(f"{name.removesuffix('.index')}.data-")]
+        pairs += [name, *data] if data else []
+    if pairs:
+        return None, pairs
+    if ".metadata" in names and (found := ending(".distcp")):
+        return None, [".metadata", *found]
+    return None, []
+
+
+def _why_nothing(revision: Revision, sizes: Mapping[str, int]) -> str:
+    below: dict[str, list[str]] = {}
+    for folder, _, file in (name.rpartition("/") for name in sizes):
+        below.setdefault(folder, []).append(file)
+    filled = [folder for folder, names in sorted(below.items()) if any(_choose(names))]
+    if filled:
+        inside = replace(revision, folder="/".join(filter(None, (revision.folder, filled[0]))))
+        return f"has weights only in folders ({', '.join(filled[:6])}); name one: {inside.label}"
+    files = ", ".join(sorted(sizes)[:6]) or "none at all"
+    return f"has no weights in a format that is read here; its files are {files}"
+
+
+def _shards(revision: Revision, index: Path, sizes: Mapping[str, int]) -> list[str]:
+    """The files that an index names, each of which has to be in the listing."""
+    try:
+        shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(f"{revision.label}: {index.name} is not an index of shards") from error
+    if not shards:
+        raise InputError(f"{revision.label}: {index.name} names no shards")
+    for shard in shards:
+        if shard not in sizes:
+            raise InputError(
+                f"{revision.label}: {index.name} names {shard!r}, which the repository does not have"
+            )
+    return shards
+
+
+def _check_space(revision: Revision, needed: int, into: Path) -> None:
+    free = shutil.disk_usage(into).free
+    if needed > free:
+        raise InputError(
+            f"{revision.label}: needs {needed / 1e9:.3g} GB, but {into} has {free / 1e9:.3g} GB free; "
+            "make room, or choose a folder on another disk"
+        )
+
+
+def _download(
+    api: "HfApi",
+    revision: Revision,
+    name: str,
+    size: int,
+    target: Path,
+    progress: Callable[[int], None] | None,
+) -> None:
+    """One file, by way of a folder that the library may fill with its notes and the repository's folders."""
+    scratch = target / ".incoming"
+
+    def transfer() -> str:
+        return api.hf_hub_download(
+            revision.repo,
+            f"{revision.folder}/{name}" if revision.folder else name,
+            revision=revision.commit,
+            local_dir=scratch,
+            tqdm_class=_bar(progress),
+        )
+
+    file = Path(_ask(transfer, f"{revision.label}: {name}", api.endpoint))
+    if size and file.stat().st_size != size:
+        raise InputError(
+            f"{revision.label}: {name} came with {file.stat().st_size} bytes, not the {size} listed"
+        )
+    (target / name).parent.mkdir(parents=True, exist_ok=True)
+    file.replace(target / name)
+    shutil.rmtree(scratch)
+
+
+def _bar(progress: Callable[[int], None] | None) -> Any:
+    """A progress bar for the library that shows nothing and passes the bytes on."""
+    from huggingface_hub.utils import tqdm
+
+    class Bar(tqdm):
+        monitor_interval = 0  # or tqdm starts a thread, for a bar that nobody sees
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{**options, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            if progress is not None and n:
+                progress(int(n))
+
+        # Having these two, the library makes one bar for the bytes written and none for those sent.
+        def update_transfer(self, n: float) -> None: ...
+
+        def set_transfer_postfix_str(self, *args: Any, **options: Any) -> None: ...
+
+    return Bar
+
+
+def _ask(call: Callable[[], T], what: str, address: str) -> T:
+    """Call the hub library, again if that may help; whatever it raises becomes one line."""
+    for pause in (*PAUSES, None):
+        try:
+            return call()
+        except Exception as error:
+            if pause is None or not _may_pass(error):
+                raise InputError(f"{what}: {_reason(error, address)}") from error
+            wait = max(pause, _wait_asked_for(error))
+        time.sleep(wait)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _may_pass(error: Exception) -> bool:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code in TRANSIENT
+    return _is_transport(error)
+
+
+def _is_transport(error: BaseException) -> bool:
+    """An error of the connection. The library's client is httpx in some versions, httpx2 in others."""
+    return type(error).__module__.startswith("httpx")
+
+
+def _wait_asked_for(error: Exception) -> float:
+    """Seconds, from the headers of the answer."""
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    quota = re.search(r"r=0;t=(\d+)", headers.get("ratelimit", ""))
+    seconds = quota.group(1) if quota else headers.get("retry-after", "")
+    return min(float(seconds), LONGEST_WAIT) if seconds.isdecimal() else 0.0
+
+
+def _reason(error: BaseException, address: str) -> str:
+    """What went wrong and the way out, without the library's paragraphs."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__  # "not in the cache either" says nothing here
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    login = "log in with `hf auth login` or give a token"
+    match error:
+        case errors.GatedRepoError():
+            return f"is gated; accept its terms on its page, then {login}"
+        case errors.RevisionNotFoundError():
+            return "the hub has no such revision, or no longer; list the revisions again"
+        case errors.EntryNotFoundError():
+            return "the hub lists this file but does not have it; try again later"
+        case errors.RepositoryNotFoundError():
+            return f"no such repository at {address}; check the name, or if it is private {login}"
+        case errors.HfHubHTTPError() if error.response.status_code in (401, 403):
+            return f"{address} refuses access; {login}"
+        case errors.HfHubHTTPError() if error.response.status_code == 429:
+            return f"{address} has had too many requests; wait five minutes, or {login} for a higher limit"
+        case errors.HfHubHTTPError():
+            return f"{address} answers with status {error.response.status_code}; try again later"
+        case errors.OfflineModeIsEnabled():
+            return "the hub library is in offline mode; unset HF_HUB_OFFLINE"
+        case errors.HFValidationError():
+            return f"is not a repository's name: {first_line}"
+        case OSError(errno=errno.ENOSPC):
+            return "the disk is full; make room, or choose a folder on another disk"
+        case json.JSONDecodeError() | UnicodeDecodeError() | LookupError() | TypeError() | AttributeError():
+            return f"the answer of {address} is not a hub's ({first_line}); check the address"
+    if _is_transport(error):
+        detail = "no answer in time" if "Timeout" in type(error).__name__ else first_line
+        return f"cannot reach {address} ({detail}); check the network and the address"
+    return f"the hub library failed: {first_line}"

@@ -1,0 +1,137 @@
+"""safetensors: one file, or shards with an index.
+
+Read by hand because we want byte ranges, not arrays: the library copies each tensor into an array
+and has no bfloat16 in numpy. The header is untrusted input, so every field is checked before any
+offset is used.
+"""
+
+import itertools
+import json
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from normgrowth.errors import InputError
+from normgrowth.weights.sources.checkpoint import STORAGE, MappedCheckpoint, Piece, Tensor
+
+HEADER_LIMIT = 100_000_000  # the format's own limit, in bytes
+STEP_KEYS = ("step", "global_step")
+
+
+def is_safetensors(path: Path) -> bool:
+    """By content: a plausible header length, then the opening brace of its JSON."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") <= HEADER_LIMIT
+
+
+def read_safetensors(path: Path) -> MappedCheckpoint:
+    tensors, ranges, metadata = _read_file(path)
+    return MappedCheckpoint(str(path), tensors, ranges, _stored_step(metadata))
+
+
+def read_sharded(index: Path) -> MappedCheckpoint:
+    """An index file (``model.safetensors.index.json``) and the shards that it names."""
+    weight_map = read_index(index)
+    tensors: dict[str, Tensor] = {}
+    ranges: dict[str, tuple[Piece, ...]] = {}
+    step = None
+    shards: dict[str, tuple[dict[str, Tensor], dict[str, tuple[Piece, ...]]]] = {}
+    for name, shard in weight_map.items():
+        if shard not in shards:
+            shard_tensors, shard_ranges, metadata = _read_file(index.parent / shard)
+            shards[shard] = shard_tensors, shard_ranges
+            step = step if step is not None else _stored_step(metadata)
+        found, places = shards[shard]
+        if name not in found:
+            raise InputError(f"{index}: says that {shard} holds tensor {name}, but it does not")
+        tensors[name], ranges[name] = found[name], places[name]
+    return MappedCheckpoint(str(index.parent), tensors, ranges, step)
+
+
+def read_index(index: Path) -> dict[str, str]:
+    """The map from tensor to shard, with each shard a file that is there, below the index's folder."""
+    try:
+        content = json.loads(index.read_bytes())
+    except OSError as error:
+        raise InputError(f"{index}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{index}: is not valid JSON: {error}") from error
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InputError(f"{index}: has no weight_map from tensors to files")
+    for shard in set(map(_as_text, weight_map.values())):
+        parts = PurePosixPath(shard.replace("\\", "/"))
+        if not shard or "\0" in shard or parts.is_absolute() or ".." in parts.parts or ":" in shard:
+            raise InputError(f"{index}: names {shard!r}, a path outside its folder; refused")
+        try:
+            there = (index.parent / shard).is_file()
+        except (OSError, ValueError):  # a name that no file system takes
+            there = False
+        if not there:
+            raise InputError(f"{index}: the shard {shard[:200]!r} is missing")
+    return weight_map
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _stored_step(metadata: dict[str, Any]) -> int | None:
+    for key in STEP_KEYS:
+        text = metadata.get(key)
+        if isinstance(text, str) and text.isdecimal() and text.isascii() and len(text) < 19:
+            return int(text)
+    return None
+
+
+def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, tuple[Piece, ...]], dict[str, Any]]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise InputError(
+                f"{path}: truncated: its header of {length} bytes does not fit into {size} bytes"
+            )
+        if length > HEADER_LIMIT:
+            raise InputError(f"{path}: its header claims {length} bytes, more than the format allows")
+        raw = file.read(length)
+    try:
+        header = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: its header is not valid JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise InputError(f"{path}: its header is no JSON object")
+    metadata = header.pop("__metadata__", None)
+
+    base, room = 8 + length, size - 8 - length
+    tensors: dict[str, Tensor] = {}
+    ranges: dict[str, tuple[Piece, ...]] = {}
+    spans: list[tuple[int, int, str]] = []
+    for name, entry in header.items():
+        try:
+            dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+            whole = {int} >= {type(start), type(stop), *map(type, shape)}
+            if type(dtype) is not str or not whole or (shape and min(shape) < 0):
+                raise TypeError
+        except (KeyError, TypeError, ValueError):
+            raise InputError(f"{path}: tensor {name!r} has no valid dtype, shape and data_offsets") from None
+        if not 0 <= start <= stop <= room:
+            raise InputError(
+                f"{path}: tensor {name!r} lies at bytes {start} to {stop}, but the file has {room} bytes of data; "
+                "is it truncated?"
+            )
+        numel = prod(shape)
+        if dtype in STORAGE and numel * STORAGE[dtype].itemsize != stop - start:
+            raise InputError(
+                f"{path}: tensor {name!r} of shape {list(shape)} and dtype {dtype} cannot have {stop - start} bytes"
+            )
+        tensors[name] = Tensor(dtype, shape)
+        ranges[name] = (Piece(path, base + start, numel),)
+        if stop > start:
+            spans.append((start, stop, name))
+    spans.sort()
+    for (_, stop, name), (start, _, other) in itertools.pairwise(spans):
+        if start < stop:
+            raise InputError(f"{path}: the bytes of tensors {name!r} and {other!r} overlap")
+    return tensors, ranges, metadata if isinstance(metadata, dict) else {}

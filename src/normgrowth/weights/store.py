@@ -1,0 +1,124 @@
+"""The folder of a trace: moments of each step as they are measured, records at the end.
+
+    DIR/records.parquet, records.json     the result
+    DIR/moments/step-000000500.parquet    sums of each tensor at one step, with a key of what they compare
+    DIR/.lock                             held while a trace writes here
+
+Every file is written beside its place and then moved there, so a kill leaves whole files only.
+"""
+
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from normgrowth.errors import InputError
+from normgrowth.records import Records, replacing
+from normgrowth.weights.moments import Moments, Pair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KEY = b"normgrowth.key"
+OWN = ("numel", "square", "largest", "nonfinite")
+PAIR = ("square", "dot", "delta")
+
+
+class Store:
+    """Where moments are kept between runs; without a folder, nowhere."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    @property
+    def scratch(self) -> Path | None:
+        return self.folder / ".scratch" if self.folder else None
+
+    @staticmethod
+    @contextmanager
+    def open(out: str | Path | None) -> "Iterator[Store]":
+        """Lock the folder, so that two traces into it cannot mix; errors of the disk become one line."""
+        if out is None:
+            yield Store(None)
+            return
+        from filelock import FileLock, Timeout
+
+        folder = Path(out)
+        store = Store(folder)
+        try:
+            (folder / "moments").mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder / ".lock", timeout=0)
+            lock.acquire()
+        except Timeout:
+            raise InputError(
+                f"{folder}: another trace is writing here; wait for it or choose another folder"
+            ) from None
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+        try:
+            store._sweep()
+            yield store
+        except OSError as error:
+            # Reading errors are InputErrors by now; what is left comes from writing here.
+            raise InputError(
+                f"{error.filename or folder}: {error.strerror or error}; what was measured before is kept in {folder}"
+            ) from error
+        finally:
+            shutil.rmtree(folder / ".scratch", ignore_errors=True)
+            lock.release()
+
+    def _sweep(self) -> None:
+        """Remove what a killed process left: half-written files, fetched checkpoints."""
+        assert self.folder is not None
+        assert self.scratch is not None
+        for part in (*self.folder.glob(".*.part"), *(self.folder / "moments").glob(".*.part")):
+            part.unlink()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.scratch.mkdir()
+
+    def _path(self, step: int) -> Path:
+        assert self.folder
+        return self.folder / "moments" / f"step-{step:09d}.parquet"
+
+    def save(self, step: int, key: str, names: list[str], moments: Moments) -> None:
+        if self.folder is None:
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns: dict[str, Any] = {"name": names, **{field: getattr(moments, field) for field in OWN}}
+        for label, pair in moments.against.items():
+            columns |= {f"{label}:{field}": getattr(pair, field) for field in PAIR}
+        table = pa.table(columns).replace_schema_metadata({KEY: key.encode()})
+        with replacing(self._path(step)) as path:
+            pq.write_table(table, path, compression="zstd", use_dictionary=False)
+
+    def load(self, step: int, key: str) -> Moments | None:
+        """The moments of a step if they are here and compare what the key says."""
+        if self.folder is None or not self._path(step).is_file():
+            return None
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            table = pq.read_table(self._path(step))
+        except (pa.ArrowException, OSError):
+            return None  # damaged: it is measured again
+        if (table.schema.metadata or {}).get(KEY) != key.encode():
+            return None
+        values = {name: table[name].to_numpy() for name in table.column_names if name != "name"}
+        labels = dict.fromkeys(name.split(":")[0] for name in values if ":" in name)
+        against = {label: Pair(*(values[f"{label}:{field}"] for field in PAIR)) for label in labels}
+        return Moments(
+            values["numel"].astype(np.int64),
+            values["square"],
+            values["largest"],
+            values["nonfinite"].astype(np.int64),
+            against,
+        )
+
+    def write(self, records: Records) -> None:
+        if self.folder is not None:
+            records.write(self.folder)

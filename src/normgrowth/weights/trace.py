@@ -1,0 +1,290 @@
+"""Trace: a series of checkpoints becomes records.
+
+    open the series -> read the names -> for each step: moments (stored at once) -> records
+
+The moments of a step depend on nothing but the checkpoints they compare, so each is kept in a file
+with a key that names them. Started again after a Ctrl-C or a kill, or on a series that got longer,
+the trace computes what is missing and ends with the same records to the bit.
+"""
+
+import hashlib
+import json
+import platform
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.records import Block, Records
+from normgrowth.weights.measure import measure
+from normgrowth.weights.moments import BUDGET, Moments, accumulated, quantities
+from normgrowth.weights.names import Reading, read_names
+from normgrowth.weights.sources.checkpoint import Checkpoint
+from normgrowth.weights.sources.series import Entry, Series, open_source
+from normgrowth.weights.store import Store
+
+Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which tensors count, as the user said it."""
+
+    scope: str = "blocks"
+    select: str | None = None
+    exclude: str | None = None
+
+    def readings(self, checkpoint: Checkpoint) -> dict[str, Reading]:
+        return read_names(
+            checkpoint.tensors,
+            scope=self.scope,
+            select=self.select,
+            exclude=self.exclude,
+            aliases=checkpoint.aliases,
+        )
+
+
+def trace(
+    source: str | Path | Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    scope: str = "blocks",
+    select: str | None = None,
+    exclude: str | None = None,
+    lags: Sequence[int] = (),
+    first: bool = True,
+    tokens_per_step: float | None = None,
+    run: str | None = None,
+    allow: Sequence[str] = (),
+    endpoint: str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Records:
+    """Norms, steps, directions and the growth budget of every tensor, layer, role and the model.
+
+    out: a folder for the records, which also lets an interrupted trace go on where it was.
+    lags: cosines to the checkpoint that many places back, beside the previous one.
+    first: also compare with the first checkpoint (for a hub series that keeps one more on disk).
+    """
+    if any(lag < 1 for lag in lags):
+        raise InputError(f"lags must be 1 or more, not {min(lags)}")
+    selection = Selection(scope, select, exclude)
+    with ExitStack() as stack:
+        store = stack.enter_context(Store.open(out))
+        series = open_source(source, allow=allow, endpoint=endpoint, scratch=store.scratch)
+        plan = [_references(i, lags, first) for i in range(len(series))]
+        window = stack.enter_context(_Window(series, plan))
+        readings, moments = _measure_all(series, plan, window, selection, store, workers, progress)
+        problems = _problems(series, readings, moments)
+        made_by = {
+            "command": "trace",
+            "source": series.label,
+            "steps": [entry.step for entry in series.entries],
+            "checkpoints": [entry.label for entry in series.entries],
+            "selection": {"scope": scope, "select": select, "exclude": exclude},
+            "lags": list(lags),
+            "tokens_per_step": tokens_per_step,
+            "notes": list(series.notes),
+            "problems": problems,
+            "versions": {
+                "normgrowth": version("normgrowth"),
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        name = run or Path(series.label.rstrip("/")).name or series.label
+        records = _records(name, series, readings, moments, tokens_per_step, made_by)
+        store.write(records)
+    for remark in (*series.notes, *problems):
+        warnings.warn(remark, SeriesWarning, stacklevel=2)
+    return records
+
+
+def _references(i: int, lags: Sequence[int], first: bool) -> dict[str, int]:
+    """What checkpoint i is compared with: label -> position."""
+    references: dict[str, int] = {}
+    if i > 0:
+        references["previous"] = i - 1
+        if first:
+            references["first"] = 0
+    for lag in lags:
+        if lag <= i:
+            references[f"lag{lag}"] = i - lag
+    return references
+
+
+class _Window:
+    """Opens checkpoints when they are first needed and closes them when nothing ahead needs them."""
+
+    def __init__(self, series: Series, plan: list[dict[str, int]]) -> None:
+        self.series = series
+        self.last_use = {position: i for i, refs in enumerate(plan) for position in (*refs.values(), i)}
+        self.opened: dict[int, Checkpoint] = {}
+
+    def __enter__(self) -> "_Window":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for position in list(self.opened):
+            self.opened.pop(position).close()
+
+    def get(self, position: int) -> Checkpoint:
+        if position not in self.opened:
+            self.opened[position] = self.series.entries[position].open()
+        return self.opened[position]
+
+    def done_with(self, i: int) -> None:
+        """Step i is done: close what no later step compares with."""
+        for position in [p for p in self.opened if self.last_use.get(p, -1) <= i]:
+            self.opened.pop(position).close()
+
+
+def _key(entries: Sequence[Entry], i: int, references: dict[str, int], names: str) -> str:
+    """Names everything that the moments of a step depend on."""
+    parts: list[Any] = [names, entries[i].fingerprint]
+    parts += [[label, entries[position].fingerprint] for label, position in references.items()]
+    return _digest(parts)
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _measure_all(
+    series: Series,
+    plan: list[dict[str, int]],
+    window: _Window,
+    selection: Selection,
+    store: Store,
+    workers: int | None,
+    progress: Progress | None,
+) -> tuple[list[Reading], list[Moments]]:
+    entries = series.entries
+    opening = window.get(0)
+    counted = [reading for reading in selection.readings(opening).values() if reading.counted]
+    if not counted:
+        raise InputError(
+            f"{opening.label}: no tensor counts (scope {selection.scope}, select {selection.select}, "
+            f"exclude {selection.exclude}); `normgrowth names` shows how each is read"
+        )
+    names = [reading.name for reading in counted]
+    names_of_first = opening.tensors.keys()
+    model_bytes = sum(opening.tensors[name].nbytes for name in names)
+    weight = model_bytes / max(1, sum(opening.tensors[name].numel for name in names))  # bytes per value
+    names_digest = _digest(names)
+    keys = [_key(entries, i, plan[i], names_digest) for i in range(len(entries))]
+    kept = [store.load(entry.step, key) for entry, key in zip(entries, keys, strict=True)]
+    missing = [i for i, found in enumerate(kept) if found is None]
+    total = sum(model_bytes * (1 + len(set(plan[i].values()))) for i in missing)
+    done = 0.0
+    moments: list[Moments] = []
+    for i, (entry, key, references) in enumerate(zip(entries, keys, plan, strict=True)):
+        found = kept[i]
+        if found is None:
+            current = window.get(i)
+            if current.tensors.keys() != names_of_first:
+                _check_same(names, current, opening.label, selection)
+            positions = list(dict.fromkeys(references.values()))
+
+            def advance(
+                values: int, label: str = entry.label, weight: float = weight * (1 + len(positions))
+            ) -> None:
+                nonlocal done
+                done += values * weight
+                if progress:
+                    progress(int(done), total, label)
+
+            if progress:
+                progress(int(done), total, entry.label)
+            measured = measure(
+                current, [(str(p), window.get(p)) for p in positions], names, workers=workers, advance=advance
+            )
+            against = {label: measured.against[str(position)] for label, position in references.items()}
+            found = Moments(measured.numel, measured.square, measured.largest, measured.nonfinite, against)
+            store.save(entry.step, key, names, found)
+        moments.append(found)
+        window.done_with(i)
+    return counted, moments
+
+
+def _check_same(names: list[str], current: Checkpoint, first_label: str, selection: Selection) -> None:
+    here = {reading.name for reading in selection.readings(current).values() if reading.counted}
+    missing, new = sorted(set(names) - here), sorted(here - set(names))
+    if missing or new:
+        what = f"lacks {missing[0]}" if missing else f"has a new tensor {new[0]}"
+        raise InputError(
+            f"{current.label}: {what} (compared with {first_label}; {len(missing)} missing, {len(new)} new); "
+            "trace what they share with --select or --exclude"
+        )
+
+
+def _problems(series: Series, readings: list[Reading], moments: list[Moments]) -> list[str]:
+    """What a reader of the results must know before believing them."""
+    problems: list[str] = []
+    if len(series) == 1:
+        problems.append(
+            f"{series.entries[0].label}: one checkpoint only: norms, but no steps, angles or growth to measure"
+        )
+    for entry, found in zip(series.entries, moments, strict=True):
+        bad = np.flatnonzero(found.nonfinite)
+        if len(bad):
+            more = f" and in {len(bad) - 1} more tensors" if len(bad) > 1 else ""
+            problems.append(
+                f"{entry.label}: {found.nonfinite[bad[0]]} of {found.numel[bad[0]]} values of tensor "
+                f"{readings[bad[0]].name} are NaN or infinite{more}; what depends on them is NaN"
+            )
+    return problems
+
+
+def _records(
+    run: str,
+    series: Series,
+    readings: list[Reading],
+    moments: list[Moments],
+    tokens_per_step: float | None,
+    made_by: dict[str, Any],
+) -> Records:
+    steps = [entry.step for entry in series.entries]
+    blocks: list[Block] = []
+    for scope, names, layers, roles, group in _scopes(readings):
+        grouped = [m if group is None else m.grouped(group, len(names)) for m in moments]
+        by_step = [quantities(m) for m in grouped]
+        # Quantities of the same steps make one block: the first has no previous, early ones no lags.
+        alike: dict[tuple[int, ...], list[str]] = {}
+        for quantity in dict.fromkeys(quantity for values in by_step for quantity in values):
+            here = tuple(i for i, values in enumerate(by_step) if quantity in values)
+            alike.setdefault(here, []).append(quantity)
+        for here, defined in alike.items():
+            stacked = {quantity: np.stack([by_step[i][quantity] for i in here]) for quantity in defined}
+            blocks.append(Block(scope, names, layers, roles, [steps[i] for i in here], stacked))
+        if len(steps) > 1:
+            terms = (np.stack([values[term] for values in by_step[1:]]) for term in BUDGET)
+            blocks.append(Block(scope, names, layers, roles, steps[1:], accumulated(*terms)))
+    if tokens_per_step is not None:
+        tokens = np.asarray(steps, np.float64)[:, None] * tokens_per_step
+        blocks.append(Block("model", ["model"], [None], [None], steps, {"tokens": tokens}))
+    return Records.from_blocks(run, blocks, made_by)
+
+
+def _scopes(readings: list[Reading]):
+    """Each scope's items, and for each tensor the item it adds to."""
+    tensors = [reading.name for reading in readings]
+    yield "tensor", tensors, [r.layer for r in readings], [r.role for r in readings], None
+    layers = {r.layer_name: r.layer for r in readings if r.layer_name is not None}
+    if layers:
+        place = {name: i for i, name in enumerate(layers)}
+        group = [place.get(r.layer_name or "", -1) for r in readings]
+        yield "layer", list(layers), list(layers.values()), [None] * len(layers), group
+    roles = list(dict.fromkeys(r.role for r in readings))
+    place = {role: i for i, role in enumerate(roles)}
+    group = [place[r.role] for r in readings]
+    yield "role", roles, [None] * len(roles), roles, group
+    yield "model", ["model"], [None], [None], [0] * len(readings)

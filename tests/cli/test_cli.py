@@ -1,0 +1,352 @@
+"""The command line as a person meets it: tables, JSON, exit codes, one clear line for bad input."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import counted, tiny_state, walk, write_series
+from safetensors.torch import save_file
+
+from normgrowth.cli import main
+from normgrowth.records import Records
+
+
+def run(capsys, *arguments):
+    try:
+        code = main([str(a) for a in arguments])
+    except SystemExit as stop:  # argparse's own
+        code = stop.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def series(tmp_path):
+    return write_series(tmp_path / "series", walk(4))
+
+
+def test_trace_prints_a_table_and_writes_records(series, tmp_path, capsys):
+    code, out, err = run(capsys, "trace", series, "-o", tmp_path / "out")
+    assert code == 0
+    assert err == ""
+    assert "layer.0" in out
+    assert "layer.1" in out
+    norm = Records.read(tmp_path / "out").series("norm")[1]
+    assert norm[0] == pytest.approx((counted(walk(1)[0]) ** 2).sum() ** 0.5)
+    assert f"{norm[-1]:.3f}"[:5] in out
+
+
+def test_trace_json_is_json_and_nothing_else(series, capsys):
+    code, out, _ = run(capsys, "trace", series, "--json", "--lags", "1,2")
+    assert code == 0
+    content = json.loads(out)
+    rows = [row for row in content["records"] if row["quantity"] == "norm" and row["scope"] == "model"]
+    assert [row["step"] for row in rows] == [0, 100, 200, 300]
+    assert content["made_by"]["lags"] == [1, 2]
+
+
+def test_names_shows_the_reading_of_every_tensor(series, capsys):
+    code, out, _ = run(capsys, "names", series)
+    assert code == 0
+    assert "c_attn" in out
+    code, out, _ = run(capsys, "names", series, "--json", "--exclude", r"\.h\.0\.")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert set(rows) == set(tiny_state())
+    assert rows["transformer.h.1.attn.c_attn.weight"]["role"] == "attention.qkv"
+    assert rows["transformer.h.1.attn.c_attn.weight"]["counted"]
+    assert not rows["transformer.h.0.attn.c_attn.weight"]["counted"]
+    assert not rows["transformer.wte.weight"]["counted"]
+
+
+def test_compare_and_figures(series, tmp_path, capsys):
+    other = write_series(tmp_path / "other", walk(4, seed=5))
+    run(capsys, "trace", series, "-o", tmp_path / "a")
+    run(capsys, "trace", other, "-o", tmp_path / "b")
+    code, out, _ = run(capsys, "compare", tmp_path / "a", tmp_path / "b")
+    assert code == 0
+    assert "layer.1" in out
+    code, out, _ = run(capsys, "compare", tmp_path / "a", tmp_path / "b", "--json")
+    assert code == 0
+    assert json.loads(out)
+    code, out, _ = run(capsys, "figures", tmp_path / "a", "--formats", "png")
+    assert code == 0
+    for path in out.split():
+        assert Path(path).read_bytes().startswith(b"\x89PNG")
+
+
+def test_version_help_and_no_command(capsys):
+    assert run(capsys, "--version")[0] == 0
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert "trace" in out
+    assert run(capsys)[0] == 2
+    assert run(capsys, "trace")[0] == 2
+
+
+# --- bad input: one line that names the file, exit code 2, earlier results intact ----------------
+
+
+def truncated(folder):
+    path = folder / "step_300.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+    return path
+
+
+def header_too_long(folder):
+    path = folder / "step_300.safetensors"
+    path.write_bytes((1 << 40).to_bytes(8, "little") + path.read_bytes()[8:])
+    return path
+
+
+def not_json(folder):
+    path = folder / "step_300.safetensors"
+    path.write_bytes((9).to_bytes(8, "little") + b"{nothing}")
+    return path
+
+
+def empty_file(folder):
+    path = folder / "step_300.safetensors"
+    path.write_bytes(b"")
+    return path
+
+
+def hostile_pickle(folder):
+    class Hostile:
+        def __reduce__(self):
+            return os.system, (f"touch {folder / 'it-ran'}",)
+
+    torch.save({"x": Hostile(), "w": torch.ones(3)}, folder / "step_400.pt")
+    return folder / "step_400.pt"
+
+
+def unknown_class(folder):
+    import argparse
+
+    torch.save({"model": walk(1)[0], "args": argparse.Namespace()}, folder / "step_400.pt")
+    return folder / "step_400.pt"
+
+
+def index_outside(folder):
+    (folder / "step_400").mkdir()
+    index = folder / "step_400" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "../step_300.safetensors"}}))
+    return index
+
+
+def missing_shard(folder):
+    (folder / "step_400").mkdir()
+    index = folder / "step_400" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "gone.safetensors"}}))
+    return index
+
+
+def hostile_metadata(folder):
+    import pickle
+
+    class Hostile:
+        def __reduce__(self):
+            return os.system, (f"touch {folder / 'it-ran'}",)
+
+    (folder / "step_400").mkdir()
+    (folder / "step_400" / ".metadata").write_bytes(pickle.dumps(Hostile()))
+    (folder / "step_400" / "__0_0.distcp").write_bytes(b"x")
+    return folder / "step_400"
+
+
+def no_tensors(folder):
+    save_file({}, folder / "step_400.safetensors")
+    return folder / "step_400.safetensors"
+
+
+def changed_shape(folder):
+    state = walk(4)[-1]
+    state["transformer.h.0.attn.c_attn.weight"] = torch.ones(3, 3)
+    save_file(state, folder / "step_400.safetensors")
+    return folder / "step_400.safetensors"
+
+
+def nan_weights(folder):
+    state = walk(4)[-1]
+    state["transformer.h.0.attn.c_attn.weight"][0, 0] = float("nan")
+    save_file(state, folder / "step_400.safetensors")
+    return folder / "step_400.safetensors"
+
+
+def strange_dtype(folder):
+    state = walk(4)[-1]
+    state["transformer.h.0.attn.c_attn.weight"] = torch.ones(8, 24, dtype=torch.complex64)
+    save_file(state, folder / "step_400.safetensors")
+    return folder / "step_400.safetensors"
+
+
+DAMAGE = [
+    truncated, header_too_long, not_json, empty_file, hostile_pickle, unknown_class, index_outside, missing_shard,
+    hostile_metadata, no_tensors, changed_shape, nan_weights, strange_dtype,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda f: f.__name__)
+def test_bad_checkpoints_are_one_line_and_lose_nothing(series, tmp_path, capsys, damage):
+    out = tmp_path / "out"
+    assert run(capsys, "trace", series, "-o", out)[0] == 0
+    before = (out / "records.parquet").read_bytes()
+    culprit = damage(series)
+    code, _, err = run(capsys, "trace", series, "-o", out)
+    assert code == 2
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("normgrowth: ")
+    assert str(culprit) in lines[0]
+    assert not (series / "it-ran").exists()
+    if damage is nan_weights:
+        assert list(Records.read(out).series("nonfinite")[1]) == [0, 0, 0, 0, 1]
+    else:
+        assert (out / "records.parquet").read_bytes() == before
+
+
+def test_one_checkpoint_only(tmp_path, capsys):
+    single = write_series(tmp_path / "one", walk(1))
+    code, out, err = run(capsys, "trace", single, "-o", tmp_path / "out")
+    assert code == 2
+    assert "one checkpoint only" in err
+    assert len(err.splitlines()) == 1
+    assert len(Records.read(tmp_path / "out"))
+    assert "layer.0" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["trace", "{tmp}/missing"],
+        ["trace", "{tmp}/empty"],
+        ["names", "{tmp}/empty"],
+        ["trace", "{series}", "--select", "("],
+        ["trace", "{series}", "--exclude", "["],
+        ["trace", "{series}", "--lags", "0"],
+        ["compare", "{tmp}/empty", "{tmp}/empty"],
+        ["figures", "{tmp}/missing"],
+        ["figures", "{series}", "--formats", "gif"],
+        ["trace", "hf://"],
+    ],
+)
+def test_bad_arguments_are_one_line(series, tmp_path, capsys, arguments):
+    (tmp_path / "empty").mkdir()
+    filled = [a.format(tmp=tmp_path, series=series) for a in arguments]
+    code, _, err = run(capsys, *filled)
+    assert code == 2
+    assert len(err.splitlines()) == 1, err
+    assert "Traceback" not in err
+
+
+def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path, capsys):
+    state = walk(1)[0]
+    state["transformer.h.0.\x1b[31mred\nline.weight"] = torch.ones(2)
+    for i in range(2):
+        save_file(state, tmp_path / f"step_{i}.safetensors")
+    for command in (["names", tmp_path], ["trace", tmp_path, "--scope", "all"]):
+        _, out, err = run(capsys, *command)
+        assert "\x1b[31m" not in out + err
+
+
+# --- the disk -----------------------------------------------------------------------------------
+
+
+def test_an_output_that_is_a_file(series, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    code, _, err = run(capsys, "trace", series, "-o", tmp_path / "file")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_file_that_may_not_grow(series, tmp_path, capsys):
+    """A limit on file sizes makes every write fail as a full disk does."""
+    out = tmp_path / "out"
+    assert run(capsys, "trace", series, "-o", out)[0] == 0
+    before = (out / "records.parquet").read_bytes()
+    write_series(series, walk(6))
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    result = subprocess.run(
+        [sys.executable, "-m", "normgrowth", "trace", str(series), "-o", str(out)],
+        capture_output=True, text=True, check=False, preexec_fn=limit,
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert str(out) in result.stderr
+    assert (out / "records.parquet").read_bytes() == before
+    assert not list(out.rglob("*.part"))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 64 kB, where this machine lets us mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = shutil.which("mount")
+    if mount is None or os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    made = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("this machine does not allow mounting a small disk")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk(small_disk, series, tmp_path, capsys):
+    write_series(series, walk(30))
+    code, _, err = run(capsys, "trace", series, "-o", small_disk / "out")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "No space left" in err
+    kept = list((small_disk / "out" / "moments").glob("step-*.parquet"))
+    assert kept, "what was measured before the disk was full is kept"
+
+
+def test_a_read_only_disk(small_disk, series, capsys):
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    code, _, err = run(capsys, "trace", series, "-o", small_disk / "out")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert str(small_disk) in err
+
+
+def test_two_traces_into_one_folder(series, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(capsys, "trace", series, "-o", out)[0] == 0
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"""
+import sys, time
+from filelock import FileLock
+with FileLock({str(out / '.lock')!r}):
+    print("held", flush=True)
+    time.sleep(60)
+"""], stdout=subprocess.PIPE, text=True)  # fmt: skip
+    assert holder.stdout.readline() == "held\n"
+    try:
+        code, _, err = run(capsys, "trace", series, "-o", out)
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert code == 2
+    assert "another trace is writing here" in err
+    assert len(err.splitlines()) == 1
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:  # a killed holder leaves no lock behind
+        if run(capsys, "trace", series, "-o", out)[0] == 0:
+            break
+    else:
+        pytest.fail("the lock outlived its holder")

@@ -1,0 +1,162 @@
+"""The layers of the house: arrows point downwards, heavy things load late, and only where they belong."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import normgrowth
+
+SOURCE = Path(normgrowth.__file__).parent
+
+# Each layer may import those after it, and itself. `weights` and `network` do not know each other, nor do
+# `report` and `training`; report reads records and nothing else.
+ALLOWED = {
+    "cli": {
+        "cli",
+        "paper",
+        "report",
+        "training",
+        "network",
+        "weights",
+        "records",
+        "schedules",
+        "engine",
+        "errors",
+    },
+    "paper": {
+        "paper",
+        "report",
+        "training",
+        "network",
+        "weights",
+        "records",
+        "schedules",
+        "engine",
+        "errors",
+    },
+    "report": {"report", "records", "errors"},
+    "training": {"training", "network", "weights", "records", "schedules", "engine", "errors"},
+    "network": {"network", "records", "schedules", "engine", "errors"},
+    "weights": {"weights", "records", "schedules", "engine", "errors"},
+    "records": {"errors"},
+    "schedules": {"errors"},
+    "engine": {"errors"},
+    "errors": set(),
+}
+# Heavy dependencies with an extra of their own: one file each, inside the function that needs them.
+HOME = {
+    "tensorflow": "weights/sources/tensorflow.py",
+    "ray": "engine.py",
+    "lightning": "training/lightning.py",
+}
+# Never at the top of a file: `import normgrowth.anything` must stay light.
+LATE = {
+    "torch",
+    "transformers",
+    "pandas",
+    "pyarrow",
+    "matplotlib",
+    "rich",
+    "huggingface_hub",
+    "filelock",
+    *HOME,
+}
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def layer(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """Imported modules, and whether that happens when the file is loaded."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: list[tuple[str, bool]] = []
+
+    def visit(node: ast.AST, at_top: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                found.extend((alias.name, at_top) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path}: relative imports hide the layer"
+                found.extend((f"{child.module}.{alias.name}", at_top) for alias in child.names)
+            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                visit(child, False)
+            else:
+                visit(
+                    child,
+                    at_top and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda),
+                )
+
+    visit(tree, True)
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_arrows_point_downwards(path):
+    own = layer(path)
+    if own in ("__init__", "__main__"):
+        return
+    assert own in ALLOWED, f"{own} is a layer that nobody placed"
+    for name, _ in imports(path):
+        if name.startswith("normgrowth."):
+            target = name.split(".")[1]
+            assert target in ALLOWED[own] | {own}, f"{path.name} imports {name}: {own} does not know {target}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_heavy_dependencies_load_late_and_in_one_place(path):
+    for name, at_top in imports(path):
+        package = name.split(".")[0]
+        assert not (at_top and package in LATE), f"{path.name} imports {package} when it is loaded"
+        if package in HOME:
+            assert path == SOURCE / HOME[package], f"{package} belongs into {HOME[package]}"
+
+
+def loaded_after(code: str) -> set[str]:
+    result = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name.split(".")[0] for name in result.stdout.splitlines()[-1].split()}
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    heavy = {"torch", "transformers", "pandas", "pyarrow", "matplotlib", "numba", "rich", "numpy"}
+    assert not loaded_after("import normgrowth") & heavy
+    assert "torch" not in loaded_after("import normgrowth; normgrowth.trace, normgrowth.open_source")
+
+
+def test_tracing_safetensors_needs_no_torch(tmp_path):
+    from checkpoints import walk, write_series
+
+    write_series(tmp_path, walk(2))
+    heavy = loaded_after(f"import normgrowth; normgrowth.trace({str(tmp_path)!r}).series('norm')")
+    assert not heavy & {"torch", "transformers", "pandas", "tensorflow"}
+
+
+def test_help_loads_nothing_heavy():
+    heavy = loaded_after(
+        "from normgrowth.cli import main\ntry:\n    main(['trace', '--help'])\nexcept SystemExit:\n    pass"
+    )
+    assert not heavy & {"torch", "transformers", "pandas", "pyarrow", "matplotlib", "numba", "rich"}
+
+
+def test_public_names_are_all_there():
+    for name in normgrowth.__all__:
+        assert getattr(normgrowth, name).__name__ == name
+    assert set(normgrowth.__all__) <= set(dir(normgrowth))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = normgrowth.nothing
+
+
+def test_the_checker_itself_can_say_no(tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text("import torch\ndef f():\n    import ray\n    from normgrowth.cli import main\n")
+    assert imports(bad) == [("torch", True), ("ray", False), ("normgrowth.cli.main", False)]

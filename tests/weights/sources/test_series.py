@@ -1,0 +1,181 @@
+"""Series: which files are checkpoints, in which order, and what is said about the rest."""
+
+import json
+
+import pytest
+import torch
+from checkpoints import tiny_state, walk, write_series
+from safetensors.torch import save_file
+
+from normgrowth import InputError, open_source
+from normgrowth.weights.sources.steps import likely_step, sure_step
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-500", 500),
+        ("step_1000", 1000),
+        ("step1000-tokens4B", 1000),
+        ("global_step12", 12),
+        ("global-step-12", 12),
+        ("epoch=3-step=1200", 1200),
+        ("iter_0000500", 500),
+        ("iteration500", 500),
+        ("model.ckpt-524288", 524288),
+        ("ckpt_10k", 10_000),
+        ("step-2M", 2_000_000),
+        ("10000_steps", 10_000),
+        ("5k-steps", 5000),
+        ("stage1-step300-tokens2B", 300),
+        ("checkpoint-2-step-70", 70),
+        ("STEP_7", 7),
+        ("step0", 0),
+        ("model", None),
+        ("gpt2", None),
+        ("stepper3", None),
+        ("epoch_3", None),
+        ("v1.5", None),
+        ("step", None),
+    ],
+)
+def test_steps_that_a_name_says(name, step):
+    assert sure_step(name) == step
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("epoch=3", 3), ("0007", 7), ("model_12", 12), ("run2_model_12", 12), ("gpt2", None), ("x", None)],
+)
+def test_steps_that_a_name_suggests(name, step):
+    assert likely_step(name) == step
+
+
+def steps(source):
+    return [entry.step for entry in open_source(source).entries]
+
+
+def test_files_in_the_order_of_steps(tmp_path):
+    write_series(tmp_path, walk(12))
+    assert steps(tmp_path) == [100 * i for i in range(12)]
+    assert steps(str(tmp_path)) == steps(tmp_path)
+    assert steps(str(tmp_path / "step_?00.safetensors")) == [100 * i for i in range(1, 10)]
+    assert steps([tmp_path / "step_300.safetensors", tmp_path / "step_100.safetensors"]) == [100, 300]
+
+
+def test_a_trainer_output_folder(tmp_path):
+    state = tiny_state()
+    for step in (500, 1000, 1500):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        save_file(state, folder / "model.safetensors")
+        torch.save({"state": {0: {"exp_avg": torch.ones(3)}}}, folder / "optimizer.pt")
+        torch.save({"x": torch.ones(3)}, folder / "rng_state.pth")
+        torch.save({"x": torch.ones(3)}, folder / "training_args.bin")
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    save_file(state, tmp_path / "model.safetensors")
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 1500}))
+    series = open_source(tmp_path)
+    assert [entry.step for entry in series.entries] == [500, 1000, 1500]
+    assert any("model.safetensors: left out" in note for note in series.notes)
+    assert set(series.entries[0].open().tensors) == set(state)
+    assert steps(tmp_path / "checkpoint-500") == [500]
+
+
+def test_both_formats_of_one_repository_are_one_checkpoint(tmp_path):
+    save_file(tiny_state(), tmp_path / "model.safetensors")
+    torch.save(tiny_state(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer.model").write_bytes(b"\x0a\x0e\x0a\x05<unk>")
+    assert len(open_source(tmp_path)) == 1
+
+
+def test_a_folder_per_step_with_shards_and_deep_folders(tmp_path):
+    for step in (1, 20):
+        folder = tmp_path / "runs" / f"step{step}" / "model"
+        folder.mkdir(parents=True)
+        names = list(tiny_state())
+        weight_map = {}
+        for i, part in enumerate((names[:3], names[3:]), 1):
+            shard = f"model-{i:05d}-of-00002.safetensors"
+            save_file({n: tiny_state()[n] for n in part}, folder / shard)
+            weight_map |= dict.fromkeys(part, shard)
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert steps(tmp_path) == [1, 20]
+
+
+def test_a_lightning_folder(tmp_path):
+    folder = tmp_path / "lightning_logs" / "version_0" / "checkpoints"
+    folder.mkdir(parents=True)
+    for epoch in range(3):
+        content = {"state_dict": tiny_state(epoch), "global_step": 50 * epoch, "epoch": epoch}
+        torch.save(content, folder / f"epoch={epoch}-step={50 * epoch}.ckpt")
+    assert steps(tmp_path) == [0, 50, 100]
+
+
+def test_a_step_stored_inside_beats_a_guess(tmp_path):
+    for epoch, step in ((1, 300), (2, 600)):
+        torch.save({"model": tiny_state(), "global_step": step}, tmp_path / f"epoch_{epoch}.pt")
+    assert steps(tmp_path) == [300, 600]
+    save_file(tiny_state(), tmp_path / "other.safetensors", metadata={"step": "450"})
+    assert steps(tmp_path) == [300, 450, 600]
+
+
+def test_what_has_no_step_is_said(tmp_path):
+    write_series(tmp_path, walk(2))
+    save_file(tiny_state(), tmp_path / "best.safetensors")
+    series = open_source(tmp_path)
+    assert len(series) == 2
+    assert any("best.safetensors: left out" in note for note in series.notes)
+
+
+def test_no_steps_at_all_counts_in_natural_order(tmp_path):
+    for name in ("b", "a", "c"):
+        save_file(tiny_state(), tmp_path / f"{name}.safetensors")
+    series = open_source(tmp_path)
+    assert [entry.label[-13] for entry in series.entries] == ["a", "b", "c"]
+    assert any("counted 0, 1, 2" in note for note in series.notes)
+
+
+def test_two_checkpoints_of_one_step_are_an_error(tmp_path):
+    save_file(tiny_state(), tmp_path / "step_1.safetensors")
+    torch.save(tiny_state(), tmp_path / "step_1.pt")
+    with pytest.raises(InputError, match="has step 1, and so has"):
+        open_source(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "text", "glob", "list", "shard"])
+def test_sources_without_checkpoints(tmp_path, what):
+    source = tmp_path
+    if what == "missing":
+        source = tmp_path / "missing"
+    if what == "text":
+        source = tmp_path / "a.txt"
+        source.write_text("hello")
+    if what == "glob":
+        source = str(tmp_path / "*.nothing")
+    if what == "list":
+        source = []
+    if what == "shard":
+        save_file(tiny_state(), tmp_path / "model-00001-of-00002.safetensors")
+    with pytest.raises(InputError) as error:
+        open_source(source)
+    assert "\n" not in str(error.value)
+
+
+def test_a_series_yields_step_name_array_lazily(tmp_path):
+    states = walk(2)
+    write_series(tmp_path, states)
+    seen = [(step, name, values.sum()) for step, name, values in open_source(tmp_path)]
+    assert len(seen) == 2 * len(states[0])
+    total = sum(t.double().sum().item() for state in states for t in state.values())
+    assert sum(value for _, _, value in seen) == pytest.approx(total)
+
+
+def test_a_changed_file_changes_its_fingerprint(tmp_path):
+    write_series(tmp_path, walk(2))
+    before = [entry.fingerprint for entry in open_source(tmp_path).entries]
+    save_file(tiny_state(9), tmp_path / "step_100.safetensors")
+    after = [entry.fingerprint for entry in open_source(tmp_path).entries]
+    assert before[0] == after[0]
+    assert before[1] != after[1]

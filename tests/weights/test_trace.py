@@ -1,0 +1,310 @@
+"""Trace against the obvious float64 code; going on after a kill; growing and changing series."""
+
+import itertools
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from checkpoints import counted, moved, tiny_state, walk, write_series
+from safetensors.torch import save_file
+
+from normgrowth import InputError, Records, SeriesWarning, trace
+
+LAYER = {"layer.0": ".h.0.", "layer.1": ".h.1."}
+ROLE = {
+    "norm": "ln_1",
+    "attention.qkv": "c_attn",
+    "attention.output": "attn.c_proj",
+    "feedforward": "mlp",
+}
+
+
+def vector(state, part):
+    chosen = [tensor for name, tensor in state.items() if ".h." in name and part in name]
+    return torch.cat([tensor.double().flatten() for tensor in chosen]).numpy()
+
+
+def angle(a, b):
+    u, v = a / np.linalg.norm(a), b / np.linalg.norm(b)
+    return 2 * np.arctan2(np.linalg.norm(u - v), np.linalg.norm(u + v))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("format", ["safetensors", "pt", "distributed"])
+def test_every_scope_equals_the_obvious_code(tmp_path, format):
+    states = walk(5)
+    for i, state in enumerate(states):
+        if format == "safetensors":
+            save_file(state, tmp_path / f"step_{i}.safetensors")
+        elif format == "pt":
+            torch.save({"model": state}, tmp_path / f"step_{i}.pt")
+        else:
+            dcp.save(state, checkpoint_id=tmp_path / f"step_{i}", no_dist=True)
+    records = trace(tmp_path)
+    things = [("model", "model", "")]
+    things += [("layer", name, part) for name, part in LAYER.items()]
+    things += [("role", name, part) for name, part in ROLE.items()]
+    things += [("tensor", name, name) for name in states[0] if ".h." in name and "bias" not in name]
+    assert set(records.where(scope="layer").distinct("name")) == set(LAYER)
+    assert set(records.where(scope="role").distinct("name")) == set(ROLE)
+    for scope, name, part in things:
+        path = [vector(state, part) for state in states]
+        steps, norms = records.series("norm", scope=scope, name=name)
+        assert list(steps) == list(range(5))
+        np.testing.assert_allclose(norms, [np.linalg.norm(x) for x in path], rtol=1e-12)
+        expected = {
+            "cosine": [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.pairwise(path)],
+            "angle": [angle(a, b) for a, b in itertools.pairwise(path)],
+            "step_size": [np.linalg.norm(b - a) for a, b in itertools.pairwise(path)],
+            "growth": np.diff([x @ x for x in path]),
+            "total_growth": [x @ x - path[0] @ path[0] for x in path[1:]],
+            "total_growth_steps": np.cumsum([(b - a) @ (b - a) for a, b in itertools.pairwise(path)]),
+            "cosine_first": [x @ path[0] / np.linalg.norm(x) / np.linalg.norm(path[0]) for x in path[1:]],
+            "step_size_first": [np.linalg.norm(x - path[0]) for x in path[1:]],
+            "alignment": [
+                a @ (b - a) / np.linalg.norm(a) / np.linalg.norm(b - a) for a, b in itertools.pairwise(path)
+            ],
+        }
+        for quantity, values in expected.items():
+            at, got = records.series(quantity, scope=scope, name=name)
+            assert list(at) == [1, 2, 3, 4]
+            np.testing.assert_allclose(got, values, rtol=1e-9, atol=1e-12, err_msg=f"{quantity} of {name}")
+
+
+def test_lags_tokens_and_scopes(tmp_path):
+    states = walk(6)
+    write_series(tmp_path, states)
+    records = trace(tmp_path, lags=(1, 3), tokens_per_step=2048, run="mine")
+    path = [counted(state) for state in states]
+    steps, values = records.series("cosine_lag3")
+    assert list(steps) == [300, 400, 500]
+    expected = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(path, path[3:], strict=False)]
+    np.testing.assert_allclose(values, expected, rtol=1e-12)
+    np.testing.assert_array_equal(records.series("cosine_lag1")[1], records.series("cosine")[1])
+    assert list(records.series("tokens")[1]) == [204800 * i for i in range(6)]
+    assert records.distinct("run") == ["mine"]
+    everything = trace(tmp_path, scope="all")
+    whole = torch.cat([tensor.double().flatten() for tensor in states[0].values()])
+    assert everything.series("norm")[1][0] == pytest.approx(float(whole.norm()))
+    embedding = trace(tmp_path, select="wte")
+    assert embedding.series("norm")[1][0] == pytest.approx(
+        float(states[0]["transformer.wte.weight"].double().norm())
+    )
+    rest = trace(tmp_path, exclude=r"\.h\.0\.", first=False)
+    assert rest.where(scope="layer").distinct("name") == ["layer.1"]
+    assert not len(rest.where(quantity="cosine_first"))
+
+
+def test_tied_tensors_count_once(tmp_path):
+    state = tiny_state()
+    state["lm_head.weight"] = state["transformer.wte.weight"]
+    for i in range(2):
+        torch.save(state, tmp_path / f"step_{i}.pt")
+    untied = {name: tensor for name, tensor in state.items() if name != "lm_head.weight"}
+    norm = torch.cat([tensor.double().flatten() for tensor in untied.values()]).norm()
+    assert trace(tmp_path, scope="all").series("norm")[1][0] == pytest.approx(float(norm))
+
+
+def test_another_sharding_between_checkpoints(tmp_path):
+    """A world size that changed: pieces no longer match, values still do."""
+    from normgrowth.weights.measure import measure
+    from normgrowth.weights.sources.checkpoint import Chunked, Tensor
+
+    rng = np.random.default_rng(0)
+    whole = [rng.standard_normal((6, 4)).astype(np.float32) for _ in range(2)]
+
+    class Sharded:
+        label, step, aliases, copies_whole, on_close = "x", None, {}, False, None
+
+        def __init__(self, values, cut):
+            boxes = (((0, 0), (cut, 4)), ((cut, 0), (6 - cut, 4)))
+            self.tensors = {"w": Tensor("F32", (6, 4), Chunked(boxes))}
+            self.parts = [values[:cut].ravel().view(np.uint32), values[cut:].ravel().view(np.uint32)]
+
+        def pieces(self, name):
+            return self.parts
+
+        def dense(self, name):
+            from normgrowth.weights.sources.checkpoint import assemble
+
+            return assemble(self.tensors[name], self.parts)
+
+    expected = float(((whole[1].astype(float) - whole[0]) ** 2).sum())
+    for cuts in ((2, 2), (2, 3)):
+        got = measure(Sharded(whole[1], cuts[0]), [("previous", Sharded(whole[0], cuts[1]))], ["w"])
+        assert got.against["previous"].delta[0] == pytest.approx(expected, rel=1e-14)
+
+
+def same_bits(one, other):
+    """Equal to the bit; NaN equals itself here, which Table.equals denies."""
+    if isinstance(one, Records):
+        one, other = one.table, other.table
+    bits = [table["value"].to_numpy().view(np.int64) for table in (one, other)]
+    return np.array_equal(*bits) and one.drop_columns("value").equals(other.drop_columns("value"))
+
+
+# --- going on -----------------------------------------------------------------------------------
+
+
+def moment_files(folder):
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "moments").glob("step-*.parquet")}
+
+
+def start(source, out):
+    return subprocess.Popen(
+        [sys.executable, "-m", "normgrowth", "trace", str(source), "-o", str(out), "--workers", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def long_series(tmp_path_factory):
+    """Big enough that a signal finds the trace at work."""
+    folder = tmp_path_factory.mktemp("long")
+    state = tiny_state(width=384)
+    for i in range(40):
+        save_file(state, folder / f"step_{i}.safetensors")
+        if i < 3:
+            state = moved(state, i)
+    return folder
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_interrupted_and_started_again_it_ends_with_the_same_bits(long_series, tmp_path, how):
+    whole = tmp_path / "whole"
+    trace(long_series, whole)
+    broken = tmp_path / "broken"
+    process = start(long_series, broken)
+    while len(list((broken / "moments").glob("step-*.parquet"))) < 3 if broken.exists() else True:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    process.send_signal(how)
+    _, said = process.communicate(timeout=60)
+    kept = moment_files(broken)
+    assert 3 <= len(kept) < 40, "the signal came too late to test anything"
+    assert not (broken / "records.parquet").exists()
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert said.splitlines()[-1] == f"normgrowth: interrupted; what was measured is kept in {broken}"
+    records = trace(long_series, broken)
+    after = moment_files(broken)
+    assert all(after[name] == stamp for name, stamp in kept.items()), "finished work was done again"
+    assert same_bits(records, Records.read(whole))
+    assert (broken / "records.parquet").read_bytes() == (whole / "records.parquet").read_bytes()
+    assert not list(broken.rglob("*.part"))
+
+
+def test_a_longer_series_is_extended_and_not_recomputed(tmp_path):
+    states = walk(6)
+    series, out = tmp_path / "series", tmp_path / "out"
+    write_series(series, states[:4])
+    trace(series, out)
+    before = moment_files(out)
+    write_series(tmp_path / "more", states)
+    for i in (4, 5):
+        (tmp_path / "more" / f"step_{i * 100}.safetensors").rename(series / f"step_{i * 100}.safetensors")
+    extended = trace(series, out)
+    after = moment_files(out)
+    assert len(after) == 6
+    assert all(after[name] == stamp for name, stamp in before.items())
+    assert same_bits(extended, trace(series))
+
+
+def test_a_checkpoint_that_changed_or_came_between_is_measured_again(tmp_path):
+    states = walk(4)
+    series, out = tmp_path / "series", tmp_path / "out"
+    write_series(series, states)
+    trace(series, out)
+    before = moment_files(out)
+    save_file(tiny_state(99), series / "step_100.safetensors")
+    assert same_bits(trace(series, out), trace(series))
+    after = moment_files(out)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"step-000000100.parquet", "step-000000200.parquet"}
+    save_file(tiny_state(98), series / "step_150.safetensors")
+    assert same_bits(trace(series, out), trace(series))
+
+
+def test_another_selection_in_the_same_folder_is_measured_anew(tmp_path):
+    series = write_series(tmp_path / "series", walk(3))
+    trace(series, tmp_path / "out")
+    assert same_bits(trace(series, tmp_path / "out", scope="all"), trace(series, scope="all"))
+
+
+def test_damaged_moments_are_measured_again(tmp_path):
+    series = write_series(tmp_path / "series", walk(3))
+    expected = trace(series, tmp_path / "out")
+    (tmp_path / "out" / "moments" / "step-000000100.parquet").write_bytes(b"PAR1 but not really")
+    assert same_bits(trace(series, tmp_path / "out"), expected)
+
+
+def test_the_file_is_plain_parquet_with_the_documented_columns(tmp_path):
+    series = write_series(tmp_path / "series", walk(2))
+    trace(series, tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "records.parquet")
+    assert table.column_names == ["run", "step", "scope", "name", "layer", "role", "quantity", "value"]
+    read = Records.read(tmp_path / "out")
+    assert read.made_by["steps"] == [0, 100]
+    assert read.made_by["selection"]["scope"] == "blocks"
+
+
+# --- what must be said --------------------------------------------------------------------------
+
+
+def test_nan_weights_are_named_and_the_rest_is_measured(tmp_path):
+    states = walk(3)
+    name = "transformer.h.1.mlp.c_fc.weight"
+    states[1][name][0, :2] = float("nan")
+    series = write_series(tmp_path / "series", states)
+    with pytest.warns(SeriesWarning, match=rf"step_100.*2 of 256 values of tensor {name}"):
+        records = trace(series, tmp_path / "out")
+    assert np.isnan(records.series("norm")[1][1])
+    assert np.isfinite(records.series("norm", scope="layer", name="layer.0")[1]).all()
+    assert list(records.series("nonfinite")[1]) == [0, 2, 0]
+    assert len(Records.read(tmp_path / "out").made_by["problems"]) == 1
+
+
+def test_one_checkpoint_gives_norms_and_says_what_is_missing(tmp_path):
+    series = write_series(tmp_path / "series", walk(1))
+    with pytest.warns(SeriesWarning, match="one checkpoint only"):
+        records = trace(series)
+    assert records.series("norm")[1][0] == pytest.approx(np.linalg.norm(counted(walk(1)[0])))
+
+
+def test_shapes_and_names_that_change(tmp_path):
+    states = walk(2)
+    states[1]["transformer.h.0.mlp.c_fc.weight"] = torch.ones(8, 9)
+    series = write_series(tmp_path / "shape", states)
+    with pytest.raises(InputError, match=r"step_100.*c_fc.weight has shape \[8, 9\], but \[8, 32\]"):
+        trace(series)
+    assert len(trace(series, exclude="c_fc.weight"))
+    del states[1]["transformer.h.0.mlp.c_fc.weight"]
+    with pytest.raises(InputError, match=r"step_100.*lacks transformer.h.0.mlp.c_fc.weight"):
+        trace(write_series(tmp_path / "lacks", states))
+    more = walk(2)
+    more[1]["transformer.h.1.mlp.new.weight"] = torch.ones(3)
+    with pytest.raises(InputError, match="has a new tensor"):
+        trace(write_series(tmp_path / "new", more))
+
+
+def test_zero_tensors_are_no_trouble(tmp_path):
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in tiny_state().items()}
+    records = trace(write_series(tmp_path / "series", [zeros, zeros, tiny_state()]))
+    assert list(records.series("norm")[1][:2]) == [0, 0]
+    assert np.isnan(records.series("cosine")[1]).all()
+    assert records.series("growth")[1][1] > 0
+
+
+def test_nothing_counted_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="no tensor counts"):
+        trace(write_series(tmp_path / "series", walk(2)), select="nothing-like-this")
+    with pytest.raises(InputError, match="lags"):
+        trace(tmp_path / "series", lags=(0,))
