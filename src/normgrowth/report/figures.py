@@ -1,0 +1,309 @@
+"""Figures of a trace, ready to print: the paper's Figures 1 and 5 for any series, the budget, the roles.
+
+The same records give the same bytes. Each figure is built on its own, without pyplot, so that neither
+the user's settings nor an earlier figure shows in it. One colour means one thing: ink is the whole
+model, light to dark are the layers in their order, blue is what alignment adds to the norm, orange
+what the size of the steps adds.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.errors import InputError
+from normgrowth.records import Records, replacing
+from normgrowth.report.grids import Grids
+from normgrowth.report.plotting import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    Layers,
+    label,
+    label_ends,
+    line,
+    step_axis,
+    style,
+    value_axis,
+)
+from normgrowth.report.wording import number, percent, summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+FAMILIES = ("#009e73", "#d55e00", "#7b3294", "#56b4e9", "#a07800", GREY)  # of roles; none means a term above
+DASHES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
+LABELS = {
+    "norm": "norm ‖θ‖",
+    "cosine": "cosine to the\ncheckpoint before",
+    "angle": "angle to the\ncheckpoint before (rad)",
+    "alignment": "alignment cos(δ, θ)",
+    "step_size": "step size ‖δ‖\nbetween checkpoints",
+}
+# These grow with the number of parameters, so that panels do not share their axis. It begins at zero:
+# always for steps, whose constancy is the question; for norms unless that would hide their growth.
+LENGTHS = {"norm": 0.8, "step_size": 1.0}
+
+Maker = Callable[[Records], "Figure | None"]
+
+
+def draw(records: Records, folder: Path | str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Draw what the records have the data for; the paths of the files, as written."""
+    unknown = [form for form in formats if form not in FORMATS]
+    if unknown:
+        raise InputError(f"figures come as {', '.join(FORMATS)}, not as {unknown[0]!r}")
+    folder, paths, text = Path(folder), list[Path](), " ".join(summary(records))
+    for name, (title, make) in FIGURES.items():
+        figure = make(records)
+        if figure is None:
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        for form in dict.fromkeys(formats):
+            path = folder / f"{name}.{form}"
+            with replacing(path) as temporary, style():
+                figure.savefig(temporary, format=form, metadata=_metadata(form, title, text))
+            paths.append(path)
+    return paths
+
+
+def _metadata(form: str, title: str, text: str) -> dict[str, str | None]:
+    """Words for those who cannot see the figure; no dates."""
+    if form == "pdf":
+        return {"Title": title, "Subject": text, "CreationDate": None}
+    return {"Title": title, "Description": text} | ({"Date": None} if form == "svg" else {})
+
+
+def _figure(make: Maker) -> Maker:
+    """In our style, and laid out once rather than at each saving."""
+
+    @functools.wraps(make)
+    def styled(records: Records) -> "Figure | None":
+        with style():
+            figure = make(records)
+            if figure is not None:
+                figure.draw_without_rendering()
+                figure.set_layout_engine("none")
+        return figure
+
+    return styled
+
+
+@_figure
+def figure_norm_direction(records: Records) -> "Figure | None":
+    """The paper's Figure 1: norm, and cosine between checkpoints, of the model and of its layers.
+
+    Where checkpoints lie so close that every cosine reads 1.0000, the angle takes its place.
+    """
+    grids = Grids(records)
+    if len(grids.steps) == 1:
+        return _one_step(grids)
+    cosines = np.concatenate([grids.of(scope, "cosine").values.ravel() for scope in ("model", "layer")])
+    close = np.isfinite(cosines).any() and np.nanmin(cosines) > 0.9999
+    return _over_steps(grids, ("norm", "angle" if close else "cosine"))
+
+
+@_figure
+def figure_alignment_step(records: Records) -> "Figure | None":
+    """The paper's Figure 5, of the model and of its layers."""
+    return _over_steps(Grids(records), ("alignment", "step_size"))
+
+
+@_figure
+def figure_budget(records: Records) -> "Figure | None":
+    """Where the growth of ‖θ‖² comes from: the steps' alignment with the weights, or their mere size."""
+    from matplotlib.figure import Figure
+
+    grids = Grids(records)
+    last = grids.budget()
+    if last is None or not grids.steps:
+        return None
+    terms = [grids.of("model", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
+    layers = all(grids.of("layer", f"total_growth{term}").drawable() for term in ("", "_alignment", "_steps"))
+    figure = Figure(figsize=(7.2, 2.9) if layers else (4.2, 2.9))
+    axes = figure.subplots(1, 2 if layers else 1, squeeze=False)[0]
+    ax: Axes = axes[0]
+    # At the first checkpoint nothing has grown yet: the curves begin there, at zero.
+    steps = np.concatenate([grids.steps[:1], terms[0].steps])
+    curves = [np.concatenate([[0.0], grid.values[:, 0]]) for grid in terms]
+    _stack_or_lines(ax, steps, curves, last)
+    ax.set_title("whole model")
+    ax.set_ylabel(f"growth of ‖θ‖² since step {steps[0]:,}")
+    step_axis(ax, grids.steps)
+    value_axis(ax, zero_below=1.0)
+    if layers:
+        _budget_by_layer(axes[1], grids)
+    return figure
+
+
+@_figure
+def figure_roles(records: Records) -> "Figure | None":
+    """Do all kinds of parameters grow alike? The norm of each role over its norm at the first step."""
+    from matplotlib.figure import Figure
+
+    grids = Grids(records)
+    norm = grids.of("role", "norm")
+    if len(norm.steps) < 2:
+        return None
+    factors = dict(
+        zip(norm.names, (norm.values / np.where(norm.values[0] > 0, norm.values[0], np.nan)).T, strict=True)
+    )
+    drawn = {name: factor for name, factor in factors.items() if np.isfinite(factor[1:]).any()}
+    if not drawn:
+        return None
+    figure = Figure(figsize=(5.6, 3.4))
+    ax: Axes = figure.subplots()
+    ends: list[tuple[float, str, str]] = []
+    families: dict[str, int] = {}  # colour for the family ("attention"), dashes for its members
+    for name, factor in drawn.items():
+        family = name.partition(".")[0]
+        member = families.setdefault(family, 0)
+        families[family] += 1
+        colour = FAMILIES[list(families).index(family) % len(FAMILIES)]
+        line(ax, norm.steps, factor, color=colour, linestyle=DASHES[member % len(DASHES)], label=name)
+        ends.append((float(factor[np.isfinite(factor)][-1]), name, colour))
+    steps, model = grids.model("norm")
+    if len(steps) > 1 and steps[0] == norm.steps[0] and model[0] > 0:
+        line(ax, steps, model / model[0], color=INK, linewidth=2.0, label="model")
+        ends.append((float(model[-1] / model[0]), "model", INK))
+    if min(ends)[0] > 0 and max(ends)[0] / min(ends)[0] > 20:
+        ax.set_yscale("log")
+    else:
+        value_axis(ax)
+    ax.axhline(1, color=GREY, linewidth=0.6, zorder=0)
+    ax.set_ylabel(f"norm relative to step {norm.steps[0]:,}")
+    step_axis(ax, [int(step) for step in norm.steps])
+    label_ends(ax, ends)
+    if left_out := ", ".join(label(name) for name in factors if name not in drawn):
+        note = f"not drawn, since their norm at the first step is zero or not finite: {left_out}"
+        figure.supxlabel(note, fontsize=7, color=GREY, parse_math=False, wrap=True)
+    return figure
+
+
+FIGURES: dict[str, tuple[str, Maker]] = {
+    "norm_direction": ("Norm and direction of the weights during training", figure_norm_direction),
+    "alignment_step": ("Alignment and size of the steps during training", figure_alignment_step),
+    "budget": ("Where the growth of the squared norm comes from", figure_budget),
+    "roles": ("Growth of the norm by role", figure_roles),
+}
+
+
+def _over_steps(grids: Grids, quantities: Sequence[str]) -> "Figure | None":
+    """A row for each quantity; the model on the left, beside it the layers, a panel for each stack."""
+    from matplotlib.figure import Figure
+
+    scopes = ("model", "layer")
+    quantities = [q for q in quantities if any(grids.of(scope, q).drawable() for scope in scopes)]
+    if not quantities:
+        return None
+    layers = Layers(grids.of("layer", quantities[0]))
+    columns = 1 + len(layers.stacks)
+    figure = Figure(figsize=((3.9, 7.2, 9.4, 11.6)[columns - 1], 0.3 + 2.35 * len(quantities)))
+    axes: NDArray[Any] = figure.subplots(len(quantities), columns, squeeze=False, sharex=True)
+    for row, quantity in zip(axes, quantities, strict=True):
+        # What does not depend on the number of parameters is comparable from panel to panel.
+        comparable = row[1:] if quantity in LENGTHS else row
+        for ax in comparable[1:]:
+            ax.sharey(comparable[0])
+            ax.tick_params(labelleft=False)
+        model, grid = (grids.of(scope, quantity) for scope in scopes)
+        line(row[0], model.steps, model.curve("model"), color=INK, label="model")
+        for ax, names in zip(row[1:], layers.stacks.values(), strict=True):
+            width = 1.2 if len(names) <= 16 else 0.8
+            for name in names:
+                line(ax, grid.steps, grid.curve(name), color=layers.colour(name), linewidth=width, label=name)
+        row[0].set_ylabel(LABELS[quantity])
+        for ax in row:
+            value_axis(ax, zero_below=LENGTHS.get(quantity, 0.0))
+            if quantity == "alignment":
+                ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    axes[0, 0].set_title("whole model")
+    for ax, stack in zip(axes[0, 1:], layers.stacks, strict=True):
+        ax.set_title(f"{label(stack)}, by layer" if columns > 2 else "by layer", parse_math=False)
+    for ax in axes[-1]:
+        step_axis(ax, grids.steps)
+    if columns > 1:
+        layers.bar(figure, list(axes[:, 1:].ravel()))
+    figure.align_ylabels(axes[:, 0])
+    return figure
+
+
+def _one_step(grids: Grids) -> "Figure | None":
+    """One checkpoint has no curve: the norm of each layer instead."""
+    from matplotlib.figure import Figure
+
+    grid = grids.of("layer", "norm")
+    if not grid.drawable():
+        return None
+    figure = Figure(figsize=(4.6, 2.9))
+    ax: Axes = figure.subplots()
+    for position, names in Layers(grid).side_by_side(ax):
+        values = np.array([grid.curve(name)[-1] for name in names])
+        ax.plot(
+            position,
+            values,
+            "o-",
+            color=GREY,
+            linewidth=0.8,
+            markersize=4,
+            markerfacecolor=INK,
+            markeredgewidth=0,
+        )
+    ax.set_ylabel(LABELS["norm"])
+    value_axis(ax, zero_below=1.0)
+    model = grids.model("norm")[1]
+    ax.set_title(f"step {grids.steps[0]:,}" + (f"; whole model {number(model[0])}" if len(model) else ""))
+    return figure
+
+
+def _stack_or_lines(
+    ax: "Axes", steps: NDArray[np.int64], curves: list[NDArray[np.float64]], last: tuple[float, float, float]
+) -> None:
+    """Alignment and size on top of each other, which make up the total; parts of unlike sign do not stack."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    total, aligned, stepped = curves
+    low, high = np.nanmin(curves), np.nanmax(curves)
+    if low >= 0:
+        ax.fill_between(steps, 0, aligned, color=BLUE, alpha=0.75, linewidth=0)
+        ax.fill_between(steps, aligned, aligned + stepped, color=ORANGE, alpha=0.75, linewidth=0)
+    else:
+        ax.axhline(0, color=GREY, linewidth=0.6)
+        line(ax, steps, aligned, color=BLUE, label="alignment")
+        line(ax, steps, stepped, color=ORANGE, label="size")
+    line(ax, steps, total, color=INK, label="growth")
+    shares = [f", {percent(part / last[0])}" if min(last) >= 0 and last[0] > 0 else "" for part in last[1:]]
+    if low < 0:
+        handles = [Line2D([], [], color=colour) for colour in (ORANGE, BLUE)]
+    else:
+        handles = [Patch(color=colour, alpha=0.75, linewidth=0) for colour in (ORANGE, BLUE)]
+    ax.legend(
+        [Line2D([], [], color=INK), *handles],
+        ["growth of ‖θ‖²", f"size of the steps, Σ‖δ‖²{shares[1]}", f"alignment, Σ2⟨θ,δ⟩{shares[0]}"],
+        loc="upper left" if high >= -low else "lower left",
+        handlelength=1.2,
+    )
+
+
+def _budget_by_layer(ax: "Axes", grids: Grids) -> None:
+    """The same at the last step, layer by layer: what is positive upwards, what is negative downwards."""
+    grid_of = [grids.of("layer", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
+    for position, names in Layers(grid_of[0]).side_by_side(ax):
+        rows = np.array([[grid.curve(name)[-1] for name in names] for grid in grid_of])
+        total, *terms = np.where(np.isfinite(rows).all(axis=0), rows, np.nan)  # a term alone would mislead
+        up, down = np.zeros(len(names)), np.zeros(len(names))
+        for height, colour in zip(np.nan_to_num(terms), (BLUE, ORANGE), strict=True):
+            bottom = np.where(height >= 0, up, down)
+            ax.bar(position, height, 0.8, bottom=bottom, color=colour, alpha=0.75, linewidth=0)
+            up, down = np.maximum(up, bottom + height), np.minimum(down, bottom + height)
+        size = min(3.0, 60 / len(grid_of[0].names))
+        line(ax, position, total, color=INK, linestyle="", markevery=None, markersize=size, label="growth")
+    ax.axhline(0, color=GREY, linewidth=0.6)
+    ax.set_title(f"by layer, at step {grid_of[0].steps[-1]:,}")
+    value_axis(ax)

@@ -1,0 +1,113 @@
+"""Records as grids: one quantity of many layers over many steps, the shape that tables and figures need."""
+
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.errors import InputError
+from normgrowth.records import Records
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One quantity of the things of a scope; NaN where there is no row, or no finite value."""
+
+    names: list[str]
+    layers: list[int | None]
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]  # (steps, things)
+
+    def curve(self, name: str) -> NDArray[np.float64]:
+        """The values of one thing over the steps."""
+        return (
+            self.values[:, self.names.index(name)] if name in self.names else np.full(len(self.steps), np.nan)
+        )
+
+    def drawable(self) -> bool:
+        return bool(np.isfinite(self.values).any())
+
+    def stacks(self) -> dict[str, list[str]]:
+        """The layers of "encoder", those of "decoder": what is counted together."""
+        stacks: dict[str, list[str]] = {}
+        for name, layer in zip(self.names, self.layers, strict=True):
+            stacks.setdefault(_stack(name, layer), []).append(name)
+        return stacks
+
+
+class Grids:
+    """The quantities of one run. Each is read once: tensors may make millions of rows."""
+
+    def __init__(self, records: Records) -> None:
+        runs = records.distinct("run")
+        if len(runs) > 1:
+            raise InputError(
+                f"these records hold {len(runs)} runs, {runs[0]!r} and {runs[1]!r} among them: choose one"
+            )
+        self._records = records
+        self._scopes: dict[str, Records] = {}
+        self._grids: dict[tuple[str, str], Grid] = {}
+        found = (self.of(scope, "norm").steps for scope in ("model", "layer", "role"))
+        self.steps = [int(step) for step in next((steps for steps in found if len(steps)), ())]
+
+    def of(self, scope: str, quantity: str) -> Grid:
+        key = scope, quantity
+        if key not in self._grids:
+            if scope not in self._scopes:
+                self._scopes[scope] = self._records.where(scope=scope)
+            self._grids[key] = _grid(self._scopes[scope].where(quantity=quantity))
+        return self._grids[key]
+
+    def model(self, quantity: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Steps and values where the quantity of the model is finite."""
+        grid = self.of("model", quantity)
+        values = grid.values[:, 0] if grid.names else np.zeros(0)
+        good = np.isfinite(values)
+        return grid.steps[good], values[good]
+
+    def budget(self) -> tuple[float, float, float] | None:
+        """Growth of the model's squared norm so far, and its terms, alignment and steps, where last known."""
+        terms = [self.of("model", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
+        if not all(grid.names and len(grid.steps) == len(terms[0].steps) for grid in terms):
+            return None
+        rows = np.stack([grid.values[:, 0] for grid in terms], axis=1)
+        rows = rows[np.isfinite(rows).all(axis=1)]
+        return (float(rows[-1, 0]), float(rows[-1, 1]), float(rows[-1, 2])) if len(rows) else None
+
+    def value(self, scope: str, name: str, quantity: str, step: int) -> float:
+        grid = self.of(scope, quantity)
+        row = int(np.searchsorted(grid.steps, step))
+        if name not in grid.names or row == len(grid.steps) or grid.steps[row] != step:
+            return nan
+        return float(grid.values[row, grid.names.index(name)])
+
+    def factor(self, scope: str, name: str, step: int) -> float:
+        """The norm at a step over the norm at the first."""
+        first = self.value(scope, name, "norm", self.steps[0])
+        return self.value(scope, name, "norm", step) / first if first > 0 else nan
+
+    def things(self) -> list[tuple[str, str]]:
+        """Layers in order, then the model, each as scope and name."""
+        return [(scope, name) for scope in ("layer", "model") for name in self.of(scope, "norm").names]
+
+
+def _stack(name: str, layer: int | None) -> str:
+    return name.removesuffix(f".{layer}")
+
+
+def _grid(rows: Records) -> Grid:
+    table = rows.table
+    thing = table["name"].to_pylist()
+    layer_of: dict[str, int | None] = dict(zip(thing, table["layer"].to_pylist(), strict=True))
+    # Stacks as they come, layers by number: names sort "layer.10" before "layer.2".
+    stacks = list(dict.fromkeys(_stack(name, layer) for name, layer in layer_of.items()))
+    names = sorted(
+        layer_of, key=lambda name: (stacks.index(_stack(name, layer_of[name])), layer_of[name] or 0)
+    )
+    column = {name: i for i, name in enumerate(names)}
+    steps, row = np.unique(table["step"].to_numpy(), return_inverse=True)
+    given = table["value"].to_numpy()
+    values = np.full((len(steps), len(names)), np.nan)
+    values[row, [column[name] for name in thing]] = np.where(np.isfinite(given), given, np.nan)
+    return Grid(names, [layer_of[name] for name in names], steps, values)

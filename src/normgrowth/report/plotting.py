@@ -1,0 +1,210 @@
+"""Pieces that figures are made of: the style, lines with gaps, axes, layers from light to dark."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.report.grids import Grid
+from normgrowth.report.wording import visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, GREY, BLUE, ORANGE = "#1a1a1a", "#8c8c8c", "#0072b2", "#e69f00"
+MOST_STACKS = 3  # side by side; where names make more, all layers share a panel
+
+ROUND = [1, 2, 2.5, 5, 10]  # ticks at multiples of these
+
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters everywhere
+    "font.size": 8.5,
+    "axes.titlesize": 9.0,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8.5,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": "#404040",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.xmargin": 0.02,
+    "axes.formatter.useoffset": False,
+    "axes.formatter.limits": (-3, 5),
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 3.0,
+    "xtick.labelsize": 8.0,
+    "ytick.labelsize": 8.0,
+    "legend.frameon": False,
+    "legend.fontsize": 8.0,
+    "lines.solid_capstyle": "round",
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 220,
+    "pdf.fonttype": 42,  # publishers refuse Type 3
+    "svg.hashsalt": "normgrowth",
+}
+_one_at_a_time = threading.RLock()  # matplotlib keeps one style per process, not per thread
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Our style on matplotlib's defaults, whatever the user's settings are; they come back afterwards."""
+    import matplotlib
+
+    with _one_at_a_time, matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
+
+
+def line(ax: "Axes", steps: Any, values: NDArray[np.float64], **look: Any) -> None:
+    """A line with gaps where values are undefined, and dots where a line alone would not show them."""
+    good = np.isfinite(values)
+    if not good.any():
+        return
+    before, after = np.append(False, good[:-1]), np.append(good[1:], False)
+    dots = good if good.sum() <= 12 else good & ~before & ~after
+    look = {
+        "linewidth": 1.5,
+        "markersize": 3.0,
+        "marker": "o",
+        "markevery": list(np.flatnonzero(dots)),
+    } | look
+    ax.plot(steps, values, **look)
+
+
+def step_axis(ax: "Axes", steps: Sequence[int]) -> None:
+    """From the first checkpoint to the last, also where a quantity begins with the second."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    if steps:
+        margin = 0.02 * (steps[-1] - steps[0]) or 1.0
+        ax.set_xlim(steps[0] - margin, steps[-1] + margin)
+    ax.set_xlabel("training step")
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=ROUND))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _short(x)))
+
+
+def value_axis(ax: "Axes", *, zero_below: float = 0.0) -> None:
+    """Few round ticks. The axis begins at zero if the curves get below this part of their height.
+
+    Panels that share the axis count together: none may be cut to fit another.
+    """
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    ax.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
+    together = [panel.dataLim.intervaly for panel in ax.get_shared_y_axes().get_siblings(ax)]
+    together = [interval for interval in together if np.isfinite(interval).all()]
+    low, high = (np.min(together), np.max(together)) if together else (0.0, 0.0)
+    if 0 <= low <= zero_below * high and high > 0:
+        ax.set_ylim(0, 1.05 * high)
+    if max(abs(low), abs(high)) >= 1e4:
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _short(y)))
+
+
+def _short(x: float) -> str:
+    """50000 as 50k: shorter than zeros, and no power of ten to look for at the end of the axis."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size <= abs(x) < 1e12:
+            return f"{x / size:g}{letter}".replace("-", "−")
+    return f"{x:g}".replace("-", "−")
+
+
+def label(name: str) -> str:
+    """A name as the font can show it: what it has no sign for is spelt out, what is long is cut."""
+    from matplotlib.font_manager import findfont, get_font
+
+    known = get_font(findfont("DejaVu Sans")).get_charmap()
+    short = name if len(name) <= 32 else f"{name[:20]}…{name[-11:]}"
+    return "".join(c if ord(c) in known else c.encode("unicode_escape").decode() for c in visible(short))
+
+
+def label_ends(ax: "Axes", ends: Sequence[tuple[float, str, str]]) -> None:
+    """Names beside the ends of lines, moved apart where ends are close: (end, name, colour) of each."""
+    ordered = sorted(ends)
+    place = ax.transData.transform([(0.0, end) for end, *_ in ordered])
+    spots = ax.transAxes.inverted().transform(place)[:, 1]
+    gap = min(0.055, 1 / len(ordered))
+    for i in range(1, len(spots)):  # push up, then back below the top
+        spots[i] = max(spots[i], spots[i - 1] + gap)
+    spots[-1] = min(spots[-1], 1.0)
+    for i in range(len(spots) - 2, -1, -1):
+        spots[i] = min(spots[i], spots[i + 1] - gap)
+    for spot, (_, name, colour) in zip(spots, ordered, strict=True):
+        look = {"color": colour, "fontsize": 8, "va": "center", "parse_math": False}
+        ax.text(1.01, float(spot), label(name), transform=ax.transAxes, **look)
+
+
+def _every(count: int) -> int:
+    """Every second layer, every fourth, every eighth: a dozen ticks at most."""
+    return 1 << max(0, -(-count // 12) - 1).bit_length()
+
+
+class Layers:
+    """How layers are laid out: which panel, and which shade, the same in every panel."""
+
+    def __init__(self, grid: Grid) -> None:
+        import matplotlib
+
+        self.stacks = grid.stacks()
+        if len(self.stacks) > MOST_STACKS:
+            self.stacks = {"": grid.names}
+        layer = dict(zip(grid.names, grid.layers, strict=True))
+        if len(self.stacks) > 1 or (None not in grid.layers and len(set(grid.layers)) == len(grid.names)):
+            self.numbers = sorted({number for number in grid.layers if number is not None})
+            self.depth = {
+                name: self.numbers.index(number) for name, number in layer.items() if number is not None
+            }
+        else:
+            self.numbers = list(range(len(grid.names)))
+            self.depth = {name: i for i, name in enumerate(grid.names)}
+        # The palest yellow is left out: it does not show on paper.
+        self._shades = matplotlib.colormaps["viridis"](np.linspace(0.9, 0.0, max(len(self.numbers), 2)))
+
+    def colour(self, name: str) -> Any:
+        return tuple(self._shades[self.depth.get(name, 0)])
+
+    def bar(self, figure: "Figure", axes: list["Axes"]) -> None:
+        """One bar is read faster than 24 entries of a legend."""
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import BoundaryNorm, ListedColormap
+
+        count = len(self.numbers)
+        if count < 2:
+            return
+        shades = ScalarMappable(
+            BoundaryNorm(np.arange(count + 1) - 0.5, count), ListedColormap(list(self._shades))
+        )
+        bar = figure.colorbar(shades, ax=axes, aspect=45, pad=0.015, fraction=0.05)
+        ticks = range(0, count, _every(count))
+        bar.set_ticks(list(ticks), labels=[str(self.numbers[i]) for i in ticks])
+        bar.ax.minorticks_off()
+        bar.ax.tick_params(length=0)
+        bar.ax.spines[:].set_visible(False)
+        bar.ax.set_title("layer", fontsize=8, loc="center")
+
+    def side_by_side(self, ax: "Axes") -> Iterator[tuple[NDArray[np.float64], list[str]]]:
+        """Places along the axis for the layers of each stack in turn; the axis gets its ticks and names."""
+        ticks, numbers, start = list[float](), list[str](), 0.0
+        every = _every(sum(map(len, self.stacks.values())))
+        for stack, names in self.stacks.items():
+            position = start + np.arange(len(names), dtype=np.float64)
+            ticks += list(position[::every])
+            numbers += [str(self.numbers[self.depth.get(name, 0)]) for name in names[::every]]
+            if len(self.stacks) > 1:
+                look = {
+                    "ha": "center",
+                    "va": "top",
+                    "parse_math": False,
+                    "transform": ax.get_xaxis_transform(),
+                }
+                ax.text(float(position.mean()), -0.12, f"{label(stack)} layer", **look)
+            yield position, names
+            start = float(position[-1]) + 2.0
+        ax.set_xticks(ticks, numbers)
+        if len(self.stacks) == 1:
+            ax.set_xlabel("layer")

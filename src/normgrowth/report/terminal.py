@@ -1,0 +1,297 @@
+"""What records say in a terminal: tables, sentences, and a bar while the work goes on.
+
+Text reaches the terminal through `visible` only. A tensor may be called "[red]x[/red]", or carry an
+escape sequence that retitles the window: both are printed as they are spelt.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, nan, prod
+from typing import TYPE_CHECKING, Any
+
+from normgrowth.errors import InputError
+from normgrowth.records import Records
+from normgrowth.report.grids import Grids
+from normgrowth.report.wording import cosine, number, percent, small, summary, times, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+__all__ = ["Progress", "compare", "print_compare", "print_names", "print_trace", "summary"]
+
+Write = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Cells:
+    title: str
+    cells: list[str]
+    rank: int = 0  # where the terminal is narrow the highest goes first; 0 stays
+    right: bool = True
+    widest: float = 0.5  # of the console; longer text folds
+
+
+def print_trace(records: Records, console: "Console | None" = None) -> None:
+    """A row for each layer and one for the model, then the sentences, notes and problems."""
+    console, grids = console or _console(), _trace(records)
+    things, first, last = grids.things(), grids.steps[0], grids.steps[-1]
+
+    def column(title: str, quantity: str, write: Write, rank: int = 0, step: int = last) -> Cells:
+        return Cells(title, [write(grids.value(*thing, quantity, step)) for thing in things], rank)
+
+    def rough(x: float) -> str:
+        return number(x, 4)
+
+    if first == last:
+        span = f"step {first:,}"
+        columns = [
+            column("norm", "norm", number),
+            column("rms", "rms", rough),
+            column("largest", "largest", rough),
+        ]
+    else:
+        span = f"steps {first:,} to {last:,}, {len(grids.steps)} checkpoints"
+        columns = [
+            column("norm\nat first", "norm", number, step=first),
+            column("norm\nat last", "norm", number),
+            Cells("factor", [times(grids.factor(*thing, last)) for thing in things]),
+            column("rms", "rms", rough, rank=6),
+            column("step\nsize", "step_size", rough, rank=4),
+            column("relative\nstep", "relative_step", rough, rank=5),
+            column("cosine to\nprevious", "cosine", cosine, rank=1),
+            column("cosine\nto first", "cosine_first", cosine, rank=3),
+            column("alignment", "alignment", small, rank=2),
+            column("growth\nby steps", "total_share_steps", percent, rank=1),
+        ]
+    _say(console, f"{records.made_by.get('source', 'trace')}: {span}", "bold")
+    _show(console, [_layers(things), *columns], last_bold=True)
+    for sentence in summary(records):
+        _say(console, sentence)
+    for key, style in (("notes", "dim"), ("problems", "bold red")):
+        for text in records.made_by.get(key) or []:
+            _say(console, f"{key[:-1]}: {text}", style)
+
+
+def print_names(readings: Iterable[Mapping[str, Any]], console: "Console | None" = None) -> None:
+    """How each tensor was read: its layer and role, whether it counts, and if not, why."""
+    console, rows = console or _console(), list(readings)
+
+    def column(title: str, write: Callable[[Mapping[str, Any]], object], rank: int = 0, **look: Any) -> Cells:
+        cells = ["" if (cell := write(row)) is None else str(cell) for row in rows]
+        return Cells(title, cells, rank, right=False, **look)
+
+    columns = [
+        column("", lambda row: "✓" if row["counted"] else None),
+        column("tensor", lambda row: row["name"]),
+        column("shape", lambda row: "×".join(map(str, row["shape"])) or "scalar", rank=1),
+        column("dtype", lambda row: row["dtype"], rank=2),
+        column("layer", lambda row: row["layer"]),
+        column("role", _role, widest=0.25),
+    ]
+    _show(console, columns)
+    sizes = [prod(row["shape"]) for row in rows]
+    counted = [size for size, row in zip(sizes, rows, strict=True) if row["counted"]]
+    tensors = f"{len(counted):,} of {len(rows):,} tensors"
+    _say(console, f"{tensors} are counted, with {sum(counted):,} of {sum(sizes):,} parameters.")
+
+
+def _role(row: Mapping[str, Any]) -> str:
+    left_out = "" if row["counted"] else f"left out: {row['reason']}" if row["reason"] else "left out"
+    return ", ".join(text for text in (row["role"], left_out) if text)
+
+
+# quantity -> title, how it is written, which go first where the terminal is narrow
+COMPARED: dict[str, tuple[str, Write, int]] = {
+    "norm": ("norm", number, 0),
+    "factor": ("factor", times, 1),
+    "cosine_first": ("cosine\nto first", cosine, 2),
+    "alignment": ("alignment", small, 4),
+    "total_share_steps": ("growth\nby steps", percent, 3),
+}
+
+
+def compare(a: Records, b: Records) -> list[dict[str, Any]]:
+    """Two traces, one row for each layer and for the model: plain values, None where undefined.
+
+    Taken at the last step that both have, unless one of them begins there, when there would be no
+    growth to compare: then at each one's own last step. `matched` says which.
+    """
+    traces = {"a": _trace(a), "b": _trace(b)}
+    steps, matched = _matched(*(trace.steps for trace in traces.values()))
+    rows = []
+    for thing in sorted(
+        {**dict.fromkeys(traces["a"].things()), **dict.fromkeys(traces["b"].things())}, key=_last
+    ):
+        row: dict[str, Any] = {"scope": thing[0], "name": thing[1], "matched": matched}
+        row |= {f"step_{side}": steps[side] for side in traces}
+        for quantity in COMPARED:
+            for side, trace in traces.items():
+                if quantity == "factor":
+                    value = trace.factor(*thing, steps[side])
+                else:
+                    value = trace.value(*thing, quantity, steps[side])
+                row[f"{quantity}_{side}"] = value if isfinite(value) else None
+        for quantity in ("norm", "factor"):
+            x, y = row[f"{quantity}_a"], row[f"{quantity}_b"]
+            row[f"{quantity}_ratio"] = y / x if x and y is not None else None
+        rows.append(row)
+    return rows
+
+
+def print_compare(a: Records, b: Records, console: "Console | None" = None) -> None:
+    """The rows of `compare`, side by side."""
+    console, rows = console or _console(), compare(a, b)
+
+    def column(title: str, key: str, write: Write, rank: int) -> Cells:
+        return Cells(title, [write(nan if row[key] is None else row[key]) for row in rows], rank)
+
+    columns = [_layers([(row["scope"], row["name"]) for row in rows])]
+    for quantity, (title, write, rank) in COMPARED.items():
+        columns += [column(f"{title}\n{side}", f"{quantity}_{side}", write, rank) for side in "ab"]
+        if f"{quantity}_ratio" in rows[0]:
+            columns.append(column(f"{title}\nb/a", f"{quantity}_ratio", times, 5 * rank))
+    for side, records in (("a", a), ("b", b)):
+        _say(console, f"{side}: {records.made_by.get('source', records.distinct('run')[0])}", "bold")
+    at = rows[-1]["step_a"], rows[-1]["step_b"]
+    if rows[-1]["matched"]:
+        _say(console, f"Both at step {at[0]:,}, the last that they share.")
+    else:
+        _say(
+            console,
+            f"They share no step after their first: a at its last, {at[0]:,}; b at its last, {at[1]:,}.",
+        )
+    _show(console, columns, last_bold=True)
+
+
+def _last(thing: tuple[str, str]) -> bool:
+    return thing[0] == "model"
+
+
+def _matched(a: Sequence[int], b: Sequence[int]) -> tuple[dict[str, int], bool]:
+    common = set(a) & set(b)
+    if len(a) > 1 or len(b) > 1:
+        common -= {a[0], b[0]}
+    return ({"a": max(common), "b": max(common)}, True) if common else ({"a": a[-1], "b": b[-1]}, False)
+
+
+def _trace(records: Records) -> Grids:
+    grids = Grids(records)
+    if not grids.of("model", "norm").names:
+        raise InputError("these records hold no norm of a model: they are not those of a trace")
+    return grids
+
+
+def _layers(things: Sequence[tuple[str, str]]) -> Cells:
+    return Cells("layer", [name for _, name in things], right=False)
+
+
+def _console() -> "Console":
+    """A pipe has no width: it gets every column, where a terminal gets those that fit."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, 160))
+
+
+def _literal(console: "Console", text: object, style: str = "") -> "Text":
+    """Never markup, and nothing that the terminal's encoding lacks."""
+    from rich.text import Text
+
+    return Text(visible(text).encode(console.encoding, "backslashreplace").decode(console.encoding), style)
+
+
+def _say(console: "Console", text: str, style: str = "") -> None:
+    console.print(_literal(console, text, style))
+
+
+def _show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:
+    """The table, without the columns of highest rank where the console is too narrow; it says which."""
+    from rich.measure import Measurement
+
+    kept = [column for column in columns if not column.rank or any(cell != "-" for cell in column.cells)]
+    dropped: list[str] = []
+    while (rank := max(column.rank for column in kept)) > 0:
+        table = _table(console, kept, last_bold)
+        if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
+            break
+        dropped += [" ".join(column.title.split()) for column in kept if column.rank == rank]
+        kept = [column for column in kept if column.rank < rank]
+    console.print(_table(console, kept, last_bold))
+    if dropped:
+        _say(console, f"Too narrow for: {', '.join(dropped)}.", "dim")
+
+
+def _table(console: "Console", columns: Sequence[Cells], last_bold: bool) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    lines = max(column.title.count("\n") for column in columns)
+    for column in columns:
+        title = Text("\n").join(_literal(console, line) for line in _bottom(column.title, lines))
+        if column.right:
+            table.add_column(title, justify="right", no_wrap=True)
+        else:
+            table.add_column(title, overflow="fold", max_width=max(16, int(column.widest * console.width)))
+    rows = list(zip(*(column.cells for column in columns), strict=True))
+    for row in rows:
+        bold = last_bold and row is rows[-1]
+        if bold:
+            table.add_section()
+        table.add_row(*(_literal(console, cell) for cell in row), style="bold" if bold else None)
+    return table
+
+
+def _bottom(title: str, lines: int) -> list[str]:
+    """Titles of fewer lines stand at the bottom, next to their numbers."""
+    return [""] * (lines - title.count("\n")) + title.split("\n")
+
+
+class Progress:
+    """A bar on stderr, told how many bytes are done; silent where nobody watches."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> "Progress":
+        try:
+            watched = sys.stderr.isatty()
+        except (AttributeError, ValueError):  # no stderr at all, or a closed one
+            watched = False
+        if watched:
+            from rich import progress
+            from rich.console import Console
+            from rich.table import Column
+
+            self._bar = progress.Progress(
+                progress.BarColumn(bar_width=16),
+                progress.DownloadColumn(),
+                progress.TransferSpeedColumn(),
+                progress.TimeRemainingColumn(),
+                # What happens now comes last and takes the room that is left: numbers are never cut.
+                progress.TextColumn(
+                    "{task.description}",
+                    markup=False,
+                    table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+                ),
+                console=Console(stderr=True),
+                transient=True,
+                expand=True,
+            )
+            self._task = self._bar.add_task("", total=None)
+            self._bar.start()
+        return self
+
+    def __call__(self, done_bytes: int, total_bytes: int, label: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done_bytes, total=total_bytes, description=visible(label))
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

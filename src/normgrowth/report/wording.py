@@ -1,0 +1,181 @@
+"""Names, numbers and sentences: how the report says what records hold."""
+
+import unicodedata
+from collections.abc import Callable
+from math import floor, isfinite, log10
+
+from normgrowth.records import Records
+from normgrowth.report.grids import Grids
+
+
+def visible(text: object) -> str:
+    """Text with every character that would act rather than show (control, bidi, newline) spelt out."""
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in _ACTING else c for c in str(text)
+    )
+
+
+_ACTING = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+
+
+def number(x: float, digits: int = 5) -> str:
+    """So many significant digits, written out as long as that stays short."""
+    if not isfinite(x):
+        return "-"
+    if x == 0:
+        return "0"
+    if not 1e-4 <= abs(x) < 1e7:
+        return f"{x:.{max(digits - 2, 0)}e}"
+    return f"{x:,.{max(0, digits - 1 - floor(log10(abs(x))))}f}"
+
+
+def times(x: float) -> str:
+    """A factor, with as many decimals as its neighbours have; very near 1 it needs more."""
+    if 0 < abs(x - 1) < 1e-4:
+        return f"{x:.6f}"
+    return f"{x:.4f}" if 0.1 <= x < 10 else number(x, 5)
+
+
+def cosine(x: float) -> str:
+    """A cosine; near 1 only its distance to 1 tells."""
+    if not isfinite(x):
+        return "-"
+    if x >= 1:
+        return "1"
+    return f"1-{1 - x:.1e}" if x > 0.99995 else f"{x:.5f}"
+
+
+def small(x: float) -> str:
+    """A cosine near 0, such as the alignment."""
+    return f"{x:.4f}" if abs(x) >= 1e-3 else number(x, 3)
+
+
+def percent(x: float) -> str:
+    return f"{100 * x:.1f}%" if isfinite(x) else "-"
+
+
+def _count(x: float) -> str:
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if x >= size:
+            return f"{x / size:.3g} {word}"
+    return f"{x:,.0f}"
+
+
+def summary(records: Records) -> list[str]:
+    """What a trace shows, in plain sentences: a caption, an alternative text, the end of a log."""
+    grids = Grids(records)
+    sentences = (_growth, _layers, _direction, _alignment, _budget, _nonfinite)
+    return [text for sentence in sentences if (text := sentence(grids))]
+
+
+def _growth(grids: Grids) -> str:
+    steps, norm = grids.model("norm")
+    checkpoints = len(grids.steps)
+    if not len(steps):
+        return (
+            "The norm of the model is not finite at any checkpoint."
+            if grids.of("model", "norm").names
+            else ""
+        )
+    gaps = (
+        f" It is not finite at {checkpoints - len(steps)} of {checkpoints}."
+        if len(steps) < checkpoints
+        else ""
+    )
+    if len(steps) == 1:
+        one = ", its one checkpoint" if checkpoints == 1 else ""
+        return f"The norm of the model is {number(norm[0])} at step {steps[0]:,}{one}.{gaps}"
+    tokens = grids.model("tokens")[1]
+    read = f", {_count(tokens[-1])} tokens" if len(tokens) else ""
+    over = f"over steps {steps[0]:,} to {steps[-1]:,} ({checkpoints} checkpoints{read})"
+    if norm[0] == norm[-1]:
+        return f"The norm of the model is {number(norm[0])} at both ends, {over}.{gaps}"
+    verb = "grew" if norm[-1] > norm[0] else "fell"
+    factor = f" (×{times(norm[-1] / norm[0])})" if norm[0] > 0 else ""
+    return f"The norm of the model {verb} from {number(norm[0])} to {number(norm[-1])}{factor} {over}.{gaps}"
+
+
+def _layers(grids: Grids) -> str:
+    names = grids.of("layer", "norm").names
+    if not grids.steps or len(names) < 2:
+        return ""
+    last = grids.steps[-1]
+    grown = len(grids.steps) > 1
+    show: Callable[[float], str] = (lambda x: f"×{times(x)}") if grown else number
+    score = {
+        n: grids.factor("layer", n, last) if grown else grids.value("layer", n, "norm", last) for n in names
+    }
+    ranked = sorted((name for name in names if isfinite(score[name])), key=lambda name: -score[name])
+    if len(ranked) < 2 or score[ranked[0]] == score[ranked[-1]]:
+        return ""
+    top, bottom = ranked[0], ranked[-1]
+    if not grown:
+        verbs = "has the largest norm", "the smallest"
+    elif score[bottom] >= 1:
+        verbs = "grew most", "least"
+    else:
+        verbs = ("grew most", "shrank most") if score[top] > 1 else ("shrank least", "most")
+    said = [
+        f"{visible(name)} {verb} ({show(score[name])})"
+        for name, verb in zip((top, bottom), verbs, strict=True)
+    ]
+    return f"Of {len(ranked)} layers, {said[0]} and {said[1]}."
+
+
+def _direction(grids: Grids) -> str:
+    steps, cosines = grids.model("cosine")
+    if not len(steps) or not (before := [step for step in grids.steps if step < steps[-1]]):
+        return ""
+    text = (
+        f"The cosine between the weights at steps {before[-1]:,} and {steps[-1]:,} is {cosine(cosines[-1])}"
+    )
+    steps, cosines = grids.model("cosine_first")
+    if len(steps) and len(before) > 1:
+        text += f"; between steps {before[0]:,} and {steps[-1]:,} it is {cosine(cosines[-1])}"
+    return f"{text}."
+
+
+def _alignment(grids: Grids) -> str:
+    steps, alignment = grids.model("alignment")
+    if not len(steps):
+        return ""
+    text = f"The last step has a cosine of {small(alignment[-1])} with the weights it starts from (alignment)"
+    return (
+        f"{text}; the mean of {len(steps)} steps is {small(alignment.mean())}."
+        if len(steps) > 1
+        else f"{text}."
+    )
+
+
+def _budget(grids: Grids) -> str:
+    if (budget := grids.budget()) is None:
+        return ""
+    total, aligned, steps = budget
+    size, alignment = (
+        "the size of the steps between checkpoints (‖δ‖²)",
+        "their alignment with the weights (2⟨θ,δ⟩)",
+    )
+    if total > 0 and aligned >= 0:
+        shares = f"{percent(steps / total)} comes from {size}, {percent(aligned / total)} from {alignment}"
+        return f"Of the growth of the squared norm, {shares}."
+    verb = "grew" if total > 0 else "fell"
+    sign = "added" if aligned > 0 else "took away"
+    terms = f"{size} added {number(steps)}, {alignment} {sign} {number(abs(aligned))}"
+    return f"The squared norm {verb} by {number(abs(total))}: {terms}."
+
+
+def _nonfinite(grids: Grids) -> str:
+    steps, count = grids.model("nonfinite")
+    bad = count > 0
+    if not bad.any():
+        return ""
+    tensors = grids.of("tensor", "nonfinite")
+    names = [
+        visible(name)
+        for name, column in zip(tensors.names, tensors.values.T, strict=True)
+        if (column > 0).any()
+    ]
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    where = f", in {', '.join(names[:3])}{rest}" if names else ""
+    when = f"at {bad.sum()} of {len(steps)} checkpoints, first at step {steps[bad][0]:,}"
+    return f"Values are not finite {when}{where}; at most {count.max():,.0f} of them at once."
