@@ -15,15 +15,12 @@ the dtype do.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 
 from normgrowth.errors import InputError
+from normgrowth.weights.roles import context, match, remember, role_of, split
 from normgrowth.weights.sources.checkpoint import Tensor
-
-# Models repeat few words many times, so what a word says is looked up once.
-_remember = lru_cache(maxsize=1 << 14)
 
 SCOPES = ("blocks", "encoder", "decoder", "all")
 ROLES = (
@@ -178,10 +175,10 @@ def _find_stacks(places: list[tuple[str | None, int, str]]) -> dict[str | None, 
             rests.add(rest)
     attending, inert = [], []
     for path, (_, rests) in lists.items():
-        roles = {_role(_member(path, rest), True) for rest in rests if not (_state(path) or _state(rest))}
+        roles = {role_of(_member(path, rest), True) for rest in rests if not (_state(path) or _state(rest))}
         if any(role.startswith("attention.") for role in roles):
             attending.append(path)
-        elif roles and _role(f"{path}.0", False) not in ("embedding", "head"):
+        elif roles and role_of(f"{path}.0", False) not in ("embedding", "head"):
             inert.append(path)
     main = attending or [path for path in inert if _LISTED.match(f"{path}.0")] or inert
     stacks: dict[str | None, _Stack] = {}
@@ -190,15 +187,15 @@ def _find_stacks(places: list[tuple[str | None, int, str]]) -> dict[str | None, 
         recurrent = any("receptance" in rest for rest in lists[path][1])
         stacks[path] = _Stack(label, _kind(path), inner, bool(attending), recurrent)
     # XLM keeps its blocks in parallel lists: attentions.3, layer_norm1.3, ffns.3.
-    parallel = {(_split(path)[:-1], frozenset(lists[path][0])): stacks[path] for path in attending}
+    parallel = {(split(path)[:-1], frozenset(lists[path][0])): stacks[path] for path in attending}
     for path in inert:
-        if stack := parallel.get((_split(path)[:-1], frozenset(lists[path][0]))):
+        if stack := parallel.get((split(path)[:-1], frozenset(lists[path][0]))):
             stacks[path] = stack
     return stacks
 
 
 def _member(path: str, rest: str) -> str:
-    return f"{_split(path)[-1]}.{rest}"
+    return f"{split(path)[-1]}.{rest}"
 
 
 def _inner(rest: str) -> int:
@@ -207,7 +204,7 @@ def _inner(rest: str) -> int:
 
 
 def _kind(path: str) -> str:
-    return next((found[1] for word in _split(path) if (found := _CODER.search(word))), "")
+    return next((found[1] for word in split(path) if (found := _CODER.search(word))), "")
 
 
 def _labels(paths: list[str]) -> list[str]:
@@ -217,7 +214,7 @@ def _labels(paths: list[str]) -> list[str]:
     kinds = [_kind(path) for path in paths]
     if all(kinds) and len(set(kinds)) == len(kinds):
         return kinds
-    parts = [_split(path) for path in paths]
+    parts = [split(path) for path in paths]
     if len({part[:-1] for part in parts}) == len(parts):
         parts = [part[:-1] for part in parts]
     for _ in range(2):  # off with what all begin with; then, turned round, with what all end with
@@ -238,14 +235,14 @@ def _judge(
         return None, "optimizer", False, state
     role = ""
     if stack is not None:
-        role = _role(_member(path or "", rest), True)
+        role = role_of(_member(path or "", rest), True)
         if (role == "embedding" and "att" not in rest) or (role == "position" and not stack.attends):
             stack = None  # the first stage of a pipeline, or the first layer of a Keras model
         elif stack.recurrent and role.startswith("attention."):
             role = "other"
     whole = rest if path is None else f"{path}.0.{rest}"
     if stack is None:
-        role = _role(whole, False)
+        role = role_of(whole, False)
     if what := _buffer(whole, tensor):
         return stack, "buffer", False, f"buffer: {what}"
     if scope == "all":
@@ -290,22 +287,18 @@ _BUFFERS = {
 }
 
 
-def _match(patterns: Mapping[str, re.Pattern[str]], word: str) -> str:
-    return next((meaning for meaning, pattern in patterns.items() if pattern.fullmatch(word)), "")
-
-
-@_remember
+@remember
 def _state(text: str) -> str:
-    return next((state for word in _split(text) if (state := _match(_STATES, word))), "")
+    return next((state for word in split(text) if (state := match(_STATES, word))), "")
 
 
 def _buffer(name: str, tensor: Tensor) -> str:
     """The kind of buffer, or "". In doubt it is a parameter: `attn.bias` is, unless it has a mask's shape."""
-    words = [word for word in _split(name) if word not in ("", "attributes", "variable_value")]
+    words = [word for word in split(name) if word not in ("", "attributes", "variable_value")]
     leaf, parent = words[-1] if words else "", words[-2] if len(words) > 1 else ""
-    if what := _match(_BUFFERS, leaf):
+    if what := match(_BUFFERS, leaf):
         return what
-    if leaf == "bias" and len(tensor.shape) > 2 and _context(parent) == "attention":
+    if leaf == "bias" and len(tensor.shape) > 2 and context(parent) == "attention":
         *ones, rows, columns = tensor.shape
         if rows == columns and prod(ones) == 1:
             return "causal mask"
@@ -313,94 +306,7 @@ def _buffer(name: str, tensor: Tensor) -> str:
         return "rotary table"
     if "sinusoid" in name or (leaf == "weights" and parent == "embed_positions"):
         return "position table"
-    if tensor.dtype[:1] in ("I", "U"):
+    quantised = leaf in ("weight", "kernel") and len(tensor.shape) > 1
+    if tensor.dtype[:1] in ("I", "U") and not quantised:
         return "integers"  # no gradient ever moves them
     return "booleans" if tensor.dtype == "BOOL" else ""
-
-
-# Roles -----------------------------------------------------------------------------------------------
-
-_NEUTRAL = frozenset(("", "weight", "bias", "kernel", "attributes", "variable_value"))
-_NORM = re.compile(r"norm|(?:^|_)(?:ln|bn|rms)(?:_|\d|$)")
-_POSITION = re.compile(
-    r"(?:^|_)(?:pos(?!_ff)|positions?|positional|relpos|relative|distance|wpe)(?:_|$)|^rel_(?!att)|^r$|^r_[wrs]_bias$"
-)
-_EMBEDDING = re.compile(r"embed|(?:^|_)emb|^wte$|^shared$|(?:^|_)tokens?$")
-_HEAD = re.compile(
-    r"(?:\w+_)?(?:heads?|classifier|pooler|predictions|logits)|cls|score|qa_outputs|embed_out|unembed|lm_loss"
-    r"|vocab_(?:transform|projector)|pred_layer|seq(?:uence)?_(?:relationship|summary)|(?:text|visual)_projection"
-    r"|output_(?:layer|projection)|logits_\w+"
-)
-_HEAD_IF_LAST = ("output", "decoder", "generator", "ff_out", "proj_out")  # Llama's own code, OLMo, Whisper
-_ATTENTION = re.compile(r"(?:attn|attention|(?:^|_)att$|mha)(?!\w*(?:layer|block)s$)")
-_MIXER = re.compile(r"mixer|mamba\d?|ssm|conv(?:_module)?")
-_FORWARD = re.compile(
-    r"\w*mlps?|ff[nw]?s?(?:_\w+|\d+)?|\w*ffn|\w*feed_?forward\w*|densereludense|intermediate\w*|\w*experts?|\w*moe"
-    r"|router|(?:\w+_)?gate|(?:linear_|c_)?fc(?:_?\w+)?|lin(?:ear)?_?\d|wi(?:_\d)?|w_?[123]|dense_(?:h_to_4h|4h_to_h)"
-    r"|(?:gate|up|down)(?:_up)?_proj\w*"
-)
-_FUSED = re.compile(
-    r"c_attn|att_proj|in_proj(?:_weight|_bias)?|(?:(?:to|linear|attn|in_proj)_)?w?q?kv(?:_\w+)?|(?:query_)?key_value"
-)
-_SINGLE = {
-    f"attention.{word}": re.compile(
-        rf"(?:(?:to|linear|attn|in_proj|projection|w|b)_)?w?(?:{word[0]}|{word})"
-        r"(?:_(?:proj|lin|linear|dense|bias|weight|layer|head|global|attn|[ab]))*"
-    )
-    for word in ("query", "key", "value")
-}
-_OUTPUT = re.compile(
-    r"(?:(?:to|linear|attn|c|post)_)?(?:o|out|output|proj|projection|dense|wo)(?:_(?:proj|lin|dense|layer))?|[wb]_o"
-)
-_SURELY_OUTPUT = re.compile(r"(?:to|attn)_out(?:put)?|attn_proj|(?:o|out)_(?:proj|lin)")
-
-
-@_remember
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(word.strip("_") for word in re.split(r"[./:]", text.lower()))
-
-
-@_remember
-def _role(text: str, inside: bool) -> str:
-    """What the innermost telling component says. Inside a block nothing is a head."""
-    words = [word for word in _split(text) if word not in _NEUTRAL]
-    if words and not inside and not _NORM.search(words[-1]):
-        is_head = words[-1] in _HEAD_IF_LAST or any(map(_HEAD.fullmatch, words))
-        if is_head:
-            return "head"
-    around = [_context(word) for word in words]
-    for at in reversed(range(len(words))):
-        within = next((context for context in reversed(around[:at]) if context), "")
-        if role := _word_role(words[at], within):
-            return role
-    return "other"
-
-
-@_remember
-def _context(word: str) -> str:
-    if _ATTENTION.search(word):
-        return "attention"
-    if _FORWARD.fullmatch(word):
-        return "feedforward"
-    return "mixer" if _MIXER.fullmatch(word) else ""
-
-
-@_remember
-def _word_role(word: str, within: str) -> str:
-    """What a component says where it stands, or "" if it says nothing."""
-    if _NORM.search(word):
-        return "norm"
-    if _POSITION.search(word):
-        return "position"
-    if within != "feedforward":
-        if _FUSED.fullmatch(word) and (within == "attention" or word != "in_proj"):
-            return "attention.qkv"
-        if role := _match(_SINGLE, word):
-            return role
-    if _EMBEDDING.search(word):
-        return "embedding"
-    if (_OUTPUT.fullmatch(word) and within == "attention") or (_SURELY_OUTPUT.fullmatch(word) and not within):
-        return "attention.output"
-    if _FORWARD.fullmatch(word) or (word.startswith("output") and not within):
-        return "other" if within == "attention" else "feedforward"
-    return "other" if _context(word) == "attention" else ""

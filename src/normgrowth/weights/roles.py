@@ -1,0 +1,103 @@
+"""What a component of a name says: the words that codebases use for attention, feedforward, norms and heads.
+
+Words are kept here, and no architectures. The innermost telling component decides, within its surroundings:
+in `attention.output.dense` the last one tells nothing; `output`, within attention, is its output projection.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+# Models repeat few words many times, so what a word says is looked up once.
+remember = lru_cache(maxsize=1 << 14)
+
+
+def match(patterns: Mapping[str, re.Pattern[str]], word: str) -> str:
+    """The meaning whose pattern the whole word fits, or ""."""
+    return next((meaning for meaning, pattern in patterns.items() if pattern.fullmatch(word)), "")
+
+
+_NEUTRAL = frozenset(("", "weight", "bias", "kernel", "attributes", "variable_value"))
+_NORM = re.compile(r"norm|(?:^|_)(?:ln|bn|rms)(?:_|\d|$)")
+_POSITION = re.compile(
+    r"(?:^|_)(?:pos(?!_ff)|positions?|positional|relpos|relative|distance|wpe)(?:_|$)|^rel_(?!att)|^r$|^r_[wrs]_bias$"
+)
+_EMBEDDING = re.compile(r"embed|(?:^|_)emb|^wte$|^shared$|(?:^|_)tokens?$")
+_HEAD = re.compile(
+    r"(?:\w+_)?(?:heads?|classifier|pooler|predictions|logits)|cls|score|qa_outputs|embed_out|unembed|lm_loss"
+    r"|vocab_(?:transform|projector)|pred_layer|seq(?:uence)?_(?:relationship|summary)|(?:text|visual)_projection"
+    r"|output_(?:layer|projection)|logits_\w+"
+)
+_HEAD_IF_LAST = ("output", "decoder", "generator", "ff_out", "proj_out")  # Llama's own code, OLMo, Whisper
+_ATTENTION = re.compile(r"(?:attn|attention|(?:^|_)att$|mha)(?!\w*(?:layer|block)s$)")
+_MIXER = re.compile(r"mixer|mamba\d?|ssm|conv(?:_module)?")
+_FORWARD = re.compile(
+    r"\w*mlps?|ff[nw]?s?(?:_\w+|\d+)?|\w*ffn|\w*feed_?forward\w*|densereludense|intermediate\w*|\w*experts?|\w*moe"
+    r"|router|(?:\w+_)?gate|(?:linear_|c_)?fc(?:_?\w+)?|lin(?:ear)?_?\d|wi(?:_\d)?|w_?[123]|dense_(?:h_to_4h|4h_to_h)"
+    r"|(?:gate|up|down)(?:_up)?_proj\w*"
+)
+_FUSED = re.compile(
+    r"c_attn|att_proj|in_proj(?:_weight|_bias)?|(?:(?:to|linear|attn|in_proj)_)?w?q?kv(?:_\w+)?|(?:query_)?key_value"
+)
+_SINGLE = {
+    f"attention.{word}": re.compile(
+        rf"(?:(?:to|linear|attn|in_proj|projection|w|b)_)?w?(?:{word[0]}|{word})"
+        r"(?:_(?:proj|lin|linear|dense|bias|weight|layer|head|global|attn|[ab]))*"
+    )
+    for word in ("query", "key", "value")
+}
+_OUTPUT = re.compile(
+    r"(?:(?:to|linear|attn|c|post)_)?(?:o|out|output|proj|projection|dense|wo)(?:_(?:proj|lin|dense|layer))?|[wb]_o"
+)
+_SURELY_OUTPUT = re.compile(r"(?:to|attn)_out(?:put)?|attn_proj|(?:o|out)_(?:proj|lin)")
+
+
+@remember
+def split(text: str) -> tuple[str, ...]:
+    return tuple(word.strip("_") for word in re.split(r"[./:]", text.lower()))
+
+
+@remember
+def role_of(text: str, inside: bool) -> str:
+    """What the innermost telling component says. Inside a block nothing is a head."""
+    words = [word for word in split(text) if word not in _NEUTRAL]
+    if words and not inside and not _NORM.search(words[-1]):
+        is_head = words[-1] in _HEAD_IF_LAST or any(map(_HEAD.fullmatch, words))
+        if is_head:
+            return "head"
+    around = [context(word) for word in words]
+    for at in reversed(range(len(words))):
+        within = next((found for found in reversed(around[:at]) if found), "")
+        if role := _word_role(words[at], within):
+            return role
+    return "other"
+
+
+@remember
+def context(word: str) -> str:
+    if _ATTENTION.search(word):
+        return "attention"
+    if _FORWARD.fullmatch(word):
+        return "feedforward"
+    return "mixer" if _MIXER.fullmatch(word) else ""
+
+
+@remember
+def _word_role(word: str, within: str) -> str:
+    """What a component says where it stands, or "" if it says nothing."""
+    if _NORM.search(word):
+        return "norm"
+    if _POSITION.search(word):
+        return "position"
+    if within != "feedforward":
+        if _FUSED.fullmatch(word) and (within == "attention" or word != "in_proj"):
+            return "attention.qkv"
+        if role := match(_SINGLE, word):
+            return role
+    if _EMBEDDING.search(word):
+        return "embedding"
+    if (_OUTPUT.fullmatch(word) and within == "attention") or (_SURELY_OUTPUT.fullmatch(word) and not within):
+        return "attention.output"
+    if _FORWARD.fullmatch(word) or (word.startswith("output") and not within):
+        return "other" if within == "attention" else "feedforward"
+    return "other" if context(word) == "attention" else ""
