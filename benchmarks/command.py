@@ -66,15 +66,19 @@ def run(scratch: Path) -> dict[str, float]:
         theirs = [seconds([str(lens), "analyze", str(pair[0])]) for _ in range(3)]
         results["weightlens on one of them: s"] = median(theirs)
         results["faster than weightlens takes for one of the two"] = median(theirs) / median(mine)
-    make_pair(scratch / "many", 430, tensors=20_000)
-    make_pair(scratch / "one", 430, tensors=1)
-    results["20,000 small tensors against one of the same bytes, trace"] = trace_seconds(scratch / "many") / (
-        trace_seconds(scratch / "one")
-    )
+    for megabytes in (430, 2000):
+        make_pair(scratch / "many", megabytes, tensors=20_000)
+        make_pair(scratch / "one", megabytes, tensors=1)
+        size = f"20,000 small tensors against one, pair of {megabytes} MB"
+        commands = [[str(BIN / "normgrowth"), "trace", str(scratch / name)] for name in ("many", "one")]
+        pairs = [[seconds(part) for part in commands] for _ in range(4)][1:]
+        results[f"{size}, command"] = median(many / one for many, one in pairs)
+        results[f"{size}, trace"] = trace_seconds(scratch / "many") / trace_seconds(scratch / "one")
+        for name in ("many", "one"):
+            shutil.rmtree(scratch / name)
     make_pair(scratch / "twice", 860)
     results["time for twice the bytes"] = trace_seconds(scratch / "twice") / trace_seconds(scratch / "f32")
-    for name in ("many", "one", "twice"):
-        shutil.rmtree(scratch / name)
+    shutil.rmtree(scratch / "twice")
     make_pair(scratch / "large", 2000)
     results["anonymous memory, pair of 2 GB: MB"] = peak_anonymous_megabytes(scratch / "large")
     results["anonymous memory, pair of 430 MB: MB"] = peak_anonymous_megabytes(scratch / "f32")

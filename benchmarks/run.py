@@ -21,8 +21,8 @@ GOALS = [
     ("bfloat16 rate per byte relative to float32", ">=", 0.6, "kernel on bfloat16 against float32, per byte"),
     ("faster than torch in chunks", ">=", 1, "kernel against the same sums by torch, chunk by chunk"),
     ("faster than weightlens takes for one of the two", ">=", 5, "whole command on two files against weightlens on one"),
-    ("20,000 small tensors against one of the same bytes, command", "<=", 3, "20,000 small tensors against one large, whole command"),
-    ("20,000 small tensors against one of the same bytes, kernel", "<=", 3, "20,000 small tensors against one large, kernel and mapping"),
+    ("20,000 small tensors against one, pair of 2000 MB, trace", "<=", 3, "20,000 tensors against one, 2 GB each side"),
+    ("20,000 small tensors against one, pair of 430 MB, command", "<=", 3, "the same, 430 MB, whole command"),
     ("time for twice the bytes", "<=", 2.3, "time for twice the bytes"),
     ("anonymous memory, pair of 2 GB: MB", "<=", 300, "anonymous memory for a pair of 2 GB, in MB"),
 ]  # fmt: skip

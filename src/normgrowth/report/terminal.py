@@ -27,6 +27,8 @@ Write = Callable[[float], str]
 
 @dataclass(frozen=True)
 class Cells:
+    """A column, written out, and what becomes of it where there is little room."""
+
     title: str
     cells: list[str]
     rank: int = 0  # where the terminal is narrow the highest goes first; 0 stays

@@ -162,22 +162,20 @@ def _sum_in_place(checkpoints: tuple[Checkpoint, ...], names: Sequence[str], out
     if any(addresses is None for addresses in located):
         return range(len(names))
     table = np.array(located, np.int64).T
-    tensors = checkpoints[0].tensors
-    dtypes = np.array([tensors[name].dtype for name in names])
-    counts = np.array([tensors[name].numel for name in names], np.int64)
-    odd = np.zeros(len(names), bool)
-    for other in checkpoints[1:]:
-        odd |= dtypes != np.array([other.tensors[name].dtype for name in names])
-    for dtype in set(dtypes.tolist()):
-        mine = dtypes == dtype
-        if dtype not in DIRECT:
-            odd |= mine
-            continue
-        rows = np.flatnonzero(mine & ~odd)
+    counts = np.array([checkpoints[0].tensors[name].numel for name in names], np.int64)
+    stored = [[checkpoint.tensors[name].dtype for name in names] for checkpoint in checkpoints]
+    rows_of: dict[str, list[int]] = {}
+    rest: list[int] = []
+    for row, kinds in enumerate(zip(*stored, strict=True)):
+        if kinds[0] in DIRECT and kinds.count(kinds[0]) == len(kinds):
+            rows_of.setdefault(kinds[0], []).append(row)
+        else:
+            rest.append(row)
+    for dtype, rows in rows_of.items():
         part = np.zeros((len(rows), out.shape[1]))
         _sum(dtype, table[rows], counts[rows], part)
         out[rows] = part
-    return np.flatnonzero(odd).tolist()
+    return rest
 
 
 def _sum_arrays(dtypes: list[str], arrays: list[Bits]) -> Columns:

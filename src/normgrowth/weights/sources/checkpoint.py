@@ -115,18 +115,15 @@ class MappedCheckpoint:
 
     def addresses(self, names: Sequence[str]) -> list[int] | None:
         """Where each tensor starts in memory, if all lie whole in mapped files; None otherwise."""
-        ranges, tensors = self.ranges, self.tensors
-        if any(len(ranges[name]) != 1 or tensors[name].layout is not None for name in names):
+        pieces = [self.ranges[name] for name in names]
+        if any(len(piece) != 1 for piece in pieces) or any(self.tensors[name].layout for name in names):
             return None
-        start = {path: self._map(path).ctypes.data for path in {ranges[name][0].path for name in names}}
-        end = {path: len(self._map(path)) for path in start}
-        found: list[int] = []
-        for name in names:
-            path, offset, _ = ranges[name][0]
-            if offset + tensors[name].nbytes > end[path]:
-                raise InputError(f"{path}: tensor {name} ends beyond the file; is it still being written?")
-            found.append(start[path] + offset)
-        return found
+        mapped = {path: self._map(path) for path in {piece[0].path for piece in pieces}}
+        start = {path: array.ctypes.data for path, array in mapped.items()}
+        for name, (last,) in zip(names, pieces, strict=True):
+            if last.offset + last.numel * STORAGE[self.tensors[name].dtype].itemsize > len(mapped[last.path]):
+                raise InputError(f"{last.path}: tensor {name} ends beyond the file; is it still being written?")
+        return [start[piece.path] + piece.offset for (piece,) in pieces]
 
     def renamed(self, old_name: Mapping[str, str]) -> "MappedCheckpoint":
         """The same under other names: new -> old."""
