@@ -22,7 +22,7 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def map_tasks(
+def map(
     function: Callable[[Task], Result], tasks: Iterable[Task], *, workers: int | None = None
 ) -> Iterator[tuple[int, Result]]:
     """Yield (position of the task, its result) as results come.

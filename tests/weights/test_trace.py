@@ -111,6 +111,84 @@ def test_tied_tensors_count_once(tmp_path):
     assert trace(tmp_path, scope="all").series("norm")[1][0] == pytest.approx(float(norm))
 
 
+def test_a_tied_head_that_was_stored_as_a_copy_counts_once(tmp_path):
+    states = walk(3)
+    norms = []
+    for i, state in enumerate(states):
+        state["lm_head.weight"] = state["transformer.wte.weight"].clone()
+        save_file(state, tmp_path / f"step_{i}.safetensors")
+        untied = [tensor for name, tensor in state.items() if name != "lm_head.weight"]
+        norms.append(float(torch.cat([tensor.double().flatten() for tensor in untied]).norm()))
+    with pytest.warns(
+        SeriesWarning, match=r"lm_head.weight: equals transformer.wte.weight in every checkpoint"
+    ):
+        records = trace(tmp_path, scope="all")
+    np.testing.assert_allclose(records.series("norm")[1], norms, rtol=1e-12)
+    state = states[1]  # tied at first, then not: two tensors
+    state["lm_head.weight"] = state["lm_head.weight"] + 1
+    save_file(state, tmp_path / "step_1.safetensors")
+    whole = [float(torch.cat([t.double().flatten() for t in state.values()]).norm()) for state in states]
+    np.testing.assert_allclose(trace(tmp_path, scope="all").series("norm")[1], whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize("format", ["safetensors", "pt"])
+def test_tasks_are_pure_and_can_be_sent(tmp_path, format):
+    """What a cluster will need: a task that went through pickle gives the same bits in another process."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    from normgrowth import open_source
+    from normgrowth.weights import measure
+
+    for i, state in enumerate(walk(2)):
+        if format == "safetensors":
+            save_file(state, tmp_path / f"step_{i}.safetensors")
+        else:
+            torch.save(state, tmp_path / f"step_{i}.pt")
+    opened = tuple(entry.open() for entry in open_source(tmp_path).entries)
+    names = list(opened[0].tensors)
+    task = measure.Task(opened, range(len(names)), names)
+    here = measure.run(task)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        there = pool.submit(measure.run, task).result(timeout=120)
+    assert np.array_equal(here, there)
+
+
+def test_a_hub_series_equals_the_local_one_and_leaves_nothing_behind(tmp_path):
+    from hub_server import HubServer
+
+    states = walk(5)
+    folders = {}
+    for i, state in enumerate(states):
+        folder = tmp_path / "hub" / f"step{i * 10}"
+        folder.mkdir(parents=True)
+        save_file(state, folder / "model.safetensors")
+        folders[f"step{i * 10}"] = folder
+    folders["main"] = folders["step40"]
+    out = tmp_path / "out"
+    on_disk = []
+
+    def look(*_):
+        on_disk.append(len(list((out / ".scratch").rglob("*.safetensors"))))
+
+    with HubServer({"org/tiny": folders}) as server:
+        fetched = trace("hf://org/tiny@step*", out, endpoint=server.endpoint, progress=look, run="x")
+        assert max(on_disk) == 3, "the first, the previous and the current one"
+        assert not list(out.rglob("*.safetensors"))
+        on_disk.clear()
+        again = trace(
+            "hf://org/tiny@step*", out, endpoint=server.endpoint, first=False, progress=look, run="x"
+        )
+        assert max(on_disk) == 2
+        with pytest.warns(SeriesWarning, match="main: left out"):
+            trace("hf://org/tiny", endpoint=server.endpoint)
+        with pytest.raises(InputError, match="no branch or tag matches"):
+            trace("hf://org/tiny@epoch*", endpoint=server.endpoint)
+    local = trace(tmp_path / "hub", run="x")
+    assert same_bits(fetched, local)
+    assert same_bits(again, trace(tmp_path / "hub", run="x", first=False))
+
+
 def test_another_sharding_between_checkpoints(tmp_path):
     """A world size that changed: pieces no longer match, values still do."""
     from normgrowth.weights.measure import measure

@@ -53,7 +53,7 @@ def measure(
     numel = np.array([current.tensors[name].numel for name in names], np.int64)
     tasks = list(_tasks(checkpoints, names, numel))
     results: list[Columns] = [np.empty(0)] * len(tasks)
-    for position, columns in engine.map_tasks(run, tasks, workers=workers):
+    for position, columns in engine.map(run, tasks, workers=workers):
         results[position] = columns
         if advance:
             task = tasks[position]

@@ -68,6 +68,19 @@ class Moments:
             },
         )
 
+    def chosen(self, items: Sequence[int]) -> "Moments":
+        """Some of the items, in the order given."""
+        return Moments(
+            self.numel[items],
+            self.square[items],
+            self.largest[items],
+            self.nonfinite[items],
+            {
+                name: Pair(pair.square[items], pair.dot[items], pair.delta[items])
+                for name, pair in self.against.items()
+            },
+        )
+
     def __add__(self, other: "Moments") -> "Moments":
         """The moments of both parts together, item by item: two shards, two ranks."""
         if self.against.keys() != other.against.keys():

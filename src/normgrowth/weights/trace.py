@@ -82,6 +82,8 @@ def trace(
         plan = [_references(i, lags, first) for i in range(len(series))]
         window = stack.enter_context(_Window(series, plan))
         readings, moments = _measure_all(series, plan, window, selection, store, workers, progress)
+        notes = list(series.notes)
+        readings, moments = _without_copies(readings, moments, notes)
         problems = _problems(series, readings, moments)
         made_by = {
             "command": "trace",
@@ -91,7 +93,7 @@ def trace(
             "selection": {"scope": scope, "select": select, "exclude": exclude},
             "lags": list(lags),
             "tokens_per_step": tokens_per_step,
-            "notes": list(series.notes),
+            "notes": notes,
             "problems": problems,
             "versions": {
                 "normgrowth": version("normgrowth"),
@@ -103,7 +105,7 @@ def trace(
         name = run or Path(series.label.rstrip("/")).name or series.label
         records = _records(name, series, readings, moments, tokens_per_step, made_by)
         store.write(records)
-    for remark in (*series.notes, *problems):
+    for remark in (*notes, *problems):
         warnings.warn(remark, SeriesWarning, stacklevel=2)
     return records
 
@@ -189,6 +191,8 @@ def _measure_all(
     for i, (entry, key, references) in enumerate(zip(entries, keys, plan, strict=True)):
         found = kept[i]
         if found is None:
+            if progress:
+                progress(int(done), total, entry.label)
             current = window.get(i)
             if current.tensors.keys() != names_of_first:
                 _check_same(names, current, opening.label, selection)
@@ -202,8 +206,6 @@ def _measure_all(
                 if progress:
                     progress(int(done), total, label)
 
-            if progress:
-                progress(int(done), total, entry.label)
             measured = measure(
                 current, [(str(p), window.get(p)) for p in positions], names, workers=workers, advance=advance
             )
@@ -224,6 +226,30 @@ def _check_same(names: list[str], current: Checkpoint, first_label: str, selecti
             f"{current.label}: {what} (compared with {first_label}; {len(missing)} missing, {len(new)} new); "
             "trace what they share with --select or --exclude"
         )
+
+
+def _without_copies(
+    readings: list[Reading], moments: list[Moments], notes: list[str]
+) -> tuple[list[Reading], list[Moments]]:
+    """Leave out a head that was stored as a copy of the embedding it is tied to.
+
+    Most formats forget that two names share their values. Two such matrices whose sums are equal to the
+    bit in every checkpoint are one.
+    """
+    seen: dict[tuple[float, ...], str] = {}
+    keep: list[int] = []
+    for i, reading in sorted(enumerate(readings), key=lambda pair: pair[1].role == "head"):
+        if reading.role in ("embedding", "head") and moments[0].square[i] > 0:
+            sums = tuple(float(x) for m in moments for x in (m.numel[i], m.square[i], m.largest[i]))
+            if sums in seen:
+                notes.append(f"{reading.name}: equals {seen[sums]} in every checkpoint; counted once")
+                continue
+            seen[sums] = reading.name
+        keep.append(i)
+    if len(keep) == len(readings):
+        return readings, moments
+    keep.sort()
+    return [readings[i] for i in keep], [m.chosen(keep) for m in moments]
 
 
 def _problems(series: Series, readings: list[Reading], moments: list[Moments]) -> list[str]:

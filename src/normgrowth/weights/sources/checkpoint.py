@@ -122,7 +122,9 @@ class MappedCheckpoint:
         start = {path: array.ctypes.data for path, array in mapped.items()}
         for name, (last,) in zip(names, pieces, strict=True):
             if last.offset + last.numel * STORAGE[self.tensors[name].dtype].itemsize > len(mapped[last.path]):
-                raise InputError(f"{last.path}: tensor {name} ends beyond the file; is it still being written?")
+                raise InputError(
+                    f"{last.path}: tensor {name} ends beyond the file; is it still being written?"
+                )
         return [start[piece.path] + piece.offset for (piece,) in pieces]
 
     def renamed(self, old_name: Mapping[str, str]) -> "MappedCheckpoint":
@@ -151,6 +153,12 @@ class LoadedCheckpoint:
     aliases: dict[str, str] = field(default_factory=dict)
     copies_whole: bool = True
     on_close: Callable[[], None] | None = None
+    reopen: "Callable[[], Checkpoint] | None" = None  # how another process gets at it
+
+    def __reduce__(self) -> tuple[Callable[[], "Checkpoint"], tuple[()]]:
+        if self.reopen is None:
+            raise TypeError(f"{self.label}: loaded into this process and not to be sent to another")
+        return self.reopen, ()
 
     def pieces(self, name: str) -> list[np.ndarray]:
         return [self.load(name)]

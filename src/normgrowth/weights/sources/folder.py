@@ -9,11 +9,12 @@ import glob
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from normgrowth.errors import InputError
 from normgrowth.weights.sources import distributed, pytorch, safetensors, tensorflow
-from normgrowth.weights.sources.checkpoint import Checkpoint, without_wrappers
+from normgrowth.weights.sources.checkpoint import Checkpoint, LoadedCheckpoint, without_wrappers
 
 _NO_WEIGHTS = re.compile(
     r"^(optim|scheduler|lr_sched|rng_state|random_states|training_args|scaler|sampler|dataloader)",
@@ -58,6 +59,8 @@ class Unit:
         checkpoint.label = str(self.path)
         if (old_name := without_wrappers(checkpoint.tensors)) is not None:
             checkpoint = checkpoint.renamed(old_name)
+        if isinstance(checkpoint, LoadedCheckpoint):
+            checkpoint.reopen = partial(self.open, allow)
         return checkpoint
 
     def _read(self, allow: tuple[str, ...]) -> Checkpoint:

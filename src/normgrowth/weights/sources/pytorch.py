@@ -14,6 +14,7 @@ import numpy as np
 
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.weights.sources.checkpoint import STORAGE, LoadedCheckpoint, Strided, Tensor
+from normgrowth.weights.sources.inert import DTYPES
 from normgrowth.weights.sources.safetensors import STEP_KEYS, read_index
 
 if TYPE_CHECKING:
@@ -167,14 +168,16 @@ def stored_step(content: Any) -> int | None:
 def _checkpoint(
     label: str, found: "dict[str, torch.Tensor]", path: Path, step: int | None
 ) -> LoadedCheckpoint:
+    import torch
+
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first_name: dict[tuple[Any, ...], str] = {}
     for name, tensor in found.items():
-        if tensor.layout is not _strided() or tensor.is_quantized:
+        if tensor.layout is not torch.strided or tensor.is_quantized:
             raise InputError(f"{path}: tensor {name} is sparse or quantised; only plain tensors are read")
         shape = tuple(tensor.shape)
-        tensors[name] = Tensor(_words().get(str(tensor.dtype), str(tensor.dtype)), shape, _layout(tensor))
+        tensors[name] = Tensor(DTYPES.get(str(tensor.dtype), str(tensor.dtype)), shape, _layout(tensor))
         if tensor.numel():
             place = (tensor.data_ptr(), shape, tensor.stride(), tensor.dtype)
             if place in first_name:
@@ -186,32 +189,6 @@ def _checkpoint(
         return _bits(found[name], tensors[name])
 
     return LoadedCheckpoint(label, tensors, load, step, aliases, copies_whole=False)
-
-
-def _strided() -> Any:
-    import torch
-
-    return torch.strided
-
-
-def _words() -> dict[str, str]:
-    return {
-        "torch.float64": "F64",
-        "torch.float32": "F32",
-        "torch.float16": "F16",
-        "torch.bfloat16": "BF16",
-        "torch.float8_e4m3fn": "F8_E4M3",
-        "torch.float8_e5m2": "F8_E5M2",
-        "torch.int64": "I64",
-        "torch.int32": "I32",
-        "torch.int16": "I16",
-        "torch.int8": "I8",
-        "torch.uint64": "U64",
-        "torch.uint32": "U32",
-        "torch.uint16": "U16",
-        "torch.uint8": "U8",
-        "torch.bool": "BOOL",
-    }
 
 
 def _layout(tensor: "torch.Tensor") -> Strided | None:

@@ -5,8 +5,8 @@ and has no bfloat16 in numpy. The header is untrusted input, so every field is c
 offset is used.
 """
 
-import itertools
 import gc
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
