@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         json.dump({"made_by": records.made_by, "records": rows}, sys.stdout)
         print()
     else:
-        print_trace(records)
+        print_trace(records, remarks=False)  # they went to stderr as warnings
         if arguments.out:
             print(f"records: {arguments.out}")
     return 2 if records.made_by["problems"] else 0

@@ -36,8 +36,8 @@ class Cells:
     widest: float = 0.5  # of the console; longer text folds
 
 
-def print_trace(records: Records, console: "Console | None" = None) -> None:
-    """A row for each layer and one for the model, then the sentences, notes and problems."""
+def print_trace(records: Records, console: "Console | None" = None, *, remarks: bool = True) -> None:
+    """A row for each layer and one for the model, then the sentences, and notes and problems if wanted."""
     console, grids = console or _console(), _trace(records)
     things, first, last = grids.things(), grids.steps[0], grids.steps[-1]
 
@@ -72,7 +72,7 @@ def print_trace(records: Records, console: "Console | None" = None) -> None:
     _show(console, [_layers(things), *columns], last_bold=True)
     for sentence in summary(records):
         _say(console, sentence)
-    for key, style in (("notes", "dim"), ("problems", "bold red")):
+    for key, style in (("notes", "dim"), ("problems", "bold red")) if remarks else ():
         for text in records.made_by.get(key) or []:
             _say(console, f"{key[:-1]}: {text}", style)
 
@@ -101,8 +101,12 @@ def print_names(readings: Iterable[Mapping[str, Any]], console: "Console | None"
 
 
 def _role(row: Mapping[str, Any]) -> str:
-    left_out = "" if row["counted"] else f"left out: {row['reason']}" if row["reason"] else "left out"
-    return ", ".join(text for text in (row["role"], left_out) if text)
+    if row["counted"]:
+        return row["role"]
+    role, reason = row["role"], row["reason"]
+    left_out = "left out" if not reason or reason == role else f"left out: {reason}"
+    says_role = not role or (reason and reason != role and reason.startswith(role))
+    return left_out if says_role else f"{role}, {left_out}"
 
 
 # quantity -> title, how it is written, which go first where the terminal is narrow
