@@ -83,6 +83,11 @@ class Records:
         """Steps and values of one quantity of one thing, in the order of steps."""
         rows = self.where(quantity=quantity, scope=scope, **({} if name is None else {"name": name}))
         things = rows.distinct("name")
+        if not things:
+            known = self.where(scope=scope).distinct("quantity") or self.distinct("scope")
+            raise InputError(
+                f"no {quantity} at scope {scope}{f' of {name}' if name else ''}; there is {', '.join(known)}"
+            )
         if len(things) > 1 or len(rows.distinct("run")) > 1:
             raise InputError(
                 f"{quantity} at scope {scope} has several series: {', '.join(things[:5])}; name one"

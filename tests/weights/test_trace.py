@@ -195,14 +195,15 @@ def test_another_sharding_between_checkpoints(tmp_path):
     from normgrowth.weights.sources.checkpoint import Chunked, Tensor
 
     rng = np.random.default_rng(0)
-    whole = [rng.standard_normal((6, 4)).astype(np.float32) for _ in range(2)]
+    rows = 400_000  # more than a chunk, so that pieces are summed where they lie
+    whole = [rng.standard_normal((rows, 4)).astype(np.float32) for _ in range(2)]
 
     class Sharded:
         label, step, aliases, copies_whole, on_close = "x", None, {}, False, None
 
         def __init__(self, values, cut):
-            boxes = (((0, 0), (cut, 4)), ((cut, 0), (6 - cut, 4)))
-            self.tensors = {"w": Tensor("F32", (6, 4), Chunked(boxes))}
+            boxes = (((0, 0), (cut, 4)), ((cut, 0), (rows - cut, 4)))
+            self.tensors = {"w": Tensor("F32", (rows, 4), Chunked(boxes))}
             self.parts = [values[:cut].ravel().view(np.uint32), values[cut:].ravel().view(np.uint32)]
 
         def pieces(self, name):
@@ -214,9 +215,9 @@ def test_another_sharding_between_checkpoints(tmp_path):
             return assemble(self.tensors[name], self.parts)
 
     expected = float(((whole[1].astype(float) - whole[0]) ** 2).sum())
-    for cuts in ((2, 2), (2, 3)):
+    for cuts in ((2, 2), (2, 3), (rows // 2, rows // 2), (rows // 2, 7)):
         got = measure(Sharded(whole[1], cuts[0]), [("previous", Sharded(whole[0], cuts[1]))], ["w"])
-        assert got.against["previous"].delta[0] == pytest.approx(expected, rel=1e-14)
+        assert got.against["previous"].delta[0] == pytest.approx(expected, rel=1e-12)
 
 
 def same_bits(one, other):
@@ -379,6 +380,18 @@ def test_zero_tensors_are_no_trouble(tmp_path):
     assert list(records.series("norm")[1][:2]) == [0, 0]
     assert np.isnan(records.series("cosine")[1]).all()
     assert records.series("growth")[1][1] > 0
+
+
+def test_asking_for_what_is_not_there_says_what_is(tmp_path):
+    records = trace(write_series(tmp_path / "series", walk(2)))
+    with pytest.raises(InputError, match=r"no nrm at scope model; there is norm, rms"):
+        records.series("nrm")
+    with pytest.raises(InputError, match=r"of layer\.9"):
+        records.series("norm", scope="layer", name="layer.9")
+    with pytest.raises(InputError, match="several series"):
+        records.series("norm", scope="layer")
+    with pytest.raises(InputError, match="no column"):
+        records.where(colour="red")
 
 
 def test_nothing_counted_is_an_error(tmp_path):

@@ -108,7 +108,16 @@ def _finite_extent(address, kind, n):
     return largest, bad
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST, error_model="numpy")
+def _compiled(function):
+    """Compile on first use, and keep the machine code on disk where there is a place for it."""
+    options = {"nogil": True, "fastmath": _FAST, "error_model": "numpy"}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # neither the package nor the home folder can be written to
+        return njit(**options)(function)
+
+
+@_compiled
 def sums(kind, addresses, counts, out):
     """Fill ``out[i]`` with the sums of item i.
 

@@ -110,8 +110,7 @@ def _tasks(
     copies_whole = any(checkpoint.copies_whole for checkpoint in checkpoints)
     first, values = 0, 0  # the batch of small tensors that is being filled
     for item, (name, count) in enumerate(zip(names, numel.tolist(), strict=True)):
-        boxes = getattr(checkpoints[0].tensors[name].layout, "boxes", None)
-        if count <= CHUNK and not boxes:
+        if count <= CHUNK:
             if item > first and (values + count > TASK_VALUES or item - first >= TASK_TENSORS):
                 yield Task(checkpoints, range(first, item), names)
                 first, values = item, 0
@@ -120,6 +119,7 @@ def _tasks(
         if item > first:
             yield Task(checkpoints, range(first, item), names)
         first, values = item + 1, 0
+        boxes = getattr(checkpoints[0].tensors[name].layout, "boxes", None)
         alike = _stored_alike(checkpoints, name)
         sizes = [int(np.prod(size, dtype=np.int64)) for _, size in boxes] if boxes and alike else [count]
         for piece, size in enumerate(sizes):
