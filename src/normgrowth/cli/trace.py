@@ -10,8 +10,8 @@ from normgrowth.cli.source import add_source, source_of
 EXAMPLES = """examples:
   normgrowth trace runs/gpt/checkpoints -o traces/gpt
   normgrowth trace 'runs/gpt/step_*.safetensors' --scope all
-  normgrowth trace hf://EleutherAI/pythia-70m@step* -o traces/pythia --tokens-per-step 2097152
-  normgrowth trace t5/model.ckpt-* --scope encoder --lags 1,10,100 -o traces/t5
+  normgrowth trace 'hf://EleutherAI/pythia-70m@step*' -o traces/pythia --tokens-per-step 2097152
+  normgrowth trace 't5/model.ckpt-*' --scope encoder --lags 1,10,100 -o traces/t5
 """
 
 
@@ -19,8 +19,9 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "trace",
         help="norms, steps, directions and growth of a series of checkpoints",
-        description="Read a series of checkpoints and write norm, step size, cosine, angle, alignment and the "
-        "growth budget of every tensor, layer, role and the model. Interrupted and started again, it goes on.",
+        description="Read a series of checkpoints and write norm, step size, cosine, angle, alignment\n"
+        "and the growth budget of every tensor, layer, role and the model. Interrupted\n"
+        "and started again, it goes on where it was.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

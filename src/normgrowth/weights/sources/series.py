@@ -22,6 +22,8 @@ from normgrowth.weights.sources.checkpoint import Checkpoint, decode
 from normgrowth.weights.sources.folder import Unit, find_units
 from normgrowth.weights.sources.steps import likely_step, sure_step
 
+_TENSORFLOW_COMPANION = re.compile(r"\.(data-\d{5}-of-\d{5}|meta)$")
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -99,7 +101,9 @@ def _roots(source: str | Path | Sequence[str | Path]) -> list[Path]:
         return usable
     if not source:
         raise InputError("an empty list of checkpoints")
-    return [root for part in source for root in _roots(part)]
+    # A shell that expands `model.ckpt-*` names TensorFlow's data files beside their index.
+    parts = [part for part in source if not _TENSORFLOW_COMPANION.search(str(part))] or source
+    return [root for part in parts for root in _roots(part)]
 
 
 def _has_weights(path: Path) -> bool:
