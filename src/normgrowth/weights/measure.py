@@ -29,8 +29,10 @@ class Task:
     """Either several tensors, each whole and at most a chunk long, or values of one piece of one tensor."""
 
     checkpoints: tuple[Checkpoint, ...]  # b, then its references
-    items: range  # places in the list of names; results are one row per chunk of each
+    items: range  # places in the lists below; results are one row per chunk of each
     names: Sequence[str]
+    numel: NDArray[np.int64]
+    dtypes: list[str]  # "" where checkpoints differ
     piece: int = 0
     start: int = 0
     stop: int | None = None  # None: whole tensors
@@ -49,9 +51,9 @@ def measure(
     `advance` is told the values done, of each checkpoint, as tasks end.
     """
     checkpoints = (current, *(checkpoint for _, checkpoint in references))
-    _check(checkpoints, names)
+    dtypes = _common_dtypes(checkpoints, names)
     numel = np.array([current.tensors[name].numel for name in names], np.int64)
-    tasks = list(_tasks(checkpoints, names, numel))
+    tasks = list(_tasks(checkpoints, names, numel, dtypes))
     results: list[Columns] = [np.empty(0)] * len(tasks)
     for position, columns in engine.map(run, tasks, workers=workers):
         results[position] = columns
@@ -88,36 +90,47 @@ def _added(rows: Columns, item: NDArray[np.intp], size: int) -> Columns:
     return columns
 
 
-def _check(checkpoints: tuple[Checkpoint, ...], names: Sequence[str]) -> None:
+def _common_dtypes(checkpoints: tuple[Checkpoint, ...], names: Sequence[str]) -> list[str]:
+    """The dtype that each tensor has in every checkpoint, or ""; and an error where shapes differ."""
     current = checkpoints[0]
-    for name in names:
-        own = current.tensors[name]
-        if own.dtype not in STORAGE:
-            raise InputError(
-                f"{current.label}: tensor {name} has dtype {own.dtype}, which cannot be measured; --exclude it"
-            )
-        for other in checkpoints[1:]:
-            if other.tensors[name].shape != own.shape:
+    dtypes = [current.tensors[name].dtype for name in names]
+    for dtype in set(dtypes) - STORAGE.keys():
+        name = names[dtypes.index(dtype)]
+        raise InputError(
+            f"{current.label}: tensor {name} has dtype {dtype}, which cannot be measured; --exclude it"
+        )
+    for other in checkpoints[1:]:
+        if other.tensors is current.tensors:
+            continue
+        for i, name in enumerate(names):
+            mine, its = current.tensors[name], other.tensors[name]
+            if its.shape != mine.shape:
                 raise InputError(
-                    f"{current.label}: tensor {name} has shape {list(own.shape)}, but "
-                    f"{list(other.tensors[name].shape)} in {other.label}; --exclude it to trace the rest"
+                    f"{current.label}: tensor {name} has shape {list(mine.shape)}, but {list(its.shape)} "
+                    f"in {other.label}; --exclude it to trace the rest"
                 )
+            if its.dtype != mine.dtype:
+                dtypes[i] = ""
+    return dtypes
 
 
 def _tasks(
-    checkpoints: tuple[Checkpoint, ...], names: Sequence[str], numel: NDArray[np.int64]
+    checkpoints: tuple[Checkpoint, ...], names: Sequence[str], numel: NDArray[np.int64], dtypes: list[str]
 ) -> Iterator[Task]:
+    def task(first: int, stop: int, *part: int) -> Task:
+        return Task(checkpoints, range(first, stop), names, numel, dtypes, *part)
+
     copies_whole = any(checkpoint.copies_whole for checkpoint in checkpoints)
     first, values = 0, 0  # the batch of small tensors that is being filled
     for item, (name, count) in enumerate(zip(names, numel.tolist(), strict=True)):
         if count <= CHUNK:
             if item > first and (values + count > TASK_VALUES or item - first >= TASK_TENSORS):
-                yield Task(checkpoints, range(first, item), names)
+                yield task(first, item)
                 first, values = item, 0
             values += count
             continue
         if item > first:
-            yield Task(checkpoints, range(first, item), names)
+            yield task(first, item)
         first, values = item + 1, 0
         boxes = getattr(checkpoints[0].tensors[name].layout, "boxes", None)
         alike = _stored_alike(checkpoints, name)
@@ -125,9 +138,9 @@ def _tasks(
         for piece, size in enumerate(sizes):
             part = size if copies_whole or not alike else TASK_VALUES
             for start in range(0, size, max(part, 1)):
-                yield Task(checkpoints, range(item, item + 1), names, piece, start, min(start + part, size))
+                yield task(item, item + 1, piece, start, min(start + part, size))
     if len(names) > first:
-        yield Task(checkpoints, range(first, len(names)), names)
+        yield task(first, len(names))
 
 
 def _stored_alike(checkpoints: tuple[Checkpoint, ...], name: str) -> bool:
@@ -147,8 +160,7 @@ def run(task: Task) -> Columns:
         ]
         return _sum_arrays([c.tensors[name].dtype for c in task.checkpoints], arrays)
     out = np.zeros((len(names), 3 * len(task.checkpoints)))
-    rest = _sum_in_place(task.checkpoints, names, out)
-    for row in rest:
+    for row in _sum_in_place(task, out):
         name = names[row]
         arrays = [c.dense(name) for c in task.checkpoints]
         if arrays[0].size:
@@ -156,26 +168,24 @@ def run(task: Task) -> Columns:
     return out
 
 
-def _sum_in_place(checkpoints: tuple[Checkpoint, ...], names: Sequence[str], out: Columns) -> Sequence[int]:
+def _sum_in_place(task: Task, out: Columns) -> list[int]:
     """Sum whole tensors that lie in mapped files, stored alike; return the rows that do not."""
-    located = [checkpoint.addresses(names) for checkpoint in checkpoints]
-    if any(addresses is None for addresses in located):
-        return range(len(names))
-    table = np.array(located, np.int64).T
-    counts = np.array([checkpoints[0].tensors[name].numel for name in names], np.int64)
-    stored = [[checkpoint.tensors[name].dtype for name in names] for checkpoint in checkpoints]
-    rows_of: dict[str, list[int]] = {}
-    rest: list[int] = []
-    for row, kinds in enumerate(zip(*stored, strict=True)):
-        if kinds[0] in DIRECT and kinds.count(kinds[0]) == len(kinds):
-            rows_of.setdefault(kinds[0], []).append(row)
-        else:
-            rest.append(row)
-    for dtype, rows in rows_of.items():
+    mine = slice(task.items.start, task.items.stop)
+    table = np.stack([checkpoint.addresses(task.names)[mine] for checkpoint in task.checkpoints], axis=1)
+    counts, dtypes = task.numel[mine], task.dtypes[mine]
+    rest = (table == 0).any(axis=1)
+    for dtype in set(dtypes):
+        stored = (
+            np.array([d == dtype for d in dtypes]) if len(set(dtypes)) > 1 else np.ones(len(dtypes), bool)
+        )
+        if dtype not in DIRECT:
+            rest |= stored
+            continue
+        rows = np.flatnonzero(stored & ~rest)
         part = np.zeros((len(rows), out.shape[1]))
         _sum(dtype, table[rows], counts[rows], part)
         out[rows] = part
-    return rest
+    return np.flatnonzero(rest).tolist()
 
 
 def _sum_arrays(dtypes: list[str], arrays: list[Bits]) -> Columns:

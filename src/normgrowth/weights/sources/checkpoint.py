@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 
@@ -42,6 +43,7 @@ STORAGE: dict[str, np.dtype] = {
         "BOOL": np.uint8,
     }.items()
 }
+WIDTH = {dtype: bits.itemsize for dtype, bits in STORAGE.items()}
 DIRECT = ("F64", "F32", "BF16", "F16")
 
 
@@ -64,9 +66,45 @@ class Tensor(NamedTuple):
 class Piece(NamedTuple):
     """A run of values of one tensor, as bytes of a file."""
 
-    path: Path
+    file: str  # below the checkpoint's root; "" where the root is the file
     offset: int
     numel: int
+
+
+class Located(NamedTuple):
+    """Where each of a list of tensors starts and ends, and in which file; −1 for what is in pieces."""
+
+    files: list[str]
+    file: NDArray[np.intp]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+
+
+class Ranges(dict[str, tuple[Piece, ...]]):
+    """Name -> where the values lie. Checkpoints of one series share it where their headers are the same.
+
+    It remembers the list of names that it was last asked for, since a series asks for the same list at
+    every step, and 20,000 names take longer to look up than their values to add.
+    """
+
+    asked: tuple[Sequence[str], Located] | None = None
+
+    def located(self, names: Sequence[str], tensors: Mapping[str, Tensor]) -> Located:
+        if self.asked is not None and self.asked[0] is names:
+            return self.asked[1]
+        files: dict[str, int] = {}
+        rows: list[tuple[int, int, int]] = []
+        for name in names:
+            pieces, tensor = self[name], tensors[name]
+            if len(pieces) != 1 or tensor.layout is not None:
+                rows.append((-1, 0, 0))
+                continue
+            file, offset, numel = pieces[0]
+            rows.append((files.setdefault(file, len(files)), offset, offset + numel * WIDTH[tensor.dtype]))
+        file, start, stop = np.array(rows, np.int64).reshape(-1, 3).T
+        found = Located(list(files), file, start, stop)
+        self.asked = names, found
+        return found
 
 
 @dataclass
@@ -74,26 +112,32 @@ class MappedCheckpoint:
     """Tensors that are byte ranges of files. Pickles as its index; files are mapped when used."""
 
     label: str  # what messages call it: its path, or its repository and revision
-    tensors: dict[str, Tensor]
-    ranges: dict[str, tuple[Piece, ...]]
+    root: Path  # the file, or the folder of the files
+    tensors: dict[str, Tensor]  # possibly shared: not to be changed
+    ranges: Ranges
     step: int | None = None  # the training step stored inside, if there is one
     aliases: dict[str, str] = field(default_factory=dict)  # tied names: name -> the one with the values
     copies_whole: bool = False  # asking for a tensor copies all of it: do not ask for parts one by one
     on_close: Callable[[], None] | None = None  # what to clean up behind it (files that were fetched)
-    _maps: dict[Path, np.ndarray] = field(default_factory=dict, repr=False)
+    _maps: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_maps": {}}
 
-    def _map(self, path: Path) -> np.ndarray:
-        mapped = self._maps.get(path)
+    def _map(self, file: str) -> np.ndarray:
+        mapped = self._maps.get(file)
         if mapped is None:
-            with path.open("rb") as file:
+            with (self.root / file).open("rb") as opened:
                 # The array keeps the mapping alive; it goes with the last view of it.
-                buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                buffer = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
             # Atomic: of two threads that map it at once, both must use the one that is kept alive.
-            mapped = self._maps.setdefault(path, np.frombuffer(buffer, np.uint8))
+            mapped = self._maps.setdefault(file, np.frombuffer(buffer, np.uint8))
         return mapped
+
+    def _cut_short(self, file: str, name: str) -> InputError:
+        return InputError(
+            f"{self.root / file}: tensor {name} ends beyond the file; is it still being written?"
+        )
 
     def pieces(self, name: str) -> list[np.ndarray]:
         """The raw bits of a tensor in its layout's order; views of the file where that can be."""
@@ -101,11 +145,9 @@ class MappedCheckpoint:
         views = []
         for piece in self.ranges[name]:
             start, stop = piece.offset, piece.offset + piece.numel * bits.itemsize
-            mapped = self._map(piece.path)
+            mapped = self._map(piece.file)
             if stop > len(mapped):
-                raise InputError(
-                    f"{piece.path}: tensor {name} ends beyond the file; is it still being written?"
-                )
+                raise self._cut_short(piece.file, name)
             views.append(mapped[start:stop].view(bits))
         return views
 
@@ -113,26 +155,22 @@ class MappedCheckpoint:
         """The raw bits of a tensor, whole and row-major, flattened; a copy where it must be."""
         return assemble(self.tensors[name], self.pieces(name))
 
-    def addresses(self, names: Sequence[str]) -> list[int] | None:
-        """Where each tensor starts in memory, if all lie whole in mapped files; None otherwise."""
-        pieces = [self.ranges[name] for name in names]
-        if any(len(piece) != 1 for piece in pieces) or any(self.tensors[name].layout for name in names):
-            return None
-        mapped = {path: self._map(path) for path in {piece[0].path for piece in pieces}}
-        start = {path: array.ctypes.data for path, array in mapped.items()}
-        for name, (last,) in zip(names, pieces, strict=True):
-            if last.offset + last.numel * STORAGE[self.tensors[name].dtype].itemsize > len(mapped[last.path]):
-                raise InputError(
-                    f"{last.path}: tensor {name} ends beyond the file; is it still being written?"
-                )
-        return [start[piece.path] + piece.offset for (piece,) in pieces]
+    def addresses(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Where each tensor starts in memory; 0 for those that do not lie whole in a mapped file."""
+        located = self.ranges.located(names, self.tensors)
+        maps = [self._map(file) for file in located.files]
+        base = np.array([*(m.ctypes.data for m in maps), 0], np.int64)  # the last one is for file −1
+        size = np.array([*(len(m) for m in maps), 0], np.int64)
+        for i in np.flatnonzero(located.stop > size[located.file])[:1]:
+            raise self._cut_short(located.files[located.file[i]], names[int(i)])
+        return base[located.file] + located.start
 
     def renamed(self, old_name: Mapping[str, str]) -> "MappedCheckpoint":
         """The same under other names: new -> old."""
         return replace(
             self,
             tensors={new: self.tensors[old] for new, old in old_name.items()},
-            ranges={new: self.ranges[old] for new, old in old_name.items()},
+            ranges=Ranges({new: self.ranges[old] for new, old in old_name.items()}),
             aliases=_renamed_aliases(self.aliases, old_name),
         )
 
@@ -166,8 +204,8 @@ class LoadedCheckpoint:
     def dense(self, name: str) -> np.ndarray:
         return assemble(self.tensors[name], self.pieces(name))
 
-    def addresses(self, names: Sequence[str]) -> None:  # noqa: ARG002
-        return None
+    def addresses(self, names: Sequence[str]) -> NDArray[np.int64]:
+        return np.zeros(len(names), np.int64)
 
     def renamed(self, old_name: Mapping[str, str]) -> "LoadedCheckpoint":
         load = self.load

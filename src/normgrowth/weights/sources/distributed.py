@@ -17,7 +17,15 @@ from typing import Any
 import numpy as np
 
 from normgrowth.errors import InputError
-from normgrowth.weights.sources.checkpoint import STORAGE, Chunked, MappedCheckpoint, Piece, Strided, Tensor
+from normgrowth.weights.sources.checkpoint import (
+    STORAGE,
+    Chunked,
+    MappedCheckpoint,
+    Piece,
+    Ranges,
+    Strided,
+    Tensor,
+)
 from normgrowth.weights.sources.inert import (
     DTYPES,
     TENSOR_NAMES,
@@ -128,10 +136,10 @@ def read_distributed(folder: Path) -> MappedCheckpoint:
         except OSError as error:
             raise InputError(f"{folder / relative}: cannot be read: {error.strerror}") from error
 
-    checkpoint = MappedCheckpoint(str(folder), {}, {})
+    checkpoint = MappedCheckpoint(str(folder), folder, {}, Ranges())
     for name, (tensor, boxes) in entries.items():
         own = [spots[name, box] for box in boxes]
-        checkpoint.tensors[name] = Tensor(tensor.dtype, tensor.shape, _layout(name, boxes, own))
+        checkpoint.tensors[name] = Tensor(tensor.dtype, tensor.shape, _layout(folder, name, boxes, own))
         checkpoint.ranges[name] = tuple(spot.piece for spot in own)
     checkpoint.step = _step(checkpoint, numbers)
     return checkpoint
@@ -256,13 +264,13 @@ def _look_at(
                 if pickled not in known:
                     where = f"{path}: tensor {item.name!r}"
                     known[pickled] = stored_tensor(unpickle(pickled, where, TENSOR_NAMES, storages=True))
-                spots[item.name, item.box] = _spot(path, archive, item, item.box, known[pickled])
+                spots[item.name, item.box] = _spot(archive, item, item.box, known[pickled])
             except Malformed as error:
                 if item.box is not None:
                     raise InputError(f"{path}: tensor {item.name!r} {error}") from error
 
 
-def _spot(path: Path, archive: Archive, item: _Item, box: Box, stored: StoredTensor) -> _Spot:
+def _spot(archive: Archive, item: _Item, box: Box, stored: StoredTensor) -> _Spot:
     if (stored.dtype, stored.shape) != (item.dtype, box[1]):
         wanted = f"{item.dtype} of shape {list(box[1])}"
         raise Malformed(f"should be {wanted}, but is {stored.dtype} of shape {list(stored.shape)}")
@@ -270,15 +278,15 @@ def _spot(path: Path, archive: Archive, item: _Item, box: Box, stored: StoredTen
     if size != stored.entry_bytes:
         raise Malformed(f"should have {stored.entry_bytes} bytes, but has {size}")
     start += stored.offset * STORAGE[stored.dtype].itemsize
-    return _Spot(Piece(path, start, prod(box[1])), stored.strides)
+    return _Spot(Piece(item.place.relative_path, start, prod(box[1])), stored.strides)
 
 
-def _layout(name: str, boxes: tuple[Box, ...], spots: list[_Spot]) -> Chunked | Strided | None:
+def _layout(folder: Path, name: str, boxes: tuple[Box, ...], spots: list[_Spot]) -> Chunked | Strided | None:
     if len(spots) > 1:
         for spot in spots:
             if spot.strides is not None:
                 reason = "has chunks that are not row-major; save it contiguous"
-                raise InputError(f"{spot.piece.path}: tensor {name!r} {reason}")
+                raise InputError(f"{folder / spot.piece.file}: tensor {name!r} {reason}")
         return Chunked(boxes)
     return Strided(spots[0].strides) if spots and spots[0].strides is not None else None
 

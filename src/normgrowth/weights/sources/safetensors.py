@@ -10,15 +10,15 @@ import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from math import prod
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from normgrowth.errors import InputError
-from normgrowth.weights.sources.checkpoint import STORAGE, MappedCheckpoint, Piece, Tensor
+from normgrowth.weights.sources.checkpoint import WIDTH, MappedCheckpoint, Piece, Ranges, Tensor
 
 HEADER_LIMIT = 100_000_000  # the format's own limit, in bytes
-WIDTH = {dtype: bits.itemsize for dtype, bits in STORAGE.items()}
 STEP_KEYS = ("step", "global_step")
 
 
@@ -30,27 +30,25 @@ def is_safetensors(path: Path) -> bool:
 
 
 def read_safetensors(path: Path) -> MappedCheckpoint:
-    tensors, ranges, metadata = _read_file(path)
-    return MappedCheckpoint(str(path), tensors, ranges, _stored_step(metadata))
+    header = _read_header(path)
+    return MappedCheckpoint(str(path), path, header.tensors, header.ranges, header.step)
 
 
 def read_sharded(index: Path) -> MappedCheckpoint:
     """An index file (``model.safetensors.index.json``) and the shards that it names."""
-    weight_map = read_index(index)
     tensors: dict[str, Tensor] = {}
-    ranges: dict[str, tuple[Piece, ...]] = {}
-    step = None
-    shards: dict[str, tuple[dict[str, Tensor], dict[str, tuple[Piece, ...]]]] = {}
-    for name, shard in weight_map.items():
-        if shard not in shards:
-            shard_tensors, shard_ranges, metadata = _read_file(index.parent / shard)
-            shards[shard] = shard_tensors, shard_ranges
-            step = step if step is not None else _stored_step(metadata)
-        found, places = shards[shard]
-        if name not in found:
+    ranges = Ranges()
+    headers: dict[str, Header] = {}
+    for name, shard in read_index(index).items():
+        if shard not in headers:
+            headers[shard] = _read_header(index.parent / shard)
+        header = headers[shard]
+        if name not in header.tensors:
             raise InputError(f"{index}: says that {shard} holds tensor {name}, but it does not")
-        tensors[name], ranges[name] = found[name], places[name]
-    return MappedCheckpoint(str(index.parent), tensors, ranges, step)
+        tensors[name] = header.tensors[name]
+        ranges[name] = tuple(piece._replace(file=shard) for piece in header.ranges[name])
+    step = next((header.step for header in headers.values() if header.step is not None), None)
+    return MappedCheckpoint(str(index.parent), index.parent, tensors, ranges, step)
 
 
 def read_index(index: Path) -> dict[str, str]:
@@ -101,8 +99,15 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-@_no_collection()
-def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, tuple[Piece, ...]], dict[str, Any]]:
+class Header(NamedTuple):
+    """What a file's header says."""
+
+    tensors: dict[str, Tensor]
+    ranges: Ranges
+    step: int | None
+
+
+def _read_header(path: Path) -> Header:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -114,42 +119,52 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, tuple[Piece, ..
             raise InputError(f"{path}: its header claims {length} bytes, more than the format allows")
         raw = file.read(length)
     try:
+        with _no_collection():
+            return _parse(raw, size - 8 - length)
+    except _Malformed as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+class _Malformed(ValueError):
+    """What is wrong with a header, for a caller who knows whose it is."""
+
+
+@lru_cache(maxsize=2)  # the checkpoints of a series mostly have the same header, byte for byte
+def _parse(raw: bytes, room: int) -> Header:
+    """Read and check a header; `room` is the number of bytes that follow it."""
+    try:
         header = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: its header is not valid JSON: {error}") from error
+        raise _Malformed(f"its header is not valid JSON: {error}") from error
     if not isinstance(header, dict):
-        raise InputError(f"{path}: its header is no JSON object")
+        raise _Malformed("its header is no JSON object")
     metadata = header.pop("__metadata__", None)
-
-    base, room = 8 + length, size - 8 - length
+    base = 8 + len(raw)
     tensors: dict[str, Tensor] = {}
-    ranges: dict[str, tuple[Piece, ...]] = {}
+    ranges = Ranges()
     spans: list[tuple[int, int, str]] = []
     for name, entry in header.items():
         try:
             dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
             numel = prod(shape)
-            # A number of another kind (a fraction, true, text) makes the kinds here more than one.
+            # A number of another kind (a fraction, true, text) makes the kinds here more than these two.
             if {int, str} != {type(start), type(stop), type(numel), type(dtype), *map(type, shape)}:
                 raise TypeError
         except (KeyError, TypeError, ValueError):
-            raise InputError(f"{path}: tensor {name!r} has no valid dtype, shape and data_offsets") from None
+            raise _Malformed(f"tensor {name!r} has no valid dtype, shape and data_offsets") from None
         if not 0 <= start <= stop <= room:
-            raise InputError(
-                f"{path}: tensor {name!r} lies at bytes {start} to {stop}, but the file has {room} bytes of data; "
-                "is it truncated?"
-            )
+            where = f"at bytes {start} to {stop}, but the file has {room} bytes of data"
+            raise _Malformed(f"tensor {name!r} lies {where}; is it truncated?")
         width = WIDTH.get(dtype)
         if (width is not None and numel * width != stop - start) or (shape and min(shape) < 0):
-            raise InputError(
-                f"{path}: tensor {name!r} of shape {list(shape)} and dtype {dtype} cannot have {stop - start} bytes"
-            )
+            what = f"of shape {list(shape)} and dtype {dtype}"
+            raise _Malformed(f"tensor {name!r} {what} cannot have {stop - start} bytes")
         tensors[name] = Tensor(dtype, shape)
-        ranges[name] = (Piece(path, base + start, numel),)
+        ranges[name] = (Piece("", base + start, numel),)
         if stop > start:
             spans.append((start, stop, name))
     spans.sort()
     for (_, stop, name), (start, _, other) in itertools.pairwise(spans):
         if start < stop:
-            raise InputError(f"{path}: the bytes of tensors {name!r} and {other!r} overlap")
-    return tensors, ranges, metadata if isinstance(metadata, dict) else {}
+            raise _Malformed(f"the bytes of tensors {name!r} and {other!r} overlap")
+    return Header(tensors, ranges, _stored_step(metadata if isinstance(metadata, dict) else {}))
