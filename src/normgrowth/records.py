@@ -84,7 +84,9 @@ class Records:
         rows = self.where(quantity=quantity, scope=scope, **({} if name is None else {"name": name}))
         things = rows.distinct("name")
         if not things:
-            known = self.where(scope=scope).distinct("quantity") or self.distinct("scope")
+            there = self.where(scope=scope)
+            same = there.where(quantity=quantity).distinct("name")[:20]
+            known = same or there.distinct("quantity") or self.distinct("scope")
             raise InputError(
                 f"no {quantity} at scope {scope}{f' of {name}' if name else ''}; there is {', '.join(known)}"
             )
@@ -110,19 +112,15 @@ class Records:
 
     def write(self, folder: Path | str) -> None:
         """Write both files; whoever reads meanwhile sees the old ones or the new ones, whole."""
-        import pyarrow.parquet as pq
-
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / FILE) as path:
-            pq.write_table(self.table, path, compression="zstd")
+        write_parquet(self.table, folder / FILE)
         with replacing(folder / SIDECAR) as path:
-            path.write_text(json.dumps(self.made_by, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            path.write_text(json.dumps(self.made_by, indent=1) + "\n", encoding="utf-8")
 
     @staticmethod
     def read(folder: Path | str) -> "Records":
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         path = Path(folder) / FILE
         if not path.is_file():
@@ -130,15 +128,35 @@ class Records:
                 f"{folder}: no records here ({FILE} is missing); `normgrowth trace -o` makes them"
             )
         try:
-            table = pq.read_table(path)
-            sidecar = Path(folder) / SIDECAR
-            made_by = json.loads(sidecar.read_text(encoding="utf-8")) if sidecar.is_file() else {}
-        except (pa.ArrowException, ValueError) as error:
+            table = read_parquet(path)
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise InputError(f"{path}: not readable as records: {str(error).splitlines()[0]}") from error
+        sidecar = Path(folder) / SIDECAR
+        try:
+            made_by = json.loads(sidecar.read_text(encoding="utf-8")) if sidecar.is_file() else {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{sidecar}: not readable: {str(error).splitlines()[0]}") from error
+        if not isinstance(made_by, dict):
+            raise InputError(f"{sidecar}: not what was written beside records; remove it to go on without")
         missing = [column for column in COLUMNS if column not in table.column_names]
         if missing:
             raise InputError(f"{path}: not records: column {missing[0]} is missing")
         return Records(table, made_by)
+
+
+def write_parquet(table: "pa.Table", target: Path, **options: Any) -> None:
+    """Through a file of Python's: Arrow takes no paths that are not valid text."""
+    import pyarrow.parquet as pq
+
+    with replacing(target) as path, path.open("wb") as file:
+        pq.write_table(table, file, compression="zstd", **options)
+
+
+def read_parquet(path: Path) -> "pa.Table":
+    import pyarrow.parquet as pq
+
+    with path.open("rb") as file:
+        return pq.read_table(file)
 
 
 class replacing:
@@ -158,6 +176,11 @@ class replacing:
             self.temporary.unlink(missing_ok=True)
 
 
+def storable(word: str) -> str:
+    """Names come from files and file systems and need not be valid text; what is not is spelt out."""
+    return word if word.isascii() else word.encode("utf-8", "backslashreplace").decode()
+
+
 def _block_table(run: str, block: Block) -> "pa.Table":
     import pyarrow as pa
 
@@ -165,6 +188,7 @@ def _block_table(run: str, block: Block) -> "pa.Table":
     size = items * steps * count
 
     def repeated(words: Sequence[str | None], codes: NDArray[np.int32]) -> "pa.DictionaryArray":
+        words = [None if word is None else storable(word) for word in words]
         known = [word for word in dict.fromkeys(words) if word is not None]
         code = {word: i for i, word in enumerate(known)}
         own = np.array([code.get(word, -1) for word in words], np.int32)[codes]  # type: ignore[arg-type]

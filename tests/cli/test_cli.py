@@ -187,9 +187,17 @@ def strange_dtype(folder):
     return folder / "step_400.safetensors"
 
 
+def strange_dtype_everywhere(folder):
+    for step in range(4):
+        state = walk(4)[step]
+        state["transformer.h.0.attn.c_attn.weight"] = torch.ones(8, 24, dtype=torch.complex64)
+        save_file(state, folder / f"step_{step * 100}.safetensors")
+    return folder / "step_0.safetensors"
+
+
 DAMAGE = [
     truncated, header_too_long, not_json, empty_file, hostile_pickle, unknown_class, index_outside, missing_shard,
-    hostile_metadata, no_tensors, changed_shape, nan_weights, strange_dtype,
+    hostile_metadata, no_tensors, changed_shape, nan_weights, strange_dtype, strange_dtype_everywhere,
 ]  # fmt: skip
 
 
@@ -235,6 +243,8 @@ def test_one_checkpoint_only(tmp_path, capsys):
         ["figures", "{tmp}/missing"],
         ["figures", "{series}", "--formats", "gif"],
         ["trace", "hf://"],
+        ["trace", "{series}", "--tokens-per-step", "nan"],
+        ["trace", "{series}", "-o", ""],
     ],
 )
 def test_bad_arguments_are_one_line(series, tmp_path, capsys, arguments):
@@ -254,6 +264,40 @@ def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path, capsy
     for command in (["names", tmp_path], ["trace", tmp_path, "--scope", "all"]):
         _, out, err = run(capsys, *command)
         assert "\x1b[31m" not in out + err
+
+
+def test_paths_and_names_that_are_no_valid_text(tmp_path, capsys):
+    """File systems take any bytes; records and terminals take text."""
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    write_series(Path(odd) / "series", walk(2))
+    result = subprocess.run(
+        [sys.executable, "-m", "normgrowth", "trace", f"{odd}/series", "-o", f"{odd}/out"],
+        capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert Records.read(f"{odd}/out").series("norm")[1][0] > 0
+
+
+def test_an_output_that_takes_nothing(series):
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "normgrowth", "trace", str(series), "--json"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+def test_a_sidecar_that_is_no_sidecar(series, tmp_path, capsys):
+    run(capsys, "trace", series, "-o", tmp_path / "out")
+    for text in ("[]", "null", "{", ""):
+        (tmp_path / "out" / "records.json").write_text(text)
+        code, _, err = run(capsys, "compare", tmp_path / "out", tmp_path / "out")
+        assert code == 2
+        assert "records.json" in err
+        assert len(err.splitlines()) == 1
 
 
 # --- the disk -----------------------------------------------------------------------------------

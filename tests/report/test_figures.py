@@ -17,6 +17,7 @@ from normgrowth.report.figures import (
     FIGURES,
     draw,
     figure_alignment_step,
+    figure_angle,
     figure_budget,
     figure_norm_direction,
     figure_roles,
@@ -308,7 +309,7 @@ def test_undefined_values_are_gaps(trace, tmp_path):
     line = lines(figure_norm_direction(holed).axes[0])["model"]
     _, norm = holed.series("norm", name="model")
     np.testing.assert_array_equal(np.isnan(line.get_ydata()), ~np.isfinite(norm))
-    assert len(draw(holed, tmp_path, formats=["png"])) == 4
+    assert len(draw(holed, tmp_path, formats=["png"])) == 5
 
 
 def test_a_value_between_gaps_gets_a_dot():
@@ -343,7 +344,8 @@ def test_one_step_shows_the_norm_by_layer(trace, tmp_path):
     ("layers", "steps", "stacks"), [(1, 2, ("layer",)), (1, 30, ("layer",)), (2, 2, ("a", "b", "c"))]
 )
 def test_small_series_draw(trace, tmp_path, layers, steps, stacks):
-    assert len(draw(trace(layers=layers, steps=steps, stacks=stacks), tmp_path, formats=["png"])) == 4
+    drawn = draw(trace(layers=layers, steps=steps, stacks=stacks), tmp_path, formats=["png"])
+    assert len(drawn) == (5 if steps > 3 else 4), "the angle needs three intervals"
 
 
 def test_layers_are_not_needed(trace, tmp_path):
@@ -351,8 +353,40 @@ def test_layers_are_not_needed(trace, tmp_path):
     assert [path.stem for path in draw(records, tmp_path, formats=["png"])] == [
         "norm_direction",
         "alignment_step",
+        "angle",
         "budget",
     ]
+
+
+def test_another_run_and_a_fitted_law_are_laid_over(trace):
+    records, other = trace(layers=2, steps=30), trace(layers=3, steps=20, seed=1)
+    other = Records(
+        other.table.set_column(0, "run", pa.array(["other"] * len(other)).dictionary_encode()), other.made_by
+    )
+    steps, norms = records.series("norm")
+    law = Block("model", ["model"], [None], [None], list(steps), {"norm_fit": norms[:, None] + 1})
+    rows = Records.from_blocks(records.distinct("run")[0], [law], {})
+    both = Records(pa.concat_tables([records.table, rows.table]).unify_dictionaries(), {"fit": "a·√t + b"})
+    figure = figure_norm_direction(both, [other])
+    drawn = {line.get_label(): line for line in figure.axes[0].lines}
+    run = records.distinct("run")[0]
+    np.testing.assert_array_equal(drawn["a·√t + b"].get_ydata(), norms + 1)
+    np.testing.assert_array_equal(drawn[run].get_ydata(), norms)
+    grey = figure.axes[0].lines[0]
+    np.testing.assert_array_equal(grey.get_ydata(), other.series("norm")[1])
+    assert {text.get_text() for text in figure.axes[0].get_legend().get_texts()} >= {"a·√t + b"}
+
+
+def test_the_angle_figure_shows_the_angles_and_the_slope_to_beat(trace):
+    records = trace(layers=2, steps=30)
+    figure = figure_angle(records)
+    angles = records.series("angle")[1]
+    by_label = {line.get_label(): line for line in figure.axes[0].lines}
+    np.testing.assert_array_equal(by_label["model"].get_ydata(), angles)
+    slope = by_label["∝ 1/step"]
+    product = np.asarray(slope.get_xdata()) * np.asarray(slope.get_ydata())
+    np.testing.assert_allclose(product, product[0])
+    assert figure_angle(trace(layers=2, steps=3)) is None
 
 
 def test_a_quantity_alone_is_drawn(trace):

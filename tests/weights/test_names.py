@@ -807,3 +807,20 @@ def test_twenty_thousand_names_take_no_time():
         read_names(index)
         times.append(time.process_time() - start)
     assert min(times) < 0.3
+
+
+def test_averaged_copies_and_quantisation_are_no_parameters():
+    block = "layers.0.self_attn.q_proj"
+    index = {
+        f"model.{block}.weight": Tensor("F32", (4, 4)),
+        f"ema_model.{block}.weight": Tensor("F32", (4, 4)),
+        f"model.{block}.qweight": Tensor("I32", (4, 4)),
+        f"model.{block}.scales": Tensor("F16", (4, 4)),
+        f"model.{block}.weight_scale": Tensor("F32", (4, 1)),
+        f"model.{block}.weight.absmax": Tensor("F32", (9,)),
+        f"model.{block}.weight.quant_map": Tensor("F32", (16,)),
+        "model.layers.0.mlp.up_proj.weight": Tensor("I8", (4, 4)),
+        "model.layers.0.mlp.down_proj.weight": Tensor("U8", (8, 1)),
+    }
+    counted = {name for name, reading in read_names(index).items() if reading.counted}
+    assert counted == {f"model.{block}.weight", "model.layers.0.mlp.up_proj.weight"}

@@ -4,6 +4,8 @@ Exit codes: 0 done; 2 bad input or a result with a problem, said in a line on st
 """
 
 import argparse
+import io
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -34,11 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(arguments, "run"):
         parser.print_help()
         return 2
+    for stream in (sys.stdout, sys.stderr):  # a path or name that the terminal cannot show is spelt out
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     with warnings.catch_warnings():
         warnings.simplefilter("always", SeriesWarning)
         warnings.showwarning = _say
         try:
-            return arguments.run(arguments)
+            code = arguments.run(arguments)
+            sys.stdout.flush()
+            return code
         except InputError as error:
             _line(str(error))
             return 2
@@ -49,8 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             _line(f"interrupted{kept}")
             return 130
         except BrokenPipeError:
-            sys.stderr.close()  # whoever read our output has gone; nothing to add
+            # Whoever read our output has gone. Nothing to add, and nothing to flush when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except OSError as error:
+            _line(f"{error.filename or 'output'}: {error.strerror or error}")
+            return 2
 
 
 def _say(

@@ -10,11 +10,18 @@ def add(subparsers: Any) -> None:
         "figures",
         help="draw norm, direction, alignment and budget of a trace",
         description="Draw the figures of a trace: norm and direction by layer (the paper's Figure 1), alignment "
-        "and step size (Figure 5), the growth budget, and growth by role.",
+        "and step size (Figure 5), angles, the growth budget, and growth by role.",
         epilog="example: normgrowth figures traces/gpt -o figures --formats png,pdf",
     )
     parser.add_argument("trace", metavar="DIR", help="a folder that `normgrowth trace -o` wrote")
     parser.add_argument("-o", "--out", metavar="DIR", help="where to (default: DIR/figures)")
+    parser.add_argument(
+        "--over",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="another trace, whose model is drawn in grey",
+    )
     parser.add_argument("--formats", default="png,svg,pdf", metavar="LIST", help="default: png,svg,pdf")
     parser.set_defaults(run=run)
 
@@ -29,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(f"--formats {arguments.formats}: {sorted(unknown)[0]!r} is none of png, svg, pdf")
     folder = Path(arguments.out or Path(arguments.trace) / "figures")
     try:
-        for path in draw(Records.read(arguments.trace), folder, formats=formats):
+        beside = [Records.read(other) for other in arguments.over]
+        for path in draw(Records.read(arguments.trace), folder, formats=formats, beside=beside):
             print(path)
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror or error}") from error

@@ -3,9 +3,11 @@
 import argparse
 import json
 import sys
+import warnings
 from typing import Any
 
 from normgrowth.cli.source import add_source, source_of
+from normgrowth.errors import SeriesWarning
 
 
 def add(subparsers: Any) -> None:
@@ -27,6 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     selection = Selection(arguments.scope, arguments.select, arguments.exclude)
     series = open_source(source_of(arguments), allow=arguments.allow, endpoint=arguments.endpoint)
+    for note in series.notes:
+        warnings.warn(note, SeriesWarning, stacklevel=2)
     checkpoint = series.entries[0].open()
     try:
         rows = [

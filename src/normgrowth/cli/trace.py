@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from typing import Any
 
 from normgrowth.cli.source import add_source, source_of
@@ -35,11 +34,18 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--no-first", action="store_true", help="do not compare with the first checkpoint")
     parser.add_argument("--tokens-per-step", type=float, metavar="N", help="adds an axis in tokens")
     parser.add_argument("--run", dest="run_name", metavar="NAME", help="what to call this run in the records")
-    parser.add_argument("--workers", type=int, metavar="N", help="threads (default: all cores)")
+    parser.add_argument("--workers", type=_positive, metavar="N", help="threads (default: all cores)")
     parser.add_argument(
         "--json", action="store_true", help="print model, layer and role rows as JSON, no table"
     )
     parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 def _lags(text: str) -> tuple[int, ...]:
@@ -68,8 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.json:
         rows = [row for scope in ("model", "layer", "role") for row in records.where(scope=scope).to_rows()]
-        json.dump({"made_by": records.made_by, "records": rows}, sys.stdout)
-        print()
+        print(json.dumps({"made_by": records.made_by, "records": rows}))
     else:
         print_trace(records, remarks=False)  # they went to stderr as warnings
         if arguments.out:

@@ -50,17 +50,23 @@ LABELS = {
 # always for steps, whose constancy is the question; for norms unless that would hide their growth.
 LENGTHS = {"norm": 0.8, "step_size": 1.0}
 
-Maker = Callable[[Records], "Figure | None"]
+Maker = Callable[..., "Figure | None"]  # of records, and of those to lay over them
 
 
-def draw(records: Records, folder: Path | str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Draw what the records have the data for; the paths of the files, as written."""
+def draw(
+    records: Records, folder: Path | str, *, formats: Sequence[str] = FORMATS, beside: Sequence[Records] = ()
+) -> list[Path]:
+    """Draw what the records have the data for; the paths of the files, as written.
+
+    beside: other runs, whose model is drawn in grey behind this one. A quantity `norm_fit` of the model
+    is drawn as a fitted law, under the name that `made_by["fit"]` gives it.
+    """
     unknown = [form for form in formats if form not in FORMATS]
     if unknown:
         raise InputError(f"figures come as {', '.join(FORMATS)}, not as {unknown[0]!r}")
     folder, paths, text = Path(folder), list[Path](), " ".join(summary(records))
     for name, (title, make) in FIGURES.items():
-        figure = make(records)
+        figure = make(records, beside)
         if figure is None:
             continue
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,9 +89,9 @@ def _figure(make: Maker) -> Maker:
     """In our style, and laid out once rather than at each saving."""
 
     @functools.wraps(make)
-    def styled(records: Records) -> "Figure | None":
+    def styled(records: Records, beside: Sequence[Records] = ()) -> "Figure | None":
         with style():
-            figure = make(records)
+            figure = make(records, beside)
             if figure is not None:
                 figure.draw_without_rendering()
                 figure.set_layout_engine("none")
@@ -95,7 +101,7 @@ def _figure(make: Maker) -> Maker:
 
 
 @_figure
-def figure_norm_direction(records: Records) -> "Figure | None":
+def figure_norm_direction(records: Records, beside: Sequence[Records]) -> "Figure | None":
     """The paper's Figure 1: norm, and cosine between checkpoints, of the model and of its layers.
 
     Where checkpoints lie so close that every cosine reads 1.0000, the angle takes its place.
@@ -105,17 +111,45 @@ def figure_norm_direction(records: Records) -> "Figure | None":
         return _one_step(grids)
     cosines = np.concatenate([grids.of(scope, "cosine").values.ravel() for scope in ("model", "layer")])
     close = np.isfinite(cosines).any() and np.nanmin(cosines) > 0.9999
-    return _over_steps(grids, ("norm", "angle" if close else "cosine"))
+    return _over_steps(grids, ("norm", "angle" if close else "cosine"), beside)
 
 
 @_figure
-def figure_alignment_step(records: Records) -> "Figure | None":
+def figure_alignment_step(records: Records, beside: Sequence[Records]) -> "Figure | None":
     """The paper's Figure 5, of the model and of its layers."""
-    return _over_steps(Grids(records), ("alignment", "step_size"))
+    return _over_steps(Grids(records), ("alignment", "step_size"), beside)
 
 
 @_figure
-def figure_budget(records: Records) -> "Figure | None":
+def figure_angle(records: Records, beside: Sequence[Records]) -> "Figure | None":
+    """Does the direction settle? Angles on logarithmic axes, beside the slope that they must beat."""
+    from matplotlib.figure import Figure
+
+    grids = Grids(records)
+    curves = [(grids.model("angle"), INK, "model")]
+    curves += [(other.model("angle"), GREY, other.run) for other in map(Grids, beside)]
+    curves = [((t[(t > 0) & (y > 0)], y[(t > 0) & (y > 0)]), *look) for (t, y), *look in curves]
+    steps, angles = curves[0][0]
+    if len(steps) < 3:
+        return None
+    figure = Figure(figsize=(4.2, 2.9))
+    ax: Axes = figure.subplots()
+    for (t, y), colour, name in reversed(curves):
+        line(ax, t, y, color=colour, label=label(name))
+    middle = len(steps) // 2
+    slope = angles[middle] * steps[middle] / steps
+    ax.plot(steps, slope, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="∝ 1/step")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("training step")
+    ax.set_ylabel(LABELS["angle"])
+    ax.set_title("angles that fall no faster than 1/step have no finite sum")
+    ax.legend()
+    return figure
+
+
+@_figure
+def figure_budget(records: Records, beside: Sequence[Records]) -> "Figure | None":  # noqa: ARG001
     """Where the growth of ‖θ‖² comes from: the steps' alignment with the weights, or their mere size."""
     from matplotlib.figure import Figure
 
@@ -142,7 +176,7 @@ def figure_budget(records: Records) -> "Figure | None":
 
 
 @_figure
-def figure_roles(records: Records) -> "Figure | None":
+def figure_roles(records: Records, beside: Sequence[Records]) -> "Figure | None":  # noqa: ARG001
     """Do all kinds of parameters grow alike? The norm of each role over its norm at the first step."""
     from matplotlib.figure import Figure
 
@@ -188,12 +222,13 @@ def figure_roles(records: Records) -> "Figure | None":
 FIGURES: dict[str, tuple[str, Maker]] = {
     "norm_direction": ("Norm and direction of the weights during training", figure_norm_direction),
     "alignment_step": ("Alignment and size of the steps during training", figure_alignment_step),
+    "angle": ("Angle between successive checkpoints", figure_angle),
     "budget": ("Where the growth of the squared norm comes from", figure_budget),
     "roles": ("Growth of the norm by role", figure_roles),
 }
 
 
-def _over_steps(grids: Grids, quantities: Sequence[str]) -> "Figure | None":
+def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Records]) -> "Figure | None":
     """A row for each quantity; the model on the left, beside it the layers, a panel for each stack."""
     from matplotlib.figure import Figure
 
@@ -212,7 +247,20 @@ def _over_steps(grids: Grids, quantities: Sequence[str]) -> "Figure | None":
             ax.sharey(comparable[0])
             ax.tick_params(labelleft=False)
         model, grid = (grids.of(scope, quantity) for scope in scopes)
-        line(row[0], model.steps, model.curve("model"), color=INK, label="model")
+        _lay_over(row[0], quantity, beside)
+        line(
+            row[0],
+            model.steps,
+            model.curve("model"),
+            color=INK,
+            label=label(grids.run) if beside else "model",
+        )
+        if quantity == "norm" and grids.of("model", "norm_fit").drawable():
+            steps, fitted = grids.model("norm_fit")
+            law = str(grids.made_by.get("fit", "fit"))
+            row[0].plot(steps, fitted, color=ORANGE, linewidth=1.2, linestyle=(0, (4, 2)), label=label(law))
+        if quantity == quantities[0] and len(row[0].lines) > 1:
+            row[0].legend()
         for ax, names in zip(row[1:], layers.stacks.values(), strict=True):
             width = 1.2 if len(names) <= 16 else 0.8
             for name in names:
@@ -231,6 +279,14 @@ def _over_steps(grids: Grids, quantities: Sequence[str]) -> "Figure | None":
         layers.bar(figure, list(axes[:, 1:].ravel()))
     figure.align_ylabels(axes[:, 0])
     return figure
+
+
+def _lay_over(ax: "Axes", quantity: str, beside: Sequence[Records]) -> None:
+    """The model of other runs, in grey and told apart by dashes."""
+    for i, other in enumerate(map(Grids, beside)):
+        grid = other.of("model", quantity)
+        dashes = DASHES[i % len(DASHES)]
+        line(ax, grid.steps, grid.curve("model"), color=GREY, linestyle=dashes, label=label(other.run))
 
 
 def _one_step(grids: Grids) -> "Figure | None":

@@ -45,6 +45,8 @@ class Grids:
             raise InputError(
                 f"these records hold {len(runs)} runs, {runs[0]!r} and {runs[1]!r} among them: choose one"
             )
+        self.run = str(runs[0]) if runs else ""
+        self.made_by = records.made_by
         self._records = records
         self._scopes: dict[str, Records] = {}
         self._grids: dict[tuple[str, str], Grid] = {}

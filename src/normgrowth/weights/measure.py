@@ -90,15 +90,21 @@ def _added(rows: Columns, item: NDArray[np.intp], size: int) -> Columns:
     return columns
 
 
-def _common_dtypes(checkpoints: tuple[Checkpoint, ...], names: Sequence[str]) -> list[str]:
-    """The dtype that each tensor has in every checkpoint, or ""; and an error where shapes differ."""
-    current = checkpoints[0]
-    dtypes = [current.tensors[name].dtype for name in names]
+def check_dtypes(checkpoint: Checkpoint, names: Sequence[str]) -> list[str]:
+    """The dtype of each tensor, all of them such as can be measured."""
+    dtypes = [checkpoint.tensors[name].dtype for name in names]
     for dtype in set(dtypes) - STORAGE.keys():
         name = names[dtypes.index(dtype)]
         raise InputError(
-            f"{current.label}: tensor {name} has dtype {dtype}, which cannot be measured; --exclude it"
+            f"{checkpoint.label}: tensor {name} has dtype {dtype}, which cannot be measured; --exclude it"
         )
+    return dtypes
+
+
+def _common_dtypes(checkpoints: tuple[Checkpoint, ...], names: Sequence[str]) -> list[str]:
+    """The dtype that each tensor has in every checkpoint, or ""; and an error where shapes differ."""
+    current = checkpoints[0]
+    dtypes = check_dtypes(current, names)
     for other in checkpoints[1:]:
         if other.tensors is current.tensors:
             continue

@@ -148,6 +148,7 @@ def quantities(moments: Moments) -> dict[str, Floats]:
             if reference != "previous":
                 continue
             growth = 2 * rd + dd
+            whole = np.where(growth == 0, np.nan, growth)
             values |= {
                 "relative_step": step / norm,
                 "alignment": np.clip(radial / step, -1.0, 1.0),
@@ -156,8 +157,8 @@ def quantities(moments: Moments) -> dict[str, Floats]:
                 "growth": growth,
                 "growth_alignment": 2 * rd,
                 "growth_steps": dd,
-                "share_alignment": 2 * rd / growth,
-                "share_steps": dd / growth,
+                "share_alignment": 2 * rd / whole,
+                "share_steps": dd / whole,
             }
     return values
 
@@ -168,12 +169,13 @@ BUDGET = ("growth", "growth_alignment", "growth_steps")
 
 def accumulated(growth: Floats, alignment: Floats, steps: Floats) -> dict[str, Floats]:
     """The budget summed from the first interval to each (axis 0), and the share of either term."""
-    total, aligned, stepped = (np.cumsum(terms, axis=0) for terms in (growth, alignment, steps))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        total, aligned, stepped = (np.cumsum(terms, axis=0) for terms in (growth, alignment, steps))
+        whole = np.where(total == 0, np.nan, total)
         return {
             "total_growth": total,
             "total_growth_alignment": aligned,
             "total_growth_steps": stepped,
-            "total_share_alignment": aligned / total,
-            "total_share_steps": stepped / total,
+            "total_share_alignment": aligned / whole,
+            "total_share_steps": stepped / whole,
         }

@@ -265,7 +265,7 @@ _STATES = {
     ),
     "training state": re.compile(
         r"global_step|save_counter|checkpointable_object_graph|beta[12]_power|lr_schedulers?|rng_state"
-        r"|grad_scaler|train_state|dataloader"
+        r"|grad_scaler|train_state|dataloader|ema(_model)?|model_ema"
     ),
 }
 _BUFFERS = {
@@ -278,7 +278,8 @@ _BUFFERS = {
     ),
     "routing balance": re.compile(r"e_score_correction_bias|balancing_biases"),
     "quantisation": re.compile(
-        r"(act|fc|weight)_scaling_factor|(x|input|output)_(min|max)|\w+_integer|weight_scale_inv"
+        r"(act|fc|weight)_scaling_factor|(x|input|output)_(min|max)|\w+_integer|weight_scale(_inv)?|input_scale"
+        r"|q?zeros|scales|g_idx|scb|(nested_)?(absmax|quant_map)|quant_state|bitsandbytes\w*"
     ),
     "constant": re.compile(
         r"final_logits_bias|float_tensor|version|inited|initialized|layer_scalar|slope_rate"
@@ -306,7 +307,8 @@ def _buffer(name: str, tensor: Tensor) -> str:
         return "rotary table"
     if "sinusoid" in name or (leaf == "weights" and parent == "embed_positions"):
         return "position table"
-    quantised = leaf in ("weight", "kernel") and len(tensor.shape) > 1
+    # Eight-bit matrices are weights; other integers are packed, and their values mean nothing by themselves.
+    quantised = tensor.dtype == "I8" and leaf in ("weight", "kernel") and len(tensor.shape) > 1
     if tensor.dtype[:1] in ("I", "U") and not quantised:
         return "integers"  # no gradient ever moves them
     return "booleans" if tensor.dtype == "BOOL" else ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.errors import InputError
-from normgrowth.records import Records, replacing
+from normgrowth.records import Records, read_parquet, storable, write_parquet
 from normgrowth.weights.moments import Moments, Pair
 
 if TYPE_CHECKING:
@@ -86,24 +86,24 @@ class Store:
         if self.folder is None:
             return
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        columns: dict[str, Any] = {"name": names, **{field: getattr(moments, field) for field in OWN}}
+        columns: dict[str, Any] = {
+            "name": list(map(storable, names)),
+            **{field: getattr(moments, field) for field in OWN},
+        }
         for label, pair in moments.against.items():
             columns |= {f"{label}:{field}": getattr(pair, field) for field in PAIR}
         table = pa.table(columns).replace_schema_metadata({KEY: key.encode()})
-        with replacing(self._path(step)) as path:
-            pq.write_table(table, path, compression="zstd", use_dictionary=False)
+        write_parquet(table, self._path(step), use_dictionary=False)
 
     def load(self, step: int, key: str) -> Moments | None:
         """The moments of a step if they are here and compare what the key says."""
         if self.folder is None or not self._path(step).is_file():
             return None
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         try:
-            table = pq.read_table(self._path(step))
+            table = read_parquet(self._path(step))
         except (pa.ArrowException, OSError):
             return None  # damaged: it is measured again
         if (table.schema.metadata or {}).get(KEY) != key.encode():

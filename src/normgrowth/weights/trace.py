@@ -23,13 +23,14 @@ import numpy as np
 
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Block, Records
-from normgrowth.weights.measure import measure
+from normgrowth.weights.measure import check_dtypes, measure
 from normgrowth.weights.moments import BUDGET, Moments, accumulated, quantities
 from normgrowth.weights.names import Reading, read_names
 from normgrowth.weights.sources.checkpoint import Checkpoint
 from normgrowth.weights.sources.series import Entry, Series, open_source
 from normgrowth.weights.store import Store
 
+SUMS_VERSION = 1  # raise it when the same files would give other sums: what is stored is then measured anew
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
 
 
@@ -75,6 +76,10 @@ def trace(
     """
     if any(lag < 1 for lag in lags):
         raise InputError(f"lags must be 1 or more, not {min(lags)}")
+    if tokens_per_step is not None and not 0 < tokens_per_step < float("inf"):
+        raise InputError(f"tokens per step must be a positive number, not {tokens_per_step}")
+    if out == "":
+        raise InputError("the folder for the records has an empty name")
     selection = Selection(scope, select, exclude)
     with ExitStack() as stack:
         store = stack.enter_context(Store.open(out))
@@ -140,7 +145,11 @@ class _Window:
 
     def get(self, position: int) -> Checkpoint:
         if position not in self.opened:
-            self.opened[position] = self.series.entries[position].open()
+            try:
+                self.opened[position] = self.series.entries[position].open()
+            except OSError as error:
+                label = self.series.entries[position].label
+                raise InputError(f"{label}: cannot be opened: {error.strerror or error}") from error
         return self.opened[position]
 
     def done_with(self, i: int) -> None:
@@ -151,7 +160,7 @@ class _Window:
 
 def _key(entries: Sequence[Entry], i: int, references: dict[str, int], names: str) -> str:
     """Names everything that the moments of a step depend on."""
-    parts: list[Any] = [names, entries[i].fingerprint]
+    parts: list[Any] = [SUMS_VERSION, names, entries[i].fingerprint]
     parts += [[label, entries[position].fingerprint] for label, position in references.items()]
     return _digest(parts)
 
@@ -178,6 +187,7 @@ def _measure_all(
             f"exclude {selection.exclude}); `normgrowth names` shows how each is read"
         )
     names = [reading.name for reading in counted]
+    check_dtypes(opening, names)
     names_of_first = opening.tensors.keys()
     model_bytes = sum(opening.tensors[name].nbytes for name in names)
     weight = model_bytes / max(1, sum(opening.tensors[name].numel for name in names))  # bytes per value

@@ -67,6 +67,44 @@ def test_the_weights_are_found_in_every_usual_wrapping(tmp_path, wrapping):
     assert checkpoint.step == (40 if wrapping in ("model", "lightning") else None)
 
 
+def test_parts_beside_each_other_stay_together(tmp_path):
+    parts = {"encoder": tiny_state(1), "decoder": tiny_state(2)}
+    for i, content in enumerate([{**parts, "optimizer": optimizer_state()}, {"model": parts, "step": 3}]):
+        torch.save(content, tmp_path / f"{i}.pt")
+        names = set(read_pytorch(tmp_path / f"{i}.pt").tensors)
+        assert names == {f"{part}.{name}" for part, state in parts.items() for name in state}
+
+
+def test_tensors_beside_a_wrapping_are_no_weights(tmp_path):
+    content = {
+        "model": tiny_state(),
+        "ema": tiny_state(1),
+        "torch_rng_state": torch.get_rng_state(),
+        "loss_history": torch.ones(50),
+        "step": 100,
+    }
+    torch.save(content, tmp_path / "a.pt")
+    checkpoint = read_pytorch(tmp_path / "a.pt")
+    assert set(checkpoint.tensors) == set(tiny_state())
+    assert checkpoint.step == 100
+
+
+def test_a_module_whose_name_begins_like_optimiser_counts(tmp_path):
+    torch.save({"optimus.weight": torch.ones(3, 3), "scaler.weight": torch.ones(2, 2)}, tmp_path / "a.pt")
+    assert set(read_pytorch(tmp_path / "a.pt").tensors) == {"optimus.weight", "scaler.weight"}
+
+
+def test_negated_views_and_tensors_without_values(tmp_path):
+    base = torch.randn(4, 3)
+    torch.save({"w": torch._neg_view(base)}, tmp_path / "a.pt")
+    np.testing.assert_array_equal(
+        read_pytorch(tmp_path / "a.pt").dense("w").view(np.float32), -base.numpy().ravel()
+    )
+    torch.save({"w": torch.empty(3, device="meta")}, tmp_path / "b.pt")
+    with pytest.raises(InputError, match="without values"):
+        read_pytorch(tmp_path / "b.pt")
+
+
 def test_the_format_is_found_by_content_and_not_by_name(tmp_path):
     torch.save(tiny_state(), tmp_path / "weights.model")
     (unit,) = find_units(tmp_path)

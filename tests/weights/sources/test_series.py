@@ -30,6 +30,11 @@ from normgrowth.weights.sources.steps import likely_step, sure_step
         ("stage1-step300-tokens2B", 300),
         ("checkpoint-2-step-70", 70),
         ("STEP_7", 7),
+        ("step_1.5k", 1500),
+        ("step_0.5k", 500),
+        ("checkpoint_2_200", 200),
+        ("ep0-ba100-rank0", 100),
+        ("step_999999999999999991m", None),
         ("step0", 0),
         ("model", None),
         ("gpt2", None),
@@ -45,7 +50,16 @@ def test_steps_that_a_name_says(name, step):
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    [("epoch=3", 3), ("0007", 7), ("model_12", 12), ("run2_model_12", 12), ("gpt2", None), ("x", None)],
+    [
+        ("epoch=3", 3),
+        ("0007", 7),
+        ("model_12", 12),
+        ("run2_model_12", 12),
+        ("model_10_0.52", 10),
+        ("weights.100-0.23", None),
+        ("gpt2", None),
+        ("x", None),
+    ],
 )
 def test_steps_that_a_name_suggests(name, step):
     assert likely_step(name) == step
@@ -144,6 +158,105 @@ def test_two_checkpoints_of_one_step_are_an_error(tmp_path):
         open_source(tmp_path)
 
 
+LAYOUTS = {
+    "deepspeed": [
+        "global_step{}/mp_rank_00_model_states.pt",
+        "global_step{}/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+    ],
+    "trainer with deepspeed": [
+        "checkpoint-{}/model.safetensors",
+        "checkpoint-{}/global_step{}/mp_rank_00_model_states.pt",
+    ],
+    "olmo": ["step{}-unsharded/model.pt", "step{}-unsharded/optim.pt", "step{}-unsharded/train.pt"],
+    "averaged beside": ["checkpoint-{}/model.safetensors", "checkpoint-{}/ema.safetensors"],
+    "half beside": ["checkpoint-{}/model.safetensors", "checkpoint-{}/model.fp16.safetensors"],
+    "mistral": ["step{}/model.safetensors", "step{}/consolidated.safetensors"],
+    "composer": ["ep0-ba{}-rank0.pt"],
+    "below a numbered folder": ["step2_sft/ckpts/{}.pt"],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_training_codes(tmp_path, layout):
+    source = tmp_path / "checkpoint-5" if layout == "below a numbered folder" else tmp_path / "run"
+    for step in (100, 200):
+        for name in LAYOUTS[layout]:
+            path = source / name.format(step, step)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            state = (
+                tiny_state(step) if path == source / LAYOUTS[layout][0].format(step, step) else tiny_state(1)
+            )
+            save_file(state, path) if path.suffix == ".safetensors" else torch.save({"module": state}, path)
+    if layout == "below a numbered folder":
+        source = source / "step2_sft" / "ckpts"
+    series = open_source(source)
+    assert [entry.step for entry in series.entries] == [100, 200]
+    for entry in series.entries:
+        bits = entry.open().dense("lm_head.weight")
+        assert bits.tobytes() == tiny_state(entry.step)["lm_head.weight"].numpy().tobytes()
+
+
+def test_copies_and_links_of_a_step_are_left_out(tmp_path):
+    for step in (100, 200):
+        torch.save(
+            {"state_dict": tiny_state(step), "global_step": step}, tmp_path / f"epoch=0-step={step}.ckpt"
+        )
+    torch.save({"state_dict": tiny_state(200), "global_step": 200}, tmp_path / "last.ckpt")
+    (tmp_path / "best.ckpt").symlink_to(tmp_path / "epoch=0-step=100.ckpt")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    series = open_source(tmp_path)
+    assert [entry.step for entry in series.entries] == [100, 200]
+    assert any("last.ckpt: left out" in note for note in series.notes)
+
+
+def test_a_model_and_its_parts_are_one_checkpoint(tmp_path):
+    """A sentence-transformers folder: the parts below it have numbers, but no steps."""
+    save_file(tiny_state(), tmp_path / "model.safetensors")
+    (tmp_path / "2_Dense").mkdir()
+    save_file({"linear.weight": torch.ones(3, 3)}, tmp_path / "2_Dense" / "model.safetensors")
+    series = open_source(tmp_path)
+    assert len(series) == 1
+    assert "lm_head.weight" in series.entries[0].open().tensors
+    assert any("2_Dense" in note for note in series.notes)
+
+
+def test_files_that_are_no_model_are_left_out_and_named(tmp_path):
+    write_series(tmp_path, walk(2))
+    torch.save(torch.arange(9), tmp_path / "tokens.pt")
+    (tmp_path / "notes.pt").write_text("hello")
+    series = open_source(tmp_path)
+    assert [entry.step for entry in series.entries] == [0, 100]
+    assert any("tokens.pt" in note for note in series.notes)
+    assert any("notes.pt" in note for note in series.notes)
+
+
+def test_a_guess_is_said_to_be_one(tmp_path):
+    for i in (1, 2):
+        save_file(tiny_state(), tmp_path / f"model_{i}.safetensors")
+    series = open_source(tmp_path)
+    assert [entry.step for entry in series.entries] == [1, 2]
+    assert any("a guess from its name" in note for note in series.notes)
+
+
+def test_tensor_parallel_parts_are_not_taken_for_a_model(tmp_path):
+    (tmp_path / "global_step5").mkdir()
+    for i in range(2):
+        torch.save({"module": tiny_state(i)}, tmp_path / "global_step5" / f"mp_rank_{i:02d}_model_states.pt")
+    with pytest.raises(InputError, match="tensor parallelism are not joined"):
+        open_source(tmp_path)
+
+
+def test_generators_home_and_relative_paths(tmp_path, monkeypatch):
+    write_series(tmp_path / "checkpoint-7", walk(2))
+    assert steps((tmp_path / "checkpoint-7").glob("*.safetensors")) == [0, 100]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert steps("~/checkpoint-7") == [0, 100]
+    (tmp_path / "checkpoint-8").mkdir()
+    save_file(tiny_state(), tmp_path / "checkpoint-8" / "model.safetensors")
+    monkeypatch.chdir(tmp_path / "checkpoint-8")
+    assert steps(".") == [8]
+
+
 @pytest.mark.parametrize("what", ["missing", "empty", "text", "glob", "list", "shard"])
 def test_sources_without_checkpoints(tmp_path, what):
     source = tmp_path
@@ -170,6 +283,16 @@ def test_a_series_yields_step_name_array_lazily(tmp_path):
     assert len(seen) == 2 * len(states[0])
     total = sum(t.double().sum().item() for state in states for t in state.values())
     assert sum(value for _, _, value in seen) == pytest.approx(total)
+
+
+def test_two_runs_with_files_of_one_name_size_and_time_differ(tmp_path):
+    import os
+
+    for run in ("a", "b"):
+        write_series(tmp_path / run, [tiny_state(len(run) + ord(run))])
+        os.utime(tmp_path / run / "step_0.safetensors", (1.7e9, 1.7e9))
+    one, other = (open_source(tmp_path / run).entries[0].fingerprint for run in ("a", "b"))
+    assert one != other
 
 
 def test_a_changed_file_changes_its_fingerprint(tmp_path):

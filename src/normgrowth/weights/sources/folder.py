@@ -6,6 +6,7 @@ are no weights (optimiser, scheduler, arguments), which are passed over.
 """
 
 import glob
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -15,14 +16,20 @@ from pathlib import Path
 from normgrowth.errors import InputError
 from normgrowth.weights.sources import distributed, pytorch, safetensors, tensorflow
 from normgrowth.weights.sources.checkpoint import Checkpoint, LoadedCheckpoint, without_wrappers
+from normgrowth.weights.sources.steps import LARGEST_STEP, sure_step
 
 _NO_WEIGHTS = re.compile(
-    r"^(optim|scheduler|lr_sched|rng_state|random_states|training_args|scaler|sampler|dataloader)",
+    r"^(optim|scheduler|lr_sched|rng_state|random_states|training_args|scaler|sampler|dataloader|train\.pt|rank_?\d)"
+    r"|optim_states|zero_pp_rank",
     re.IGNORECASE,
 )
-_WEIGHT_SUFFIXES = {".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".index", ".tar", ".model", ""}
+_NO_WEIGHTS_FOLDER = re.compile(r"^(\.|optim|train$|__pycache__)", re.IGNORECASE)
+_WEIGHT_SUFFIXES = {
+    *(".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".index", ".tar", ".model", ".pkl", ".torch"),
+    *(".weights", ""),
+}
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
-_DEPTH = 4  # lightning_logs/version_0/checkpoints/last.ckpt
+_DEPTH = 6  # runs/name/lightning_logs/version_0/checkpoints/last.ckpt
 
 
 @dataclass(frozen=True)
@@ -48,9 +55,8 @@ class Unit:
         return [self.main]
 
     def fingerprint(self) -> str:
-        """Changes when the checkpoint does: names, sizes and times of its files."""
-        stats = [(file.name, file.stat()) for file in self.files()]
-        return ";".join(f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in stats)
+        """Changes when the checkpoint does: place, size, time and a few bytes of each of its files."""
+        return ";".join(map(_file_fingerprint, self.files()))
 
     def open(self, allow: tuple[str, ...] = ()) -> Checkpoint:
         checkpoint = self._read(allow)
@@ -87,11 +93,23 @@ class Unit:
             step = json.loads((self.main.parent / "trainer_state.json").read_bytes())["global_step"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        return step if isinstance(step, int) and step >= 0 else None
+        return step if isinstance(step, int) and 0 <= step < LARGEST_STEP else None
+
+
+def _file_fingerprint(file: Path) -> str:
+    """Sampled, since two runs can have files of one name, size and (unpacked from an archive) time."""
+    stat = file.stat()
+    with file.open("rb") as opened:
+        samples = []
+        for place in (0, stat.st_size // 3, stat.st_size // 2, max(0, stat.st_size - 4096)):
+            opened.seek(place)
+            samples.append(opened.read(4096))
+    digest = hashlib.sha256(b"".join(samples)).hexdigest()[:16]
+    return f"{file.resolve()}:{stat.st_size}:{stat.st_mtime_ns}:{digest}"
 
 
 def find_units(root: Path) -> list[Unit]:
-    """Every checkpoint at or below a path, in the order of names."""
+    """Every checkpoint at or below a path, in the order of names; a link to one that was found is not another."""
     if not root.exists():
         raise InputError(f"{root}: no such file or folder")
     if root.is_file():
@@ -101,7 +119,10 @@ def find_units(root: Path) -> list[Unit]:
                 f"{root}: neither safetensors, nor PyTorch, nor TensorFlow (told by its first bytes); is it truncated?"
             )
         return [Unit(root, root, format)]
-    return _below(root, 0)
+    found: dict[Path, Unit] = {}
+    for unit in sorted(_below(root, 0), key=lambda unit: unit.path.is_symlink() or unit.main.is_symlink()):
+        found.setdefault(unit.main.resolve(), unit)
+    return sorted(found.values(), key=lambda unit: unit.path)
 
 
 def _below(folder: Path, depth: int) -> list[Unit]:
@@ -110,9 +131,11 @@ def _below(folder: Path, depth: int) -> list[Unit]:
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror}") from error
     units = _directly_in(folder, [p for p in inside if p.is_file()])
-    if depth < _DEPTH and not any(unit.format == "distributed" for unit in units):
+    # What lies below a distributed checkpoint, or below the folder of one step with its weights, is part of it.
+    is_step = sure_step(folder.name) is not None and any(_is_generic(unit.main) for unit in units)
+    if depth < _DEPTH and not is_step and not any(unit.format == "distributed" for unit in units):
         for child in inside:
-            if child.is_dir() and not child.name.startswith("."):
+            if child.is_dir() and not _NO_WEIGHTS_FOLDER.match(child.name):
                 units += _below(child, depth + 1)
     return units
 
@@ -135,9 +158,13 @@ def _directly_in(folder: Path, files: list[Path]) -> list[Unit]:
             if _SHARD.search(file.name):
                 raise InputError(f"{file}: a shard, but no *.index.json beside it says of what")
             found.append((file, format))
-    # Repositories often hold the same weights as PyTorch's pickle and as safetensors.
-    if any(file.name.startswith("model") and f.startswith("safetensors") for file, f in found):
-        found = [(file, f) for file, f in found if not file.name.startswith("pytorch_model")]
+    # Folders often hold the same weights twice: as PyTorch's pickle, consolidated, averaged, in half precision.
+    for usual in ("model.safetensors", "pytorch_model.bin"):
+        if any(file.name.startswith(usual) for file, _ in found):
+            found = [
+                (f, kind) for f, kind in found if f.name.startswith(usual) or sure_step(f.name) is not None
+            ]
+            break
     alone = len(found) == 1
     return [Unit(folder if alone and _is_generic(file) else file, file, format) for file, format in found]
 

@@ -16,6 +16,7 @@ from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.weights.sources.checkpoint import STORAGE, LoadedCheckpoint, Strided, Tensor
 from normgrowth.weights.sources.inert import DTYPES
 from normgrowth.weights.sources.safetensors import STEP_KEYS, read_index
+from normgrowth.weights.sources.steps import LARGEST_STEP
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +62,12 @@ def _load(path: Path, allow: tuple[str, ...]) -> Any:
     import torch
 
     with path.open("rb") as file:
-        mappable = file.read(4) == ZIP_START
+        start = file.read(32)
+    mappable = start.startswith(ZIP_START)
+    if not mappable and LEGACY_START not in start:
+        raise InputError(
+            f"{path}: no PyTorch file: neither its archive nor its legacy format; is it truncated?"
+        )
     if not mappable:
         gigabytes = path.stat().st_size / 1e9
         warnings.warn(
@@ -124,29 +130,36 @@ def _allowed(names: tuple[str, ...]) -> AbstractContextManager[None]:
 
 
 def find_state_dict(content: Any) -> "dict[str, torch.Tensor]":
-    """The model's tensors, by looking: a dict of tensors, or the wrapping that holds one."""
+    """The model's tensors, by looking: below a wrapping that we know, else all that is there.
+
+    Parts of a model kept beside each other (encoder, decoder) stay together under dotted names; what is
+    no part of it (optimiser, scheduler, random state) is left where it is.
+    """
     if not isinstance(content, dict):
         return {}
-    own = _flatten({k: v for k, v in content.items() if not _is_other(k)}, depth=0)
-    if own:
-        return own
     for key in WRAPPINGS:
-        if key in content and (found := find_state_dict(content[key])):
+        if isinstance(content.get(key), dict) and (found := find_state_dict(content[key])):
             return found
-    inner = (find_state_dict(v) for k, v in content.items() if isinstance(v, dict) and not _is_other(k))
-    return max(inner, key=len, default={})
-
-
-def _flatten(content: dict[Any, Any], depth: int) -> "dict[str, torch.Tensor]":
-    """Tensors by dotted name; nested dicts count only below the first level (a wrapping is no name)."""
     import torch
 
-    tensors = {str(k): v.detach() for k, v in content.items() if isinstance(v, torch.Tensor)}
-    if depth == 0 and not any(v.dim() for v in tensors.values()):
-        return {}  # a lone 0-d tensor beside a wrapping is a counter, not a model
+    tensors = {k: v for k, v in content.items() if isinstance(v, torch.Tensor)}
+    inner = {k: v for k, v in content.items() if isinstance(v, dict) and not _is_other(k)}
+    if not any(tensor.dim() for tensor in tensors.values()) and len(inner) == 1:
+        return find_state_dict(*inner.values())  # one more wrapping, of a name that we do not know
+    found = _flatten(tensors | inner)
+    return found if any(tensor.dim() for tensor in found.values()) else {}  # else a counter, not a model
+
+
+def _flatten(content: dict[Any, Any]) -> "dict[str, torch.Tensor]":
+    """Tensors by dotted name."""
+    import torch
+
+    tensors: dict[str, torch.Tensor] = {}
     for key, value in content.items():
-        if isinstance(value, dict):
-            tensors |= {f"{key}.{name}": t for name, t in _flatten(value, depth + 1).items()}
+        if isinstance(value, torch.Tensor):
+            tensors[str(key)] = value.detach()
+        elif isinstance(value, dict):
+            tensors |= {f"{key}.{name}": tensor for name, tensor in _flatten(value).items()}
     return tensors
 
 
@@ -156,11 +169,11 @@ def _is_other(key: Any) -> bool:
 
 def stored_step(content: Any) -> int | None:
     if isinstance(content, dict):
-        for key in STEP_KEYS:
+        for key in (*STEP_KEYS, "global_steps", "iter_num", "iteration", "num_updates", "step_count"):
             value = content.get(key)
             if hasattr(value, "item") and getattr(value, "numel", lambda: 0)() == 1:
                 value = value.item()  # pyright: ignore[reportOptionalMemberAccess]
-            if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_STEP:
                 return value
     return None
 
@@ -176,6 +189,8 @@ def _checkpoint(
     for name, tensor in found.items():
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise InputError(f"{path}: tensor {name} is sparse or quantised; only plain tensors are read")
+        if tensor.is_meta:
+            raise InputError(f"{path}: tensor {name} was saved without values, on the meta device")
         shape = tuple(tensor.shape)
         tensors[name] = Tensor(DTYPES.get(str(tensor.dtype), str(tensor.dtype)), shape, _layout(tensor))
         if tensor.numel():
@@ -193,7 +208,7 @@ def _checkpoint(
 
 def _layout(tensor: "torch.Tensor") -> Strided | None:
     """None for row-major; the strides where all values lie together in another order of the axes."""
-    if tensor.is_contiguous():
+    if tensor.is_contiguous() or tensor.is_neg():
         return None
     expected = 1
     for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1):
@@ -210,6 +225,7 @@ def _bits(tensor: "torch.Tensor", entry: Tensor) -> np.ndarray:
     plain = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[bits.itemsize]
     if entry.layout is None:
         tensor = tensor.contiguous()
+    tensor = tensor.resolve_neg()
     flat = torch.empty(0, dtype=plain)
     flat.set_(tensor.untyped_storage(), tensor.storage_offset(), (tensor.numel(),), (1,))
     return flat.numpy().view(bits)

@@ -5,11 +5,10 @@ hub repository with a pattern of revisions.
 """
 
 import glob
-import itertools
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -56,7 +55,7 @@ class Series:
 
 
 def open_source(
-    source: str | Path | Sequence[str | Path],
+    source: str | Path | Iterable[str | Path],
     *,
     allow: Sequence[str] = (),
     endpoint: str | None = None,
@@ -67,43 +66,67 @@ def open_source(
     allow: classes that PyTorch files may ask for, by full name; endpoint: another address than the
     hub's; scratch: where hub revisions are put while they are read.
     """
-    if isinstance(source, str) and hub.is_hub(source):
-        return _hub_series(source, endpoint, scratch, tuple(allow))
-    label = str(source) if isinstance(source, str | Path) else ", ".join(map(str, source))
-    roots = _roots(source)
-    units = [(root, unit) for root in roots for unit in find_units(root)]
-    if not units:
-        raise InputError(f"{label}: no checkpoints here (safetensors, PyTorch, TensorFlow or distributed)")
-    notes: list[str] = []
-    units = _without_final_model(units, notes)
-    steps = [_step(root, unit, tuple(allow)) for root, unit in units]
-    entries = [
-        Entry(
-            -1 if step is None else step, str(unit.path), unit.fingerprint(), partial(unit.open, tuple(allow))
-        )
-        for (_, unit), step in zip(units, steps, strict=True)
-    ]
-    return Series(label, _in_order(entries, notes), tuple(notes))
-
-
-def _roots(source: str | Path | Sequence[str | Path]) -> list[Path]:
-    if isinstance(source, Path):
-        return [source]
-    if isinstance(source, str):
-        if Path(source).exists() or not glob.has_magic(source):
-            return [Path(source)]
-        matches = [Path(match) for match in sorted(glob.glob(source, recursive=True))]
-        if not matches:
-            raise InputError(f"{source}: nothing matches this pattern")
-        usable = [path for path in matches if path.is_dir() or _has_weights(path)]
-        if not usable:
-            raise InputError(f"{source}: none of the {len(matches)} files that match is a checkpoint")
-        return usable
-    if not source:
+    parts = [source] if isinstance(source, str | Path) else list(source)
+    if not parts:
         raise InputError("an empty list of checkpoints")
+    label = ", ".join(map(str, parts))
+    notes: list[str] = []
+    local = [part for part in parts if not (isinstance(part, str) and hub.is_hub(part))]
+    found = _local(local, tuple(allow), notes) if local else []
+    for part in parts:
+        if isinstance(part, str) and hub.is_hub(part):
+            found += _revisions(part, endpoint, scratch, tuple(allow))
+    if not found:
+        raise InputError(f"{label}: no checkpoints here (safetensors, PyTorch, TensorFlow or distributed)")
+    return Series(label, _in_order(found, notes), tuple(notes))
+
+
+# How a step became known, the surest first.
+SAID, STORED, GUESSED, UNKNOWN = range(4)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A checkpoint, its step and how we know it."""
+
+    entry: Entry
+    how: int
+
+
+def _local(parts: list[str | Path], allow: tuple[str, ...], notes: list[str]) -> list[_Found]:
     # A shell that expands `model.ckpt-*` names TensorFlow's data files beside their index.
-    parts = [part for part in source if not _TENSORFLOW_COMPANION.search(str(part))] or source
-    return [root for part in parts for root in _roots(part)]
+    named = [part for part in parts if not _TENSORFLOW_COMPANION.search(str(part))] or parts
+    roots = [root for part in named for root in _roots(part)]
+    units = [(root, unit) for root in roots for unit in find_units(root)]
+    units = _without_final_model(units, notes)
+    said = _said_steps(units)
+    found: list[_Found] = []
+    for (_, unit), step in zip(units, said, strict=True):
+        how = SAID
+        try:
+            if step is None:
+                step, how = _other_step(unit, allow)
+            opener = partial(unit.open, allow)
+            entry = Entry(-1 if step is None else step, str(unit.path), unit.fingerprint(), opener)
+            found.append(_Found(entry, how))
+        except InputError as error:
+            if step is not None or len(units) == 1:
+                raise
+            notes.append(f"left out, it has no step and cannot be read: {error}")
+    return found
+
+
+def _roots(part: str | Path) -> list[Path]:
+    path = Path(part).expanduser()
+    if isinstance(part, Path) or path.exists() or not glob.has_magic(part):
+        return [path.absolute() if path == Path() or ".." in path.parts else path]
+    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+    if not matches:
+        raise InputError(f"{part}: nothing matches this pattern")
+    usable = [match for match in matches if match.is_dir() or _has_weights(match)]
+    if not usable:
+        raise InputError(f"{part}: none of the {len(matches)} files that match is a checkpoint")
+    return usable
 
 
 def _has_weights(path: Path) -> bool:
@@ -114,81 +137,111 @@ def _has_weights(path: Path) -> bool:
 
 
 def _without_final_model(units: list[tuple[Path, Unit]], notes: list[str]) -> list[tuple[Path, Unit]]:
-    """A trainer's output folder has the final weights beside its checkpoint folders."""
-    final = [
-        (root, unit) for root, unit in units if unit.main.parent == root and sure_step(unit.main.name) is None
-    ]
-    rest = [pair for pair in units if pair not in final]
-    inner = [unit for root, unit in rest if unit.main.parent != root]
-    if len(final) == 1 and inner and len(rest) == len(inner):
-        notes.append(f"{final[0][1].main}: left out, it lies beside the checkpoints and has no step")
-        return rest
-    return units
+    """The weights at the top of a folder and those below it: steps and the final model, or a model and its parts."""
+    top = [(root, unit) for root, unit in units if unit.main.parent == root]
+    inner = [(root, unit) for root, unit in units if unit.main.parent != root and unit.main != root]
+    if len(top) != 1 or not inner or sure_step(_stem(top[0][1].main.name)) is not None:
+        return units
+    steps = [pair for pair in inner if _below(*pair) is not None or pair[1].trainer_step() is not None]
+    others = [pair for pair in units if pair not in top and pair not in inner]
+    if steps:
+        notes.append(f"{top[0][1].main}: left out, it lies beside the checkpoints and has no step")
+        return inner + others
+    notes.append(f"{inner[0][1].path}: left out, with all that lies below {top[0][1].path} and has no step")
+    return top + others
 
 
-def _step(root: Path, unit: Unit, allow: tuple[str, ...]) -> int | None:
-    """From the file's name, from its folders', from what is stored inside, or a guess, in this order."""
-    below = list(unit.path.relative_to(root).parts) if unit.path.is_relative_to(root) else []
-    stem = _stem(unit.path.name)
-    names = [stem, *map(_stem, reversed(below[:-1])), root.name, root.parent.name]
-    for name in names:
-        if (step := sure_step(name)) is not None:
-            return step
+def _below(root: Path, unit: Unit) -> int | None:
+    """The step in the name of the checkpoint, or of a folder between it and the root."""
+    parts = unit.path.relative_to(root).parts if unit.path.is_relative_to(root) else ()
+    names = [_stem(name) for name in reversed(parts or (unit.path.name,))]
+    return next((step for name in names if (step := sure_step(name)) is not None), None)
+
+
+def _said_steps(units: list[tuple[Path, Unit]]) -> list[int | None]:
+    """Steps that names say. A folder above the root is asked only if it can tell the checkpoints apart."""
+    steps = [_below(*pair) for pair in units]
+    above = [sure_step(unit.path.absolute().parent.name) for _, unit in units]
+    if len(units) == 1 or len(set(above)) > 1:
+        steps = [step if step is not None else other for step, other in zip(steps, above, strict=True)]
+    return steps
+
+
+def _other_step(unit: Unit, allow: tuple[str, ...]) -> tuple[int | None, int]:
+    """From what is stored beside the weights or inside, else a guess from the name."""
     if (step := unit.trainer_step()) is not None:
-        return step
-    if unit.format != "tensorflow" or likely_step(stem) is None:  # opening TensorFlow's takes seconds
+        return step, STORED
+    stem = _stem(unit.path.name)
+    guess = likely_step(stem)
+    if unit.format != "tensorflow" or guess is None:  # opening TensorFlow's takes seconds
         checkpoint = unit.open(allow)
         step = checkpoint.step
         checkpoint.close()
         if step is not None:
-            return step
-    return next(
-        (step for name in (stem, *reversed(below[:-1])) if (step := likely_step(name)) is not None), None
-    )
+            return step, STORED
+    if guess is None:
+        guess = likely_step(unit.path.parent.name)
+    return guess, UNKNOWN if guess is None else GUESSED
 
 
 def _stem(name: str) -> str:
-    return re.sub(r"\.(safetensors|pth?|bin|ckpt|index|tar|json)$", "", name)
+    return re.sub(r"\.(safetensors|pth?|bin|ckpt|chkpt|index|tar|json|pkl)$", "", name)
 
 
-def _in_order(entries: list[Entry], notes: list[str]) -> tuple[Entry, ...]:
-    known = [entry for entry in entries if entry.step >= 0]
-    unknown = [entry for entry in entries if entry.step < 0]
-    if not known and len(entries) > 1:
+def _in_order(found: list[_Found], notes: list[str]) -> tuple[Entry, ...]:
+    known = [item for item in found if item.how != UNKNOWN]
+    unknown = [item.entry for item in found if item.how == UNKNOWN]
+    if not known and len(found) > 1:
         notes.append(
             "no training steps in the names or the files: counted 0, 1, 2, ... in the order of names"
         )
-        known = [replace(e, step=i) for i, e in enumerate(sorted(entries, key=lambda e: _natural(e.label)))]
-    elif not known:
-        known = [replace(entries[0], step=0)]
-        notes.append(f"{entries[0].label}: no training step in its name or inside; taken as 0")
-    else:
-        notes.extend(
-            f"{entry.label}: left out, it has no training step in its name or inside" for entry in unknown
+        entries = sorted(unknown, key=lambda entry: _natural(entry.label))
+        return tuple(replace(entry, step=i) for i, entry in enumerate(entries))
+    if not known:
+        notes.append(f"{unknown[0].label}: no training step in its name or inside; taken as 0")
+        return (replace(unknown[0], step=0),)
+    notes.extend(
+        f"{entry.label}: left out, it has no training step in its name or inside" for entry in unknown
+    )
+    guessed = [item.entry for item in known if item.how == GUESSED]
+    if guessed:
+        notes.append(
+            f"{guessed[0].label}: taken as step {guessed[0].step}, a guess from its name (of {len(guessed)})"
         )
-    known.sort(key=lambda entry: entry.step)
-    for one, other in itertools.pairwise(known):
-        if one.step == other.step:
-            raise InputError(
-                f"{other.label}: has step {one.step}, and so has {one.label}; name one by a glob or a list"
-            )
-    return tuple(known)
+    ordered: list[_Found] = []
+    for item in sorted(known, key=lambda item: (item.entry.step, item.how)):
+        if ordered and ordered[-1].entry.step == item.entry.step:
+            one, other = ordered[-1].entry, item.entry
+            if ordered[-1].how == item.how:
+                raise InputError(
+                    f"{other.label}: has step {one.step}, and so has {one.label}; {_way_out(other)}"
+                )
+            notes.append(f"{other.label}: left out, {one.label} says in its name that it is step {one.step}")
+            continue
+        ordered.append(item)
+    return tuple(item.entry for item in ordered)
+
+
+def _way_out(entry: Entry) -> str:
+    if re.search(r"mp_rank_\d|consolidated\.\d", entry.label):
+        return "parts of one model under tensor parallelism are not joined here: convert them first"
+    return "name one by a glob or a list"
 
 
 def _natural(label: str) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", label)]
 
 
-def _hub_series(uri: str, endpoint: str | None, scratch: Path | None, allow: tuple[str, ...]) -> Series:
-    notes: list[str] = []
-    entries: list[Entry] = []
+def _revisions(uri: str, endpoint: str | None, scratch: Path | None, allow: tuple[str, ...]) -> list[_Found]:
+    found: list[_Found] = []
     for revision in hub.list_revisions(uri, endpoint=endpoint):
-        step = sure_step(revision.revision)
+        step, how = sure_step(revision.revision), SAID
         if step is None:
-            step = likely_step(revision.revision)
+            step, how = likely_step(revision.revision), GUESSED
         opener = partial(_open_revision, revision, scratch, allow)
-        entries.append(Entry(-1 if step is None else step, revision.label, revision.commit, opener))
-    return Series(uri, _in_order(entries, notes), tuple(notes))
+        entry = Entry(-1 if step is None else step, revision.label, revision.commit, opener)
+        found.append(_Found(entry, UNKNOWN if step is None else how))
+    return found
 
 
 def _open_revision(revision: hub.Revision, scratch: Path | None, allow: tuple[str, ...]) -> Checkpoint:
