@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import save_file
 
+LAYERS = 48  # many tensors come from experts, not from thousands of layers
+
 
 def make_pair(folder: Path, megabytes: int, *, tensors: int = 96, dtype: str = "float32") -> list[Path]:
     """Two checkpoints of about that size, the second a small step from the first; both in the page cache."""
@@ -19,7 +21,7 @@ def make_pair(folder: Path, megabytes: int, *, tensors: int = 96, dtype: str = "
     first: dict[str, torch.Tensor] = {}
     for i in range(tensors):
         values = torch.from_numpy(random.standard_normal(each, dtype=np.float32))
-        first[f"model.layers.{i // 8}.mlp.part_{i % 8}.weight"] = values
+        first[f"model.layers.{i % LAYERS}.mlp.experts.{i // LAYERS}.weight"] = values
     for step in (0, 1):
         state = {name: (values * (1 + 0.01 * step)).to(kind) for name, values in first.items()}
         save_file(state, folder / f"step_{step}.safetensors")
