@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from normgrowth.engine import no_collection
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Block, Records
 from normgrowth.weights.measure import check_dtypes, measure
@@ -108,7 +109,8 @@ def trace(
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         name = run or Path(series.label.rstrip("/")).name or series.label
-        records = _records(name, series, readings, moments, tokens_per_step, made_by)
+        with no_collection():
+            records = _records(name, series, readings, moments, tokens_per_step, made_by)
         store.write(records)
     for remark in (*notes, *problems):
         warnings.warn(remark, SeriesWarning, stacklevel=2)
@@ -180,7 +182,8 @@ def _measure_all(
 ) -> tuple[list[Reading], list[Moments]]:
     entries = series.entries
     opening = window.get(0)
-    counted = [reading for reading in selection.readings(opening).values() if reading.counted]
+    with no_collection():
+        counted = [reading for reading in selection.readings(opening).values() if reading.counted]
     if not counted:
         raise InputError(
             f"{opening.label}: no tensor counts (scope {selection.scope}, select {selection.select}, "

@@ -5,16 +5,14 @@ and has no bfloat16 in numpy. The header is untrusted input, so every field is c
 offset is used.
 """
 
-import gc
 import itertools
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from normgrowth.engine import no_collection
 from normgrowth.errors import InputError
 from normgrowth.weights.sources.checkpoint import WIDTH, MappedCheckpoint, Piece, Ranges, Tensor
 
@@ -87,18 +85,6 @@ def _stored_step(metadata: dict[str, Any]) -> int | None:
     return None
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause Python's garbage collector: it would look through 100,000 new objects again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 class Header(NamedTuple):
     """What a file's header says."""
 
@@ -119,7 +105,7 @@ def _read_header(path: Path) -> Header:
             raise InputError(f"{path}: its header claims {length} bytes, more than the format allows")
         raw = file.read(length)
     try:
-        with _no_collection():
+        with no_collection():
             return _parse(raw, size - 8 - length)
     except _Malformed as error:
         raise InputError(f"{path}: {error}") from error
