@@ -11,7 +11,8 @@ demo: .venv/ready
 	rm -rf demo
 	$(BIN)/python examples/tiny_series.py demo/checkpoints
 	$(BIN)/normgrowth trace demo/checkpoints -o demo/trace
-	$(BIN)/normgrowth figures demo/trace
+	$(BIN)/normgrowth fit demo/trace
+	$(BIN)/normgrowth figures demo/trace --fit
 
 test: lint docs
 	$(PYTEST) -m "not slow and not network"

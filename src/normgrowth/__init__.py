@@ -6,6 +6,8 @@ The public names; each is loaded when it is first used, so that ``import normgro
     open_source(source)       the series itself: steps, checkpoints, tensors
     Records                   the tidy table that every measurement writes
     Moments, quantities       the sums, and everything that follows from them
+    fit(steps, norms)         which growth law, with intervals and evidence
+    predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
     InputError                what bad input raises: one line, with the way out
 """
 
@@ -15,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from normgrowth.errors import InputError, SeriesWarning
     from normgrowth.records import Records
+    from normgrowth.weights.dynamics import predict_norm
+    from normgrowth.weights.equilibrium import equilibrium
+    from normgrowth.weights.fitting import fit
     from normgrowth.weights.moments import Moments, quantities
     from normgrowth.weights.sources.series import open_source
     from normgrowth.weights.trace import trace
@@ -24,7 +29,10 @@ __all__ = [
     "Moments",
     "Records",
     "SeriesWarning",
+    "equilibrium",
+    "fit",
     "open_source",
+    "predict_norm",
     "quantities",
     "trace",
 ]
@@ -34,7 +42,10 @@ _HOME = {
     "Moments": "normgrowth.weights.moments",
     "Records": "normgrowth.records",
     "SeriesWarning": "normgrowth.errors",
+    "equilibrium": "normgrowth.weights.equilibrium",
+    "fit": "normgrowth.weights.fitting",
     "open_source": "normgrowth.weights.sources.series",
+    "predict_norm": "normgrowth.weights.dynamics",
     "quantities": "normgrowth.weights.moments",
     "trace": "normgrowth.weights.trace",
 }

@@ -383,7 +383,7 @@ def test_the_angle_figure_shows_the_angles_and_the_slope_to_beat(trace):
     angles = records.series("angle")[1]
     by_label = {line.get_label(): line for line in figure.axes[0].lines}
     np.testing.assert_array_equal(by_label["model"].get_ydata(), angles)
-    slope = by_label["∝ 1/step"]
+    slope = by_label["1/step: the sum has no limit"]
     product = np.asarray(slope.get_xdata()) * np.asarray(slope.get_ydata())
     np.testing.assert_allclose(product, product[0])
     assert figure_angle(trace(layers=2, steps=3)) is None

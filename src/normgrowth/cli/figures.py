@@ -2,7 +2,12 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normgrowth.records import Records
+
+PUBLISHED = "published:t5"
 
 
 def add(subparsers: Any) -> None:
@@ -13,14 +18,23 @@ def add(subparsers: Any) -> None:
         "and step size (Figure 5), angles, the growth budget, and growth by role.",
         epilog="example: normgrowth figures traces/gpt -o figures --formats png,pdf",
     )
-    parser.add_argument("trace", metavar="DIR", help="a folder that `normgrowth trace -o` wrote")
+    parser.add_argument(
+        "trace", metavar="DIR", help="a folder that `normgrowth trace -o` wrote, or published:t5"
+    )
     parser.add_argument("-o", "--out", metavar="DIR", help="where to (default: DIR/figures)")
+    parser.add_argument(
+        "--fit",
+        nargs="?",
+        const="best",
+        metavar="LAW",
+        help="draw a growth law: sqrt, power, ... (default: the best)",
+    )
     parser.add_argument(
         "--over",
         action="append",
         default=[],
         metavar="DIR",
-        help="another trace, whose model is drawn in grey",
+        help="another trace, or published:t5; its model in grey",
     )
     parser.add_argument("--formats", default="png,svg,pdf", metavar="LIST", help="default: png,svg,pdf")
     parser.set_defaults(run=run)
@@ -28,17 +42,44 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth.errors import InputError
-    from normgrowth.records import Records
     from normgrowth.report.figures import draw
 
     formats = tuple(arguments.formats.split(","))
     if unknown := set(formats) - {"png", "svg", "pdf"}:
         raise InputError(f"--formats {arguments.formats}: {sorted(unknown)[0]!r} is none of png, svg, pdf")
-    folder = Path(arguments.out or Path(arguments.trace) / "figures")
+    records = _records(arguments.trace)
+    if arguments.fit:
+        records = _with_fit(records, arguments.fit)
+    here = Path("figures") if arguments.trace == PUBLISHED else Path(arguments.trace) / "figures"
+    folder = Path(arguments.out) if arguments.out else here
     try:
-        beside = [Records.read(other) for other in arguments.over]
-        for path in draw(Records.read(arguments.trace), folder, formats=formats, beside=beside):
+        beside = [_records(other) for other in arguments.over]
+        for path in draw(records, folder, formats=formats, beside=beside):
             print(path)
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror or error}") from error
     return 0
+
+
+def _records(source: str) -> "Records":
+    from normgrowth.paper.t5 import t5_records
+    from normgrowth.records import Records
+
+    return t5_records() if source == PUBLISHED else Records.read(source)
+
+
+def _with_fit(records: "Records", law: str) -> "Records":
+    """The records and, as the quantity `norm_fit` of the model, a law fitted to its norm."""
+    import pyarrow as pa
+
+    from normgrowth.records import Block, Records
+    from normgrowth.weights.fitting import fit
+
+    steps, norms = records.series("norm")
+    fits = fit(steps, norms, laws=None if law == "best" else [law], bootstrap=0)
+    chosen = fits.best
+    values = {"norm_fit": chosen.predict(steps)[:, None]}
+    block = Block("model", ["model"], [None], [None], steps.tolist(), values)
+    rows = Records.from_blocks(records.distinct("run")[0], [block], {})
+    table = pa.concat_tables([records.table, rows.table]).unify_dictionaries()
+    return Records(table, {**records.made_by, "fit": f"{chosen.formula}, r² = {chosen.r2:.4f}"})

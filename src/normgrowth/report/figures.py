@@ -138,12 +138,14 @@ def figure_angle(records: Records, beside: Sequence[Records]) -> "Figure | None"
         line(ax, t, y, color=colour, label=label(name))
     middle = len(steps) // 2
     slope = angles[middle] * steps[middle] / steps
-    ax.plot(steps, slope, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="∝ 1/step")
+    ax.plot(
+        steps, slope, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="1/step: the sum has no limit"
+    )
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("training step")
     ax.set_ylabel(LABELS["angle"])
-    ax.set_title("angles that fall no faster than 1/step have no finite sum")
+    ax.set_title("does the direction settle?")
     ax.legend()
     return figure
 

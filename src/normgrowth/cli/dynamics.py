@@ -1,0 +1,133 @@
+"""normgrowth dynamics: which model of training a trace supports, given its learning rates."""
+
+import argparse
+import json
+import sys
+from math import isfinite
+from typing import Any
+
+EXAMPLES = """schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500   cosine:lr=1e-3,steps=10000,end=1e-4
+           inverse_sqrt:lr=5e-4,warmup=4000   inverse_sqrt:lr=0.01,hold=10000 (that of T5)
+
+examples:
+  normgrowth dynamics traces/t5 --schedule inverse_sqrt:lr=0.01,hold=10000
+  normgrowth dynamics traces/gpt --schedule cosine:lr=6e-4,steps=600000,warmup=2000 --weight-decay 0.1 --betas 0.9,0.95
+  normgrowth dynamics traces/gpt --schedule 1e-3 --scope layer --name layer.3 --json
+"""
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "dynamics",
+        help="aligned or misaligned: what the learning rates predict, and the equilibrium under weight decay",
+        description="Fit κ in ‖δ‖ = κη‖θ‖ to a trace, predict its norms under aligned and misaligned dynamics,\n"
+        "and set the evidence beside: alignment, step sizes, the budget of growth, the direction,\n"
+        "the shares of the layers. With a weight decay also the equilibrium of random gradients.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("trace", metavar="DIR", help="a folder that `normgrowth trace -o` wrote")
+    parser.add_argument("--schedule", required=True, metavar="SPEC", help="the learning rates, see below")
+    parser.add_argument("--scope", choices=("model", "layer", "role", "tensor"), default="model")
+    parser.add_argument("--name", metavar="NAME", help="which layer, role or tensor")
+    parser.add_argument("--kappa", type=float, metavar="K", help="κ of single steps, if training logged it")
+    parser.add_argument("--weight-decay", type=float, metavar="L", help="λ; 0 if there was none")
+    parser.add_argument(
+        "--decay",
+        choices=("decoupled", "coupled", "eq3"),
+        help="θ -= ηλθ (default for adamw), λθ in the gradient (default for sgd), or θ -= λθ, the paper's eq. (3)",
+    )
+    parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
+    parser.add_argument("--betas", type=_betas, default=(0.9, 0.999), metavar="B1,B2", help="of AdamW")
+    parser.add_argument("--momentum", type=float, default=0.0, metavar="M", help="of SGD")
+    parser.add_argument(
+        "--gradient-norm", type=float, metavar="G", help="for sgd: ‖g‖, with --invariant ‖g‖·‖θ‖"
+    )
+    parser.add_argument("--invariant", action="store_true", help="the weights are scale-invariant")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
+    parser.set_defaults(run=run)
+
+
+def _betas(text: str) -> tuple[float, float]:
+    first, second = (float(part) for part in text.split(","))
+    return first, second
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from normgrowth import schedules
+    from normgrowth.errors import InputError
+    from normgrowth.records import Records
+    from normgrowth.weights import decay as decays
+    from normgrowth.weights.direction import direction, rows_of, uniformity, uniformity_sentence
+    from normgrowth.weights.evidence import examine
+
+    if arguments.scope != "model" and arguments.name is None:
+        raise InputError(f"--scope {arguments.scope} needs --name: which one")
+    schedule = schedules.parse(arguments.schedule)
+    records = Records.read(arguments.trace)
+    thing = {"scope": arguments.scope, "name": arguments.name}
+    names = ("optimizer", "gradient_norm", "betas", "momentum", "decay", "invariant")
+    setting = {name: getattr(arguments, name) for name in names}
+    weight_decay = felt = arguments.weight_decay
+    if weight_decay is not None:
+        setting["numel"] = int(rows_of(records, **thing).series("numel", scope=arguments.scope)[1][-1])
+        felt = decays.felt_decay(weight_decay, setting)
+    evidence = examine(
+        records,
+        schedule,
+        **thing,
+        kappa=arguments.kappa,
+        weight_decay=felt,
+        decay="eq3" if arguments.decay == "eq3" else "decoupled",
+    )
+    rows, said = [], []
+    if weight_decay is not None:
+        rows = decays.settling(evidence.steps, evidence.norms, schedule, weight_decay, **setting)
+        kappa = evidence.kappa["misaligned"].value if arguments.kappa is None else arguments.kappa
+        said = decays.sentences(rows, weight_decay, kappa, setting)
+    scopes = [scope for scope in ("layer", "role", "tensor") if scope in records.distinct("scope")]
+    parts = {scope: uniformity(records, scope=scope) for scope in scopes}
+    content = {
+        "trace": arguments.trace,
+        "what": arguments.name or "model",
+        "schedule": str(schedule),
+        **{key: value for key, value in vars(evidence).items() if key not in PER_MODEL},
+        "models": {
+            model: {
+                **vars(evidence.kappa[model]),
+                **{key: getattr(evidence, key)[model] for key in PER_MODEL if key != "kappa"},
+            }
+            for model in evidence.kappa
+        },
+        "equilibria": [{**vars(row), "equilibrium": vars(row.equilibrium)} for row in rows],
+        "decay_findings": said,
+        "direction": _direction(direction(records, **thing)),
+        "uniformity": {scope: vars(found) for scope, found in parts.items()},
+        "uniformity_findings": [uniformity_sentence(parts[scope], scope) for scope in scopes[:1]],
+    }
+    if arguments.json:
+        json.dump(_plain(content), sys.stdout)
+        print()
+    else:
+        from normgrowth.report.dynamics import print_dynamics
+
+        print_dynamics(_plain(content))
+    return 0
+
+
+PER_MODEL = ("kappa", "growth_kappa", "predicted", "error")
+
+
+def _direction(found: Any) -> dict[str, Any]:
+    return {**vars(found), "lags": [vars(lag) for lag in found.lags], "doubled": vars(found.doubled)}
+
+
+def _plain(value: Any) -> Any:
+    """For JSON: arrays as lists, and None for what is not finite."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return value if not isinstance(value, float) or isfinite(value) else None

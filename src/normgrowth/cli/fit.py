@@ -1,0 +1,152 @@
+"""normgrowth fit: which growth law the norms follow."""
+
+import argparse
+import json
+import sys
+from math import inf, isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normgrowth.weights.fitting import Fits
+
+EXAMPLES = """examples:
+  normgrowth fit published:t5_norm
+  normgrowth fit norms.csv --laws sqrt,sqrt2,power
+  normgrowth fit traces/gpt --scope layer
+  normgrowth fit traces/gpt --from 10000 --json
+
+published:NAME is one of the paper's own series: t5_norm, t5_norm_by_layer.
+"""
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "fit",
+        help="growth laws of norms, with intervals and evidence",
+        description="Fit growth laws to norms: a·√t + b and its rivals, with r², confidence intervals that\n"
+        "respect correlated residuals, and the weight of evidence for each law.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a csv with the columns step and norm (and layer, for several series), or the folder of a trace",
+    )
+    parser.add_argument(
+        "--scope",
+        choices=("model", "layer", "role", "tensor"),
+        help="of a trace: one fit for the model (default) or one for each layer, role or tensor",
+    )
+    parser.add_argument(
+        "--laws",
+        type=_names,
+        metavar="NAME,NAME",
+        help="some of sqrt, sqrt2, power2, power, linear, root4, log, relax, constant (default: all)",
+    )
+    parser.add_argument(
+        "--from", dest="first", type=float, default=-inf, metavar="STEP", help="leave out what is before"
+    )
+    parser.add_argument(
+        "--to", dest="last", type=float, default=inf, metavar="STEP", help="leave out what is after"
+    )
+    parser.add_argument("--full", action="store_true", help="every law for each of several series")
+    parser.add_argument("--bootstrap", type=int, metavar="N", help="replicates for the intervals; 0 for none")
+    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the intervals (0.95)")
+    parser.add_argument("--seed", type=int, default=0, help="of the replicates (0)")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print everything as JSON, null where a value is open or undefined",
+    )
+    parser.set_defaults(run=run)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from normgrowth.report.fits import print_fit, print_fits
+
+    title, series = _fitted(arguments)
+    facts = {name: fits.facts() for name, fits in series.items()}
+    if arguments.json:
+        json.dump({"source": title, "series": _finite(facts)}, sys.stdout, ensure_ascii=False)
+        print()
+    elif len(facts) == 1 or arguments.full:
+        for name, fact in facts.items():
+            print_fit(fact, f"{title}{f', {name}' if name else ''}: {fact['points']} points")
+    else:
+        print_fits(facts, f"{title}: {len(facts)} series")
+    return 0
+
+
+def _fitted(arguments: argparse.Namespace) -> tuple[str, dict[str, "Fits"]]:
+    """What was fitted, and the fits of each series."""
+    from normgrowth.errors import InputError
+    from normgrowth.weights.fitting import REPLICATES, fit_series
+
+    title, series = _series(arguments)
+    kept = {
+        name: (steps[chosen], norms[chosen])
+        for name, (steps, norms) in series.items()
+        for chosen in [~((steps < arguments.first) | (steps > arguments.last))]
+    }
+    fits = fit_series(
+        kept,
+        laws=arguments.laws,
+        seed=arguments.seed,
+        bootstrap=REPLICATES if arguments.bootstrap is None else arguments.bootstrap,
+        confidence=arguments.confidence,
+    )
+    if not any(law.fitted for found in fits.values() for law in found.values()):
+        reason = next(iter(next(iter(fits.values())).values())).reason
+        raise InputError(f"{arguments.file}: no law can be fitted: {reason}")
+    return title, fits
+
+
+def _series(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    from normgrowth.errors import InputError
+    from normgrowth.records import FILE, Records
+    from normgrowth.weights.fitting import series_of
+    from normgrowth.weights.norms import read_norms
+
+    file = arguments.file
+    path = Path(file)
+    if path.is_dir() or path.name == FILE:
+        records = Records.read(path if path.is_dir() else path.parent)
+        return str(records.made_by.get("source", file)), series_of(records, arguments.scope or "model")
+    if arguments.scope:
+        raise InputError(f"{file}: --scope is for traces; the columns of a csv say what its series are")
+    if file.startswith("published:"):
+        return _published(file.removeprefix("published:"))
+    if not path.is_file():
+        raise InputError(f"{file}: no such file; a csv or the folder of a trace is wanted")
+    return file, read_norms(path)
+
+
+def _published(name: str) -> tuple[str, dict[str, Any]]:
+    from normgrowth.errors import InputError
+    from normgrowth.paper.published import published
+
+    table = published(name)
+    if "norm" not in table:
+        raise InputError(
+            f"published:{name} has no norms; published:t5_norm and published:t5_norm_by_layer do"
+        )
+    if "layer" not in table:
+        return f"{name} ({table.source})", {"": (table["step"], table["norm"])}
+    layers = {int(number): table.layer(int(number)) for number in table["layer"]}
+    series = {f"layer {number}": (rows["step"], rows["norm"]) for number, rows in layers.items()}
+    return f"{name} ({table.source})", series
+
+
+def _finite(value: Any) -> Any:
+    """JSON has neither infinity nor NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,0 +1,50 @@
+"""The published T5 series as records, so that every figure of a trace can be drawn of it, or over it.
+
+The paper counts layers from 1, records from 0. Its total covers encoder and decoder blocks, its layers
+are the encoder's alone: their squares do not add up to the total's.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from normgrowth.paper.published import Column, published
+from normgrowth.records import Block, Records
+
+RUN = "T5-base, published"
+
+
+def t5_records() -> Records:
+    """Norm and cosine as published; step size, alignment, angle and budget derived from them."""
+    model = {name: published(name) for name in ("t5_norm", "t5_direction", "t5_steps")}
+    layers = {name: published(f"{name}_by_layer") for name in model}
+    blocks = _blocks("model", ["model"], [None], [dict(table) for table in model.values()])
+    numbers = sorted(set(layers["t5_norm"]["layer"].tolist()))
+    for number in numbers:
+        tables = [table.layer(number) for table in layers.values()]
+        blocks += _blocks("layer", [f"encoder.{number - 1}"], [number - 1], tables)
+    made_by = {
+        "command": "published",
+        "source": f"{RUN} ({model['t5_norm'].source})",
+        "steps": model["t5_norm"]["step"].tolist(),
+        "notes": [
+            "Norm and cosine are published; step size, alignment, angle and budget are derived from them.",
+            "The total covers encoder and decoder blocks, the layers are the encoder's alone.",
+        ],
+        "problems": [],
+    }
+    return Records.from_blocks(RUN, blocks, made_by)
+
+
+def _blocks(
+    scope: str, names: list[str], layers: list[int | None], tables: Sequence[Mapping[str, Column]]
+) -> list[Block]:
+    blocks = []
+    for table in tables:
+        values = {
+            "cosine" if column == "cosine_to_previous" else column: np.asarray(numbers, np.float64)[:, None]
+            for column, numbers in table.items()
+            if column not in ("step", "layer", "interval")
+        }
+        blocks.append(Block(scope, names, layers, [None] * len(names), table["step"].tolist(), values))
+    return blocks

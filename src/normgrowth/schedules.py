@@ -1,0 +1,244 @@
+"""Schedules: the learning rate η as a function of the step.
+
+Steps are counted from 0: η(t) is the rate of the update that t updates came before, as in PyTorch's
+`LambdaLR`; the weights of a checkpoint at step s have seen η(0), …, η(s − 1). A warm-up of w steps gives
+η(t) = lr·t/w for t < w, so that the first of them is 0, as in transformers; without one η(0) is lr.
+After its last step a schedule stays at `end`.
+
+A schedule is called on a number or an array, of whole or of real steps, and knows ∫η and ∫η² in closed
+form. `parse` reads one from text; `str` writes it back.
+
+    constant(3e-4)                              linear(1e-3, steps=10_000, warmup=500)
+    cosine(1e-3, steps=10_000, end=1e-4)        inverse_sqrt(5e-4, warmup=4_000)
+    inverse_sqrt(0.01, hold=10_000)             T5's 1/√max(t, 10⁴)
+    inverse_sqrt(1.0)                           the 1/√t of §5.3, with η(0) = η(1) = 1
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.errors import InputError
+
+Floats = NDArray[np.float64]
+Curve = Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the rate falls: h with h(0) = 1, and its integrals ∫h and ∫h² from 0, in units of the decay."""
+
+    h: Curve
+    once: Curve
+    twice: Curve
+
+
+# u is the time since the end of the warm-up, in units of the decay; h ends at u = 1, and stays.
+SHAPES = {
+    "constant": Shape(np.ones_like, lambda u: u, lambda u: u),
+    "linear": Shape(
+        lambda u: 1 - np.minimum(u, 1),
+        lambda u: np.minimum(u, 1) * (1 - np.minimum(u, 1) / 2),
+        lambda u: (1 - (1 - np.minimum(u, 1)) ** 3) / 3,
+    ),
+    "cosine": Shape(
+        lambda u: (1 + np.cos(np.pi * np.minimum(u, 1))) / 2,
+        lambda u: (np.minimum(u, 1) + _sin(np.minimum(u, 1))) / 2,
+        lambda u: (1.5 * np.minimum(u, 1) + 2 * _sin(np.minimum(u, 1)) + _sin(2 * np.minimum(u, 1)) / 4) / 4,
+    ),
+    # Here u is the step itself over that from which on the rate falls.
+    "inverse_sqrt": Shape(
+        lambda u: 1 / np.sqrt(np.maximum(u, 1)),
+        lambda u: np.minimum(u, 1) + 2 * (np.sqrt(np.maximum(u, 1)) - 1),
+        lambda u: np.minimum(u, 1) + np.log(np.maximum(u, 1)),
+    ),
+}
+
+
+def _sin(u: Floats) -> Floats:
+    """∫cos(πu)."""
+    return np.sin(np.pi * u) / np.pi
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """η(t), made by `constant`, `linear`, `cosine`, `inverse_sqrt` or `parse`.
+
+    lr: the peak. steps: where a decay ends. warmup: its length. end: the rate after `steps`.
+    hold: inverse_sqrt stays at its peak up to this step.
+    """
+
+    shape: str
+    lr: float
+    steps: int | None = None
+    warmup: int = 0
+    end: float = 0.0
+    hold: int = 0
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise InputError(f"schedule {self.shape!r} is none of {', '.join(SHAPES)}")
+        for name in ("lr", "end"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value >= 0):
+                raise InputError(f"schedule {self.shape}: {name} must be 0 or more, not {value}")
+        for name in ("steps", "warmup", "hold"):
+            value = getattr(self, name)
+            if value is not None and (int(value) != value or value < 0):
+                raise InputError(
+                    f"schedule {self.shape}: {name} must be a whole number of steps, not {value}"
+                )
+        if self.shape in ("linear", "cosine") and (self.steps is None or self.steps <= self.warmup):
+            raise InputError(
+                f"schedule {self.shape}: steps ({self.steps}) must be more than those of the warm-up ({self.warmup})"
+            )
+
+    @overload
+    def __call__(self, step: float) -> float: ...
+    @overload
+    def __call__(self, step: NDArray[Any] | Sequence[float]) -> Floats: ...
+    def __call__(self, step: Any) -> Any:
+        """η at a step, or at each of an array of steps."""
+        t = _checked(step)
+        eta = self.end + (self.lr - self.end) * SHAPES[self.shape].h(self._unit(t))
+        if self.warmup:
+            eta = np.where(t < self.warmup, self.lr * t / self.warmup, eta)
+        return eta if np.ndim(step) else float(eta)
+
+    @overload
+    def integral(self, step: float, power: int = 1) -> float: ...
+    @overload
+    def integral(self, step: NDArray[Any] | Sequence[float], power: int = 1) -> Floats: ...
+    def integral(self, step: Any, power: int = 1) -> Any:
+        """∫η dt (power 1) or ∫η² dt (power 2) from 0 to a step, in closed form."""
+        if power not in (1, 2):
+            raise InputError(f"there is a closed form of the integral of η and of η², not of power {power}")
+        t, w = _checked(step), float(self.warmup)
+        _, unit = self._decay()
+        after = np.maximum(t, w)
+        body = unit * (self._primitive(self._unit(after), power) - self._primitive(self._unit(w), power))
+        if self.warmup:
+            # ∫(lr·t/w)^p = lr^p·t·(t/w)^p/(p + 1)
+            before = np.minimum(t, w)
+            body = body + self.lr**power * before * (before / w) ** power / (power + 1)
+        return body if np.ndim(step) else float(body)
+
+    def knots(self) -> tuple[float, ...]:
+        """The steps where the curve has a corner."""
+        origin, unit = self._decay()
+        corners = {float(self.warmup)} | (set() if self.shape == "constant" else {origin + unit})
+        return tuple(sorted(corners - {0.0}))
+
+    def __str__(self) -> str:
+        values = {
+            "lr": self.lr,
+            "steps": self.steps,
+            "warmup": self.warmup,
+            "end": self.end,
+            "hold": self.hold,
+        }
+        given = [
+            f"{k}={v!r}"
+            for k, v in values.items()
+            if k in KEYWORDS[self.shape] and (v or k in ("lr", "steps"))
+        ]
+        return f"{self.shape}:{','.join(given)}"
+
+    def _decay(self) -> tuple[float, float]:
+        """Where u is 0, and how many steps it takes to reach 1."""
+        if self.shape == "inverse_sqrt":
+            return 0.0, float(max(self.warmup, self.hold, 1))
+        return float(self.warmup), float((self.steps or self.warmup + 1) - self.warmup)
+
+    def _unit(self, t: Floats | float) -> Floats:
+        origin, unit = self._decay()
+        return np.maximum(np.asarray(t) - origin, 0.0) / unit
+
+    def _primitive(self, u: Floats, power: int) -> Floats:
+        """∫η^power du with η = end + (lr − end)·h(u)."""
+        shape, e, fall = SHAPES[self.shape], self.end, self.lr - self.end
+        if power == 1:
+            return e * u + fall * shape.once(u)
+        return e * e * u + 2 * e * fall * shape.once(u) + fall * fall * shape.twice(u)
+
+
+def _checked(step: Any) -> Floats:
+    t = np.asarray(step, np.float64)
+    if not (t >= 0).all():
+        raise InputError(f"steps are counted from 0; {t[~(t >= 0)].flat[0]} is none")
+    return t
+
+
+def constant(lr: float, *, warmup: int = 0) -> Schedule:
+    """η = lr."""
+    return Schedule("constant", lr, warmup=warmup)
+
+
+def linear(lr: float, steps: int, *, warmup: int = 0, end: float = 0.0) -> Schedule:
+    """From lr at the end of the warm-up in a straight line to `end` at `steps`."""
+    return Schedule("linear", lr, steps, warmup, end)
+
+
+def cosine(lr: float, steps: int, *, warmup: int = 0, end: float = 0.0) -> Schedule:
+    """From lr at the end of the warm-up along half a cosine to `end` at `steps`."""
+    return Schedule("cosine", lr, steps, warmup, end)
+
+
+def inverse_sqrt(lr: float, *, warmup: int = 0, hold: int = 0) -> Schedule:
+    """lr·√(m/max(t, m)) with m = max(warmup, hold, 1): the peak, then 1/√t.
+
+    With a warm-up that of fairseq and transformers; with hold and no warm-up that of T5.
+    """
+    return Schedule("inverse_sqrt", lr, warmup=warmup, hold=hold)
+
+
+KEYWORDS = {
+    "constant": ("lr", "warmup"),
+    "linear": ("lr", "steps", "warmup", "end"),
+    "cosine": ("lr", "steps", "warmup", "end"),
+    "inverse_sqrt": ("lr", "warmup", "hold"),
+}
+NEEDED = {"constant": ("lr",), "linear": ("lr", "steps"), "cosine": ("lr", "steps"), "inverse_sqrt": ("lr",)}
+
+
+def parse(text: str) -> Schedule:
+    """A schedule from text, such as ``cosine:lr=1e-3,steps=1000,warmup=100``; a number alone is constant."""
+    text = text.strip()
+    try:
+        return constant(float(text))
+    except InputError:
+        raise
+    except ValueError:
+        pass
+    shape, _, rest = text.partition(":")
+    shape = shape.strip().replace("-", "_")
+    if shape not in SHAPES:
+        raise InputError(f"schedule {text!r}: {shape!r} is none of {', '.join(SHAPES)}, nor a learning rate")
+    values: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in rest.split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name not in KEYWORDS[shape]:
+            raise InputError(f"schedule {text!r}: {shape} takes {', '.join(KEYWORDS[shape])}, not {name!r}")
+        if name in values:
+            raise InputError(f"schedule {text!r}: {name} is given twice")
+        try:
+            number = float(value)
+            values[name] = number if name in ("lr", "end") or int(number) != number else int(number)
+        except (ValueError, OverflowError):
+            said = f"{value!r} is not a number" if equals else "it has no value"
+            raise InputError(f"schedule {text!r}: {name}: {said}") from None
+    if missing := [name for name in NEEDED[shape] if name not in values]:
+        raise InputError(f"schedule {text!r}: {missing[0]} is missing, as in {EXAMPLES[shape]}")
+    return Schedule(shape, **values)
+
+
+EXAMPLES = {
+    "constant": "constant:lr=3e-4",
+    "linear": "linear:lr=1e-3,steps=10000,warmup=500",
+    "cosine": "cosine:lr=1e-3,steps=10000,warmup=500,end=1e-4",
+    "inverse_sqrt": "inverse_sqrt:lr=0.01,hold=10000",
+}

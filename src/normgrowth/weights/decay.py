@@ -1,0 +1,89 @@
+"""Decay: the equilibrium of random gradients, set beside the norms of a run."""
+
+from dataclasses import dataclass
+from math import isfinite, nan, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normgrowth.errors import InputError
+from normgrowth.schedules import Schedule
+from normgrowth.weights.dynamics import holding_decay
+from normgrowth.weights.equilibrium import Equilibrium, boundary, equilibrium
+
+
+@dataclass(frozen=True)
+class Settling:
+    """The equilibrium at one learning rate of a run.
+
+    step, lr: where the run had this learning rate. boundary: λ*, whose equilibrium is the run's first norm.
+    reached: the run's last norm over that of the equilibrium.
+    """
+
+    step: int
+    lr: float
+    equilibrium: Equilibrium
+    boundary: float
+    reached: float
+
+
+def settling(
+    steps: ArrayLike, norms: ArrayLike, schedule: Schedule, weight_decay: float, **setting: Any
+) -> list[Settling]:
+    """Equilibria at the largest learning rate of a run and at its last; setting: as for `equilibrium`."""
+    at, n = np.asarray(steps, np.int64), np.asarray(norms, np.float64)
+    n = n[np.isfinite(n) & (n > 0)]
+    if not len(n) or at[-1] < 1:
+        raise InputError("an equilibrium is set beside norms after step 0; there are none")
+    first, last = int(at[0]), int(at[-1]) - 1
+    corners = [int(min(max(knot, first), last)) for knot in schedule.knots()]
+    highest = max([first, *corners, last], key=schedule)
+    rows = []
+    for step in [highest, last] if schedule(highest) > schedule(last) else [last]:
+        lr = schedule(step)
+        found = equilibrium(lr=lr, weight_decay=weight_decay, **setting)
+        reached = float(n[-1] / found.norm) if found.norm > 0 else nan
+        rows.append(Settling(step, lr, found, boundary(float(n[0]), lr=lr, **setting), reached))
+    return rows
+
+
+def felt_decay(weight_decay: float, setting: dict[str, Any]) -> float:
+    """The λ of a decoupled decay (or eq3) that shrinks weights as fast as this one does.
+
+    A coupled λ passes through SGD's momentum, 1/(1 − μ) times as much, or through Adam's division by the
+    gradient's rms.
+    """
+    optimizer, way = setting["optimizer"], setting.get("decay")
+    if optimizer == "sgd" and way in (None, "coupled"):
+        return weight_decay / (1 - setting.get("momentum", 0.0))
+    if optimizer == "adamw" and way == "coupled":
+        if not setting.get("gradient_norm"):
+            raise InputError("adamw with coupled decay depends on gradient_norm: it is needed")
+        return weight_decay * sqrt(setting["numel"]) / setting["gradient_norm"]
+    return weight_decay
+
+
+def sentences(rows: list[Settling], weight_decay: float, kappa: float, setting: dict[str, Any]) -> list[str]:
+    """What the equilibria say; kappa: that of misaligned dynamics, for the threshold under Assumption 1."""
+    said = []
+    for row in rows:
+        at, found = f"At η = {row.lr:.3g} (step {row.step:,})", row.equilibrium
+        if row.lr == 0:
+            said.append(f"{at} nothing but the decay moves: there is no equilibrium of random gradients.")
+            continue
+        if not isfinite(found.norm):
+            said.append(
+                f"{at} and λ = 0 there is no equilibrium: random gradients grow the norm without end."
+            )
+        else:
+            said.append(
+                f"{at} random gradients settle at a norm of {found.norm:.4g} and turn by {found.rotation:.3g} radians "
+                f"a step; the distance falls by e in {found.time:,.0f} steps. The last norm is {row.reached:.3g} of it."
+            )
+        way = "eq3" if setting.get("decay") == "eq3" else "decoupled"
+        said.append(
+            f"λ* = {row.boundary:.3g} would hold the first norm against random gradients (here λ = {weight_decay:g}); "
+            f"under Assumption 1, misaligned, λ = {holding_decay(kappa, row.lr, decay=way):.3g} would hold any."
+        )
+    return said

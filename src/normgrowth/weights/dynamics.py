@@ -1,0 +1,239 @@
+"""Dynamics: what a learning-rate schedule predicts for the norm, and the constant that it needs.
+
+Assumption 1 (§5.2) says ‖δ_t‖ ∝ η_t‖θ_t‖. The constant matters, so it is written here: ‖δ‖ = κη‖θ‖. Then
+
+    aligned (§5.3)     ‖θ_t‖ = ‖θ₀‖ exp(κ∫η)          for η = 1/√t:  exp(2κ√t)
+    misaligned (§5.4)  ‖θ_t‖ = ‖θ₀‖ exp(κ²/2 ∫η²)     for η = 1/√t:  t^(κ²/2), the paper's √t for κ = 1 only
+
+as flows; step by step they are the products of 1 + κη and of √(1 + κ²η²), which are less: for η = 1/√t the
+aligned product is smaller by t^(κ²/2) up to a constant, the misaligned one by a constant. Decay by λ
+multiplies either by exp(−λ∫η), or by exp(−λt) as eq. (3) writes it (`decay="eq3"`).
+
+Not every optimiser's steps go as ‖θ‖. With ‖δ‖ = κη‖θ‖^p (`p`; Assumption 1 is p = 1, Adam is near 0,
+SGD on scale-invariant weights −1) the flows are ‖θ‖^(1−p) = ‖θ₀‖^(1−p) + (1 − p)κ∫η and
+‖θ‖^(2−2p) = ‖θ₀‖^(2−2p) + (1 − p)κ²∫η².
+
+What has a closed form uses it: every flow of a `Schedule`, unless p ≠ 1 meets a decay. The rest, and the
+flow of any other callable, is integrated by scipy.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from math import inf, isfinite, log
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from normgrowth.errors import InputError
+from normgrowth.schedules import Schedule
+
+Floats = NDArray[np.float64]
+Rate = Schedule | Callable[[Any], float]
+Model = Literal["aligned", "misaligned"]
+Decay = Literal["decoupled", "eq3"]
+LONGEST = 10_000_000  # steps that are summed one by one
+
+
+def predict_norm(
+    schedule: Rate,
+    kappa: float,
+    steps: ArrayLike,
+    norm0: float = 1.0,
+    *,
+    model: Model = "misaligned",
+    start: int = 0,
+    p: float = 1.0,
+    weight_decay: float = 0.0,
+    decay: Decay = "decoupled",
+    discrete: bool = False,
+) -> Floats:
+    """‖θ‖ at each of the steps, from norm0 at `start`.
+
+    discrete: the exact product over optimiser steps instead of the flow; the two part by O(κη).
+    A callable must be defined from `start` on: 1/√t is not at 0, where `inverse_sqrt` holds its peak.
+    A norm beyond the range of floats is inf, one that decayed to nothing is 0.
+    """
+    at = np.asarray(steps, np.float64)
+    check(kappa=kappa, norm0=norm0, weight_decay=weight_decay, start=start)
+    check_words(model, decay)
+    if at.size and not at.min() >= start:
+        raise InputError(f"steps must not lie before the start, {start}; {at.min():g} does")
+    if not at.size or norm0 == 0:
+        return np.full(at.shape, norm0)
+    order = 1 if model == "aligned" else 2
+    if discrete:
+        log_norm = _by_steps(schedule, kappa, at, log(norm0), order, start, p, weight_decay, decay)
+    elif isinstance(schedule, Schedule) and (p == 1 or not weight_decay):
+        exposure = totals(schedule, np.append(at.ravel(), start), order)
+        grown = (kappa**order * (exposure[:-1] - exposure[-1]) / order).reshape(at.shape)
+        if p == 1:
+            time = at - start if decay == "eq3" else schedule.integral(at) - schedule.integral(start)
+            log_norm = log(norm0) + grown - weight_decay * time
+        else:
+            k = order * (1 - p)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                power = norm0**k + k * grown
+                # With p > 1 the norm leaves for infinity in finite time.
+                log_norm = np.where(power > 0, np.log(power) / k, inf)
+    else:
+        log_norm = _integrated(schedule, kappa, at, log(norm0), order, start, p, weight_decay, decay)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.exp(log_norm)
+
+
+def aligned(schedule: Rate, kappa: float, steps: ArrayLike, norm0: float = 1.0, **options: Any) -> Floats:
+    """‖θ‖ if every step points along θ (§5.3, §E.1); options as for `predict_norm`."""
+    return predict_norm(schedule, kappa, steps, norm0, model="aligned", **options)
+
+
+def misaligned(schedule: Rate, kappa: float, steps: ArrayLike, norm0: float = 1.0, **options: Any) -> Floats:
+    """‖θ‖ if every step is orthogonal to θ (§5.4, §E.2); options as for `predict_norm`."""
+    return predict_norm(schedule, kappa, steps, norm0, model="misaligned", **options)
+
+
+def holding_decay(
+    kappa: float, lr: float, *, model: Model = "misaligned", decay: Decay = "decoupled"
+) -> float:
+    """The λ under which ‖δ‖ = κη‖θ‖ neither grows nor falls.
+
+    Growth and decay are then both proportional to ‖θ‖: there is no equilibrium but a threshold, κ (aligned)
+    or κ²η/2 (misaligned), times η for eq. (3); above it the norm falls to 0, below it grows without end.
+    """
+    check(kappa=kappa, lr=lr)
+    check_words(model, decay)
+    rate = kappa if model == "aligned" else kappa**2 * lr / 2
+    return rate * lr if decay == "eq3" else rate
+
+
+def totals(schedule: Rate, at: Floats, power: int, sums: bool = False) -> Floats:
+    """∫η^power from 0 to each step or, if sums, Ση^power of the steps before it (up to a common constant)."""
+    low, high = float(at.min()), float(at.max())
+    if isinstance(schedule, Schedule) and (not sums or high - low > LONGEST):
+        return schedule.integral(at, power)
+    eta = _rates(schedule, int(low), int(np.ceil(high)))
+    return np.concatenate([[0.0], np.cumsum(eta**power)])[np.asarray(at - int(low), np.int64)]
+
+
+def lost(schedule: Rate, at: Floats, weight_decay: float, decay: str) -> Floats:
+    """What decay takes off log‖θ‖ before each step, −Σlog(1 − d), up to a common constant."""
+    if not weight_decay:
+        return np.zeros_like(at)
+    if decay == "eq3":
+        _check_decay(weight_decay, weight_decay)
+        return -at * np.log1p(-weight_decay)
+    low, high = float(at.min()), float(at.max())
+    if isinstance(schedule, Schedule) and high - low > LONGEST:
+        return weight_decay * schedule.integral(at) + weight_decay**2 / 2 * schedule.integral(at, 2)
+    d = weight_decay * _rates(schedule, int(low), int(np.ceil(high)))
+    _check_decay(weight_decay, d.max(initial=0.0))
+    return np.concatenate([[0.0], np.cumsum(-np.log1p(-d))])[np.asarray(at - int(low), np.int64)]
+
+
+def _check_decay(weight_decay: float, d: float) -> None:
+    if d >= 1:
+        raise InputError(f"a weight decay of {weight_decay} takes away all weights in one step; use less")
+
+
+def _rates(schedule: Rate, first: int, last: int) -> Floats:
+    """η(first), …, η(last − 1)."""
+    if last - first > LONGEST:
+        raise InputError(
+            f"{last - first} steps are too many to go one by one (at most {LONGEST}); use a Schedule"
+        )
+    if isinstance(schedule, Schedule):
+        return schedule(np.arange(first, last))
+    return np.array([_rate(schedule, t) for t in range(first, last)], np.float64)
+
+
+def _rate(schedule: Rate, t: float) -> float:
+    try:
+        eta = float(schedule(t))
+    except (ArithmeticError, ValueError, TypeError, LookupError) as error:
+        raise InputError(
+            f"the schedule has no value at step {t:g}: {error} (flows need real steps; discrete=True does not)"
+        ) from error
+    if not (isfinite(eta) and eta >= 0):
+        raise InputError(f"the schedule gives {eta} at step {t:g}: a learning rate is 0 or more")
+    return eta
+
+
+def _by_steps(
+    schedule: Rate,
+    kappa: float,
+    at: Floats,
+    x0: float,
+    order: int,
+    start: int,
+    p: float,
+    lam: float,
+    decay: str,
+) -> Floats:
+    """log‖θ‖ by the exact recursion: (1 − d)n + κηn^p, or the root of ((1 − d)n)² + (κηn^p)²."""
+    if (at != np.round(at)).any():
+        raise InputError("discrete dynamics are defined at whole steps only")
+    eta = _rates(schedule, start, int(at.max()))
+    d = np.full_like(eta, lam) if decay == "eq3" else lam * eta
+    _check_decay(lam, d.max(initial=0.0))
+    if p == 1:
+        x = np.concatenate([[0.0], np.cumsum(_gain(kappa * eta, d, order))]) + x0
+    else:
+        x = np.empty(len(eta) + 1)
+        x[0] = x0
+        for i in range(len(eta)):
+            with np.errstate(over="ignore"):
+                x[i + 1] = x[i] + _gain(kappa * eta[i] * np.exp((p - 1) * x[i]), d[i], order)
+    return x[(at - start).astype(np.int64)]
+
+
+def _gain(ratio: Any, d: Any, order: int) -> Any:
+    return np.log1p(ratio - d) if order == 1 else np.log1p(ratio**2 - d * (2 - d)) / 2
+
+
+def _integrated(
+    schedule: Rate,
+    kappa: float,
+    at: Floats,
+    x0: float,
+    order: int,
+    start: int,
+    p: float,
+    lam: float,
+    decay: str,
+) -> Floats:
+    """The flow of log‖θ‖ by scipy, in pieces that begin at powers of two and where the schedule has corners."""
+    from scipy.integrate import solve_ivp
+
+    def slope(t: float, x: Floats) -> Floats:
+        eta = _rate(schedule, t)
+        with np.errstate(over="ignore"):
+            return (kappa * eta * np.exp((p - 1) * x)) ** order / order - lam * (
+                1.0 if decay == "eq3" else eta
+            )
+
+    end = float(at.max())
+    corners = set(schedule.knots()) if isinstance(schedule, Schedule) else set()
+    corners |= {start + 2.0**i for i in range(64)} | {float(t) for t in at.ravel()}
+    edges = [float(start), *sorted(t for t in corners if start < t < end), end]
+    widest = max(64.0, (end - start) / 2_000)  # so that a short peak of the schedule is not stepped over
+    found = {edges[0]: x0}
+    for a, b in pairwise(edges):
+        if a == b:
+            continue
+        way = solve_ivp(slope, (a, b), [found[a]], method="DOP853", rtol=1e-10, atol=1e-10, max_step=widest)
+        if not way.success or not np.isfinite(way.y[0, -1]):
+            raise InputError(f"the flow cannot be followed from step {a:g} to {b:g}: {way.message}")
+        found[b] = float(way.y[0, -1])
+    return np.vectorize(found.__getitem__, otypes=[np.float64])(at)
+
+
+def check(**values: float) -> None:
+    for name, value in values.items():
+        if not (isfinite(value) and value >= 0):
+            raise InputError(f"{name.replace('_', ' ')} must be 0 or more, not {value}")
+
+
+def check_words(model: str, decay: str) -> None:
+    for given, known in ((model, get_args(Model)), (decay, get_args(Decay))):
+        if given not in known:
+            raise InputError(f"{given!r} is none of {', '.join(known)}")

@@ -1,0 +1,126 @@
+"""What a fit found: one law (`Fit`) and all laws of a series (`Fits`). `normgrowth.weights.fitting` makes them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite, nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normgrowth.errors import InputError
+from normgrowth.weights.laws import LAWS, Floats
+
+LEAST = 5  # points for AICc: with fewer it exists for `constant` alone, which would then win
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One law on one series. A law that was not fitted has a `reason`, and NaN for numbers."""
+
+    name: str
+    formula: str
+    params: dict[str, float]
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    r2: float = nan  # against the mean; NaN if the norms do not change
+    rmse: float = nan
+    ahead: float = nan  # rms error of the later half predicted from the earlier, by its mean
+    rho: float = nan  # correlation of neighbouring residuals
+    aicc: float = inf  # infinite where there are too few points for it
+    aicc_effective: float = inf
+    weight: float = 0.0
+    weight_independent: float = 0.0  # what the textbook's AICc would give
+    converged: bool = False
+    at_bound: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def fitted(self) -> bool:
+        return not self.reason
+
+    def interval(self, param: str) -> tuple[float, float]:
+        """Where the parameter lies; infinite ends are open, NaN means that none was asked for."""
+        if param not in self.params:
+            raise InputError(f"{self.name} has no parameter {param!r}; it has {', '.join(self.params)}")
+        return self.intervals.get(param, (nan, nan))
+
+    def predict(self, t: ArrayLike) -> Floats:
+        """The norm that the law gives at step t."""
+        if not self.fitted:
+            raise InputError(f"{self.name} was not fitted: {self.reason}")
+        steps = np.asarray(t, np.float64)
+        if (steps < 0).any():
+            raise InputError(f"step {steps.min():g} is negative: the laws begin at step 0")
+        return LAWS[self.name].predict(steps, self.params)
+
+
+@dataclass(frozen=True)
+class Fits(Mapping[str, Fit]):
+    """The laws by name, in their fixed order, and what was found about the series."""
+
+    laws: dict[str, Fit]
+    points: int
+    effective: float  # the number of independent points that the residuals are worth
+    rho: float
+    notes: tuple[str, ...] = ()
+    confidence: float = 0.95
+
+    def __getitem__(self, name: str) -> Fit:
+        return self.laws[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.laws)
+
+    def __len__(self) -> int:
+        return len(self.laws)
+
+    @property
+    def best(self) -> Fit:
+        """The law with the largest weight of evidence."""
+        if not any(law.weight > 0 for law in self.values()):
+            raise InputError(f"{self.points} points are too few to compare these laws")
+        return max(self.values(), key=lambda law: law.weight)
+
+    def facts(self) -> dict[str, Any]:
+        """Everything in plain values, the rows of `table` under "laws"."""
+        return {
+            "points": self.points,
+            "effective": self.effective,
+            "rho": self.rho,
+            "confidence": self.confidence,
+            "best": self.best.name if any(law.weight > 0 for law in self.values()) else None,
+            "notes": list(self.notes),
+            "laws": self.table(),
+        }
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row of plain values for each law; differences are to the best law."""
+        least = min((law.aicc for law in self.values()), default=inf)
+        least_effective = min((law.aicc_effective for law in self.values()), default=inf)
+        return [
+            {
+                "law": law.name,
+                "formula": law.formula,
+                "r2": law.r2,
+                "rmse": law.rmse,
+                "ahead": law.ahead,
+                "rho": law.rho,
+                "aicc": law.aicc,
+                "delta_aicc": law.aicc - least if isfinite(law.aicc) else inf,
+                "weight_independent": law.weight_independent,
+                "aicc_effective": law.aicc_effective,
+                "delta_effective": law.aicc_effective - least_effective
+                if isfinite(law.aicc_effective)
+                else inf,
+                "weight": law.weight,
+                "params": dict(law.params),
+                "intervals": dict(law.intervals),
+                "converged": law.converged,
+                "at_bound": list(law.at_bound),
+                "notes": list(law.notes),
+                "fitted": law.fitted,
+                "reason": law.reason,
+            }
+            for law in self.values()
+        ]

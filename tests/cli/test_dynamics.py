@@ -1,0 +1,130 @@
+"""normgrowth dynamics as a person meets it."""
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+from vectors import norms, simulate, write_path
+
+from normgrowth.cli import dynamics
+from normgrowth.errors import InputError
+from normgrowth.records import Records
+from normgrowth.schedules import cosine
+from normgrowth.weights.equilibrium import equilibrium
+from normgrowth.weights.trace import trace
+
+SPEC = "cosine:lr=0.05,steps=400,warmup=40,end=0.005"
+SCHEDULE = cosine(0.05, 400, warmup=40, end=0.005)
+
+
+def run(capsys, *words):
+    parser = argparse.ArgumentParser()
+    dynamics.add(parser.add_subparsers())
+    arguments = parser.parse_args(["dynamics", *map(str, words)])
+    code = arguments.run(arguments)
+    out, err = capsys.readouterr()
+    assert err == ""
+    return code, out
+
+
+@pytest.fixture(scope="module")
+def path():
+    return simulate(SCHEDULE, 1.5, 400, norm0=7.0, dims=4_000)
+
+
+@pytest.fixture(scope="module")
+def folder(path, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dynamics")
+    trace(write_path(folder / "series", path, 20), folder / "trace", lags=(2, 4, 8))
+    return folder / "trace"
+
+
+def test_the_table_shows_both_models_and_what_they_mean(folder, path, capsys):
+    code, out = run(capsys, folder, "--schedule", SPEC)
+    assert code == 0
+    for words in (
+        "if misaligned", "κ", "Misaligned dynamics fit.", "Cannot be decided", "What single steps do", "20 optimiser",
+        "Direction", "Uniformity", "14 of 21 checkpoints", SPEC,
+    ):  # fmt: skip
+        assert words in " ".join(out.split()) or words.split()[-1] in out
+    assert f"{norms(path)[-1]:.3f}"[:5] in out
+    assert "settle" not in out
+
+
+def test_json_is_json_and_nothing_else(folder, path, capsys):
+    code, out = run(capsys, folder, "--schedule", SPEC, "--weight-decay", "0", "--json")
+    assert code == 0
+    content = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert content["schedule"] == SPEC
+    assert content["steps"] == list(range(0, 401, 20))
+    np.testing.assert_allclose(content["norms"], norms(path)[::20])
+    models = content["models"]
+    assert models["misaligned"]["value"] == pytest.approx(1.5, rel=0.02)
+    assert models["misaligned"]["low"] < models["misaligned"]["value"] < models["misaligned"]["high"]
+    np.testing.assert_allclose(models["misaligned"]["predicted"], content["norms"], rtol=0.03)
+    assert models["aligned"]["predicted"][-1] > 2 * content["norms"][-1]
+    assert content["fits"] == "misaligned"
+    assert content["interval"] == [20, 20]
+    assert content["equilibria"][0]["equilibrium"]["norm"] is None  # infinite without decay
+    assert "there is no equilibrium" in content["decay_findings"][0]
+    assert [lag["lag"] for lag in content["direction"]["lags"]] == [1, 2, 4, 8]
+    shares = np.array(content["uniformity"]["layer"]["share"])
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert set(content["uniformity"]) == {"layer", "role", "tensor"}
+
+
+def test_equilibrium_where_the_decay_is_given(folder, capsys):
+    words = ("--schedule", SPEC, "--weight-decay", 0.1, "--betas", "0.9,0.95")
+    _, out = run(capsys, folder, *words, "--json")
+    content = json.loads(out)
+    peak, last = content["equilibria"]
+    assert (peak["step"], last["step"]) == (40, 399)
+    true = equilibrium(lr=0.05, weight_decay=0.1, numel=4_000, betas=(0.9, 0.95))
+    assert peak["equilibrium"]["norm"] == pytest.approx(true.norm)
+    assert peak["equilibrium"]["rotation"] == pytest.approx(true.rotation)
+    _, out = run(capsys, folder, *words)
+    assert "Weight decay" in out
+    assert f"settle at a norm of {true.norm:.4g}" in " ".join(out.split())
+
+
+def test_other_settings(folder, capsys):
+    code, out = run(
+        capsys, folder, "--schedule", "0.05", "--optimizer", "sgd", "--momentum", 0.9, "--gradient-norm", 3,
+        "--invariant", "--weight-decay", 0.01, "--kappa", 1.5, "--scope", "layer", "--name", "layer.1", "--json",
+    )  # fmt: skip
+    assert code == 0
+    content = json.loads(out)
+    assert content["what"] == "layer.1"
+    assert content["norms"][0] == Records.read(folder).series("norm", scope="layer", name="layer.1")[1][0]
+    assert content["equilibria"][0]["equilibrium"]["p"] == -1
+    code, _ = run(capsys, folder, "--schedule", "0.05", "--weight-decay", 0.001, "--decay", "eq3")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--schedule", "step:lr=1"], "'step' is none of"),
+        (["--schedule", "cosine:lr=1"], "steps is missing"),
+        (["--schedule", "0.1", "--scope", "layer"], "--scope layer needs --name"),
+        (
+            ["--schedule", "0.1", "--scope", "layer", "--name", "layer.9"],
+            "no layer 'layer.9'; there is layer.0, layer.1",
+        ),
+        (["--schedule", "0.1", "--optimizer", "sgd", "--weight-decay", "0.1"], "gradient_norm"),
+        (["--schedule", "0.1", "--weight-decay", "10"], "takes away all weights"),
+        (["--schedule", "0.1", "--weight-decay", "-1"], "must be 0 or more"),
+        (["--schedule", "0.1", "--kappa", "-1"], "kappa must be 0 or more"),
+        (["--schedule", "0"], "no interval tells κ"),
+    ],
+)
+def test_bad_arguments_are_one_clear_line(folder, capsys, words, said):
+    with pytest.raises(InputError, match=said) as error:
+        run(capsys, folder, *words)
+    assert "\n" not in str(error.value)
+
+
+def test_no_trace_there(tmp_path, capsys):
+    with pytest.raises(InputError, match="no records here"):
+        run(capsys, tmp_path, "--schedule", "0.1")

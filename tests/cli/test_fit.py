@@ -1,0 +1,177 @@
+"""normgrowth fit: csv files in any shape, traces, the published series; tables, JSON, one line for bad input."""
+
+import json
+from io import StringIO
+
+import numpy as np
+import pytest
+from checkpoints import walk, write_series
+from rich.console import Console
+
+from normgrowth.cli import main
+from normgrowth.report.fits import print_fit, verdict
+from normgrowth.weights.fitting import fit
+
+STEPS = np.arange(0, 4000, 100)
+
+
+def run(capsys, *arguments):
+    try:
+        code = main(["fit", *(str(a) for a in arguments)])
+    except SystemExit as stop:  # argparse's own
+        code = stop.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def csv(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def norms(tmp_path):
+    noise = np.random.default_rng(0).normal(size=len(STEPS))
+    rows = "".join(
+        f"{t},{y:.4f}\n" for t, y in zip(STEPS, 5 * np.sqrt(STEPS) + 30 + 0.2 * noise, strict=True)
+    )
+    return csv(tmp_path / "norms.csv", "step,norm\n" + rows)
+
+
+def test_the_published_norms(capsys):
+    code, out, err = run(capsys, "published:t5_norm")
+    assert (code, err) == (0, "")
+    assert "published: Merrill et al. 2021" in out
+    assert "0.9986" in out
+    said = " ".join(out.split())
+    assert "sqrt2, √(b² + a²·t), has the most evidence" in said
+    assert "ahead of the paper's law a·√t + b (r² = 0.9986) by ΔAICc = 4.2, some evidence" in said
+    assert "104 points are worth about 4.0 independent ones" in said
+    assert "p = 0.5587 [0.53" in said
+    assert "tau has no upper limit in these data" in said
+
+
+def test_by_layer_there_is_a_row_for_each(capsys):
+    code, out, _ = run(capsys, "published:t5_norm_by_layer", "--bootstrap", 0, "--laws", "sqrt,sqrt2,power")
+    assert code == 0
+    assert all(f"layer {number} " in out for number in range(1, 13))
+    assert "Most evidence, of 12 series:" in out
+    code, out, _ = run(capsys, "published:t5_norm_by_layer", "--bootstrap", 0, "--full", "--laws", "sqrt,log")
+    assert out.count("a·√t + b") >= 12
+
+
+def test_a_csv(norms, capsys):
+    code, out, err = run(capsys, norms, "--laws", "sqrt,linear,log")
+    assert (code, err) == (0, "")
+    assert "the paper's law a·√t + b has the most evidence" in out
+    assert "power" not in out
+
+
+def test_json_is_json_and_nothing_else(norms, capsys):
+    code, out, _ = run(capsys, norms, "--json", "--seed", 3)
+    assert code == 0
+    facts = json.loads(out)["series"][""]
+    assert facts["best"] == "sqrt"
+    assert facts["points"] == len(STEPS)
+    laws = {row["law"]: row for row in facts["laws"]}
+    direct = fit(*np.loadtxt(norms, delimiter=",", skiprows=1).T, seed=3)
+    assert laws["power"]["params"] == direct["power"].params
+    assert laws["power"]["intervals"]["p"] == list(direct["power"].interval("p"))
+    assert laws["relax"]["intervals"]["tau"][1] is None  # open: JSON has no infinity
+    assert run(capsys, norms, "--json", "--seed", 3)[1] == out
+
+
+def test_part_of_a_series(norms, capsys):
+    facts = json.loads(run(capsys, norms, "--json", "--from", 1000, "--to", 2000, "--laws", "sqrt")[1])
+    assert facts["series"][""]["points"] == 11
+
+
+def test_columns_in_any_order_and_dress(tmp_path, capsys):
+    rows = [
+        f"{y:.3f};{t};{layer};x" for layer in (1, 2) for t, y in zip(STEPS, layer + STEPS**0.5, strict=True)
+    ]
+    path = csv(tmp_path / "a.csv", "\ufeffNorm;Step; layer;other\n" + "\n".join(rows) + "\n\n;5;1;x\n")
+    code, out, _ = run(capsys, path, "--json", "--bootstrap", 0)
+    series = json.loads(out)["series"]
+    assert code == 0
+    assert list(series) == ["layer 1", "layer 2"]
+    assert series["layer 1"]["notes"] == ["1 point dropped: step or norm is not finite"]
+
+
+def test_a_trace_by_model_layer_and_role(tmp_path, capsys):
+    source = write_series(tmp_path / "series", walk(8))
+    assert main(["trace", str(source), "-o", str(tmp_path / "trace")]) == 0
+    capsys.readouterr()
+    for scope, name in (("model", "model"), ("layer", "layer.1"), ("role", "norm"), ("tensor", "h.1")):
+        code, out, _ = run(capsys, tmp_path / "trace", "--scope", scope, "--json", "--bootstrap", 0)
+        assert code == 0
+        assert any(name in key for key in json.loads(out)["series"])
+    code, out, _ = run(capsys, tmp_path / "trace", "--scope", "layer")
+    assert code == 0
+    assert "layer.0" in out
+    assert run(capsys, tmp_path / "trace" / "records.parquet")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "one column must be called step; the first line has nothing"),
+        ("step,cosine\n1,2\n", "one column must be called norm; the first line has step, cosine"),
+        ("step,norm\n", "no rows under the first line"),
+        ("step,norm\n1,2\n2,many\n", "line 3: 'many' is not a number"),
+        ("step,norm\n1,2\n2\n", "line 3 has 1 cells where the first has 2"),
+        ("step,norm\n1,2\n", "no law can be fitted: 1 point cannot tell"),
+        ("step,norm\n-1,2\n1,2\n3,3\n", "step -1 is negative"),
+    ],
+)
+def test_a_bad_csv_gets_one_line(tmp_path, capsys, text, said):
+    code, out, err = run(capsys, csv(tmp_path / "bad.csv", text))
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_other_bad_input_gets_one_line(norms, tmp_path, capsys):
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe\x00step")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for arguments, said in [
+        ([tmp_path / "none.csv"], "no such file"),
+        ([binary], "not a text file"),
+        ([empty], "no records here"),
+        ([norms, "--scope", "layer"], "--scope is for traces"),
+        ([norms, "--laws", "cubic"], "no law is called 'cubic'"),
+        ([norms, "--seed", "-1"], "a seed is not negative"),
+        (["published:bert"], "nothing published is called 'bert'"),
+        (["published:t5_direction"], "has no norms"),
+    ]:
+        code, out, err = run(capsys, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert said in err
+
+
+def test_few_points_are_not_compared(tmp_path, capsys):
+    code, out, _ = run(capsys, csv(tmp_path / "few.csv", "step,norm\n0,1\n1,2\n2,2.4\n"))
+    assert code == 0
+    assert "3 points are too few to compare laws." in out
+    assert "not fitted: 3 points cannot tell 3 parameters from noise" in out
+
+
+def test_a_narrow_terminal_says_what_it_left_out(capsys):
+    fits = fit(STEPS, np.sqrt(100 + STEPS), bootstrap=0)
+    buffer = StringIO()
+    print_fit(fits.facts(), "narrow", Console(file=buffer, width=70))
+    assert max(map(len, buffer.getvalue().splitlines())) <= 70
+    assert "Too narrow for:" in buffer.getvalue()
+
+
+def test_verdicts_are_said_for_every_kind_of_series():
+    noise = 0.1 * np.random.default_rng(0).normal(size=len(STEPS))
+    for curve in (7 + 0 * STEPS, 9 - STEPS / 1000, np.exp(STEPS / 500), np.sqrt(STEPS)):
+        for series in (curve, np.abs(curve + noise)):
+            sentences = verdict(fit(STEPS, series, bootstrap=0).facts())
+            assert sentences
+            assert all(text.endswith(".") and "nan" not in text for text in sentences)
+    alone = verdict(fit(STEPS, np.sqrt(STEPS) + noise + 1, laws="sqrt", bootstrap=0).facts())
+    assert alone[0].startswith("the paper's law")

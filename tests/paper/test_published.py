@@ -1,0 +1,58 @@
+"""The published numbers load, and what is derived from them is what Figure 5 shows."""
+
+import numpy as np
+import pytest
+
+from normgrowth.errors import InputError
+from normgrowth.paper.published import TABLES, published
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_loads_and_says_what_it_is(name):
+    table = published(name)
+    assert table.kind == ("derived" if "steps" in name else "published")
+    assert "measured" not in table.source
+    assert table.source.startswith(table.kind)
+    lengths = {len(column) for column in table.values()}
+    assert lengths == {(12 if "layer" in name else 1) * (104 if "norm" in name else 103)}
+    assert all(np.isfinite(column).all() for column in table.values())
+
+
+def test_norms_are_those_of_figure_1():
+    table = published("t5_norm")
+    assert table["step"].dtype == np.int64
+    assert table["step"][[0, 1, -2, -1]].tolist() == [0, 5100, 520200, 524288]
+    assert table["norm"][0] == 470.61
+    layers = published("t5_norm_by_layer")
+    assert layers.layer(12)["norm"][0] == pytest.approx(87.8, abs=0.1)
+    with pytest.raises(InputError, match="no layer 13"):
+        layers.layer(13)
+
+
+def test_steps_and_alignment_are_those_of_figure_5():
+    steps = published("t5_steps")
+    norm, cosine = published("t5_norm")["norm"], published("t5_direction")["cosine_to_previous"]
+    before, after = norm[:-1], norm[1:]
+    size = np.sqrt(before**2 + after**2 - 2 * before * after * cosine)
+    assert steps["step_size"] == pytest.approx(size, rel=1e-12)
+    assert steps["alignment"] == pytest.approx((after * cosine - before) / size, abs=1e-10)
+    assert steps["alignment"][0] == pytest.approx(-0.05, abs=0.005)
+    assert steps["alignment"].argmax() == 2
+    assert steps["alignment"].max() == pytest.approx(0.18, abs=0.005)
+    assert steps["step_size"].max() == pytest.approx(391, abs=1)
+    assert steps["step_size"][-1] == pytest.approx(291, abs=1)
+    assert steps["interval"].tolist() == [5100] * 102 + [4088]
+    assert steps["total_share_steps"][-1] == pytest.approx(0.56, abs=0.005)
+
+
+def test_layers_are_derived_each_on_its_own():
+    table = published("t5_steps_by_layer")
+    norm, cosine = (published(f"t5_{name}_by_layer").layer(7) for name in ("norm", "direction"))
+    before, after = norm["norm"][:-1], norm["norm"][1:]
+    square = before**2 + after**2 - 2 * before * after * cosine["cosine_to_previous"]
+    assert table.layer(7)["growth_steps"] == pytest.approx(square)
+
+
+def test_unknown_names_are_said():
+    with pytest.raises(InputError, match="nothing published is called 'bert'; there are t5_norm"):
+        published("bert")

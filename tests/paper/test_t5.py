@@ -1,0 +1,41 @@
+"""The published series as records: Figure 1 as published, Figure 5 and the budget as they follow from it."""
+
+import numpy as np
+import pytest
+
+from normgrowth.cli import main
+from normgrowth.paper.t5 import t5_records
+
+
+def test_the_published_series_reads_like_a_trace():
+    records = t5_records()
+    steps, norms = records.series("norm")
+    assert len(steps) == 104
+    assert norms[0] == 470.61
+    assert norms[-1] == 4166.21
+    assert records.series("cosine")[1][-1] == 0.997562
+    assert records.where(scope="layer").distinct("name") == [f"encoder.{i}" for i in range(12)]
+    assert records.series("norm", scope="layer", name="encoder.11")[1][0] == pytest.approx(87.8, abs=0.2)
+
+
+def test_what_is_derived_has_the_published_features():
+    """The numbers that the reference's own README works out by hand."""
+    records = t5_records()
+    alignment = records.series("alignment")[1]
+    assert alignment[0] == pytest.approx(-0.05, abs=0.005)
+    assert alignment.max() == pytest.approx(0.18, abs=0.005)
+    assert np.argmax(alignment) == 2
+    assert alignment[-2] == pytest.approx(0.03, abs=0.005)
+    size = records.series("step_size")[1]
+    assert size.max() == pytest.approx(391, abs=1)
+    assert size[-2] == pytest.approx(320, abs=1)
+    assert size[-1] == pytest.approx(291, abs=1)
+    assert records.series("total_share_steps")[1][-1] == pytest.approx(0.56, abs=0.005)
+
+
+def test_it_can_be_drawn_with_a_law_and_laid_over(tmp_path, capsys):
+    assert main(["figures", "published:t5", "--fit", "sqrt", "-o", str(tmp_path), "--formats", "svg"]) == 0
+    names = {line.rsplit("/", 1)[1] for line in capsys.readouterr().out.split()}
+    assert {"norm_direction.svg", "alignment_step.svg", "angle.svg", "budget.svg"} <= names
+    assert main(["figures", "published:t5", "--fit", "nonsense", "-o", str(tmp_path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
