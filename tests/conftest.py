@@ -12,6 +12,13 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_collection_modifyitems(items):
+    """Lint is judged on many series that are really trained: that takes minutes, so `make test-all` does it."""
+    for item in items:
+        if item.path.name.startswith("test_lint"):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)

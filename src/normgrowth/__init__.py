@@ -6,6 +6,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     open_source(source)       the series itself: steps, checkpoints, tensors
     Records                   the tidy table that every measurement writes
     Moments, quantities       the sums, and everything that follows from them
+    lint(source)              what in a series cannot be trusted
     fit(steps, norms)         which growth law, with intervals and evidence
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
     InputError                what bad input raises: one line, with the way out
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from normgrowth.weights.dynamics import predict_norm
     from normgrowth.weights.equilibrium import equilibrium
     from normgrowth.weights.fitting import fit
+    from normgrowth.weights.lint import lint
     from normgrowth.weights.moments import Moments, quantities
     from normgrowth.weights.sources.series import open_source
     from normgrowth.weights.trace import trace
@@ -31,6 +33,7 @@ __all__ = [
     "SeriesWarning",
     "equilibrium",
     "fit",
+    "lint",
     "open_source",
     "predict_norm",
     "quantities",
@@ -44,6 +47,7 @@ _HOME = {
     "SeriesWarning": "normgrowth.errors",
     "equilibrium": "normgrowth.weights.equilibrium",
     "fit": "normgrowth.weights.fitting",
+    "lint": "normgrowth.weights.lint",
     "open_source": "normgrowth.weights.sources.series",
     "predict_norm": "normgrowth.weights.dynamics",
     "quantities": "normgrowth.weights.moments",

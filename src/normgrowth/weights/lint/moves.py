@@ -1,0 +1,204 @@
+"""Checkpoints out of order, checkpoints and tensors of another run, and weights as freshly initialised."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from normgrowth.weights.lint.evidence import Evidence, Finding
+from normgrowth.weights.lint.route import (
+    LEFT_MODEL,
+    LEFT_TENSOR,
+    STRANGE,
+    Routes,
+    Stray,
+    interleaved,
+    reordered,
+    strays,
+)
+
+ALONE = 9.0  # of d²: a tensor that jumps alone goes three times as far as the model in that interval
+RESET = ("zeros", "ones")
+DRAWN = ("normal", "uniform")
+
+
+def order_faults(e: Evidence, routes: Routes, line: list[int]) -> tuple[list[Finding], list[int]]:
+    """Checkpoints that stand where others belong, and the places of all in their likely order."""
+    if interleaved(len(line), lambda a, b: routes.distance(line[a], line[b])):
+        why = (
+            "from here on each checkpoint is nearer to the next but one than to the next: two runs take turns"
+        )
+        return [e.finding(routes.rows[line[1]], "", "run", why)], []
+
+    def step(place: int) -> str:
+        return e.step(routes.rows[place])
+
+    found: list[Finding] = []
+    healed = line
+    for then, moved in reordered(line, routes.distances, routes.left_of_model):
+        healed, at = then, then.index(moved[0])
+        shorter = "there the way is shorter on every side"
+        if len(moved) == 2:
+            whys = [f"belongs where {step(other)} is: {shorter}" for other in reversed(moved)]
+        elif 0 < at < len(then) - 1:
+            whys = [f"belongs between {step(then[at - 1])} and {step(then[at + 1])}: {shorter}"]
+        else:
+            whys = [
+                f"belongs {'before' if at == 0 else 'after'} {step(then[1 if at == 0 else -2])}: {shorter}"
+            ]
+        found += [
+            e.finding(routes.rows[place], "", "order", why) for place, why in zip(moved, whys, strict=True)
+        ]
+    return found, healed
+
+
+def stored_order(e: Evidence, known: set[int]) -> Iterator[Finding]:
+    """Steps stored inside the files that go down while those of the names go up; not of rows known as wrong."""
+    told = [(k, look.stored) for k, look in enumerate(e.looks) if look.stored is not None and k not in known]
+    for (before, earlier), (row, later) in pairwise(told):
+        if later < earlier:
+            why = f"the file itself says step {later}, and that of {e.step(before)} says {earlier}"
+            yield e.finding(row, "", "order", why)
+
+
+# Other runs ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One thing (the model, or a tensor) along a line of checkpoints: places in it count from 0."""
+
+    e: Evidence
+    routes: Routes
+    line: list[int]
+    tensor: int | None = None
+
+    def row(self, k: int) -> int:
+        return self.routes.rows[self.line[k]]
+
+    def distance(self, a: int, b: int) -> float:
+        i, j = self.line[a], self.line[b]
+        if self.tensor is None:
+            return self.routes.distance(i, j)
+        return float(self.routes.tensors(i, j)[self.tensor])
+
+    def left(self, a: int, b: int) -> float:
+        i, j = self.line[a], self.line[b]
+        if self.tensor is None:
+            return self.routes.left_of_model(i, j)
+        return float(self.routes.left(i, j)[self.tensor])
+
+    def strays(self) -> Iterator[tuple[Stray, int]]:
+        """Each stray, with each place to report."""
+        steps = sorted(self.e.looks[self.row(k)].step for k in range(len(self.line)))
+        least = LEFT_MODEL if self.tensor is None else LEFT_TENSOR
+        for stray in strays(steps, self.distance, self.left, least=least):
+            for k in stray.places if stray.returns else stray.places[:1]:
+                yield stray, k
+
+    def why(self, stray: Stray, k: int) -> str:
+        def step(place: int) -> str:
+            return self.e.step(self.row(place))
+
+        def cosine(a: int, b: int) -> str:
+            return f"{self.routes.cosine(self.line[a], self.line[b], self.tensor):.3f}"
+
+        before, after = stray.before, stray.after
+        if before is None:
+            return f"{step(1)} does not come from it (cosine {cosine(0, 1)}), as each later step does from the last"
+        if after is None:
+            return (
+                f"does not come from {step(before)} (cosine {cosine(before, k)}), as each step around it does "
+                "from the last: another run from here on, or re-initialised"
+            )
+        near, far = self.distance(before, after), min(self.distance(before, k), self.distance(k, after))
+        times = f"{np.sqrt(far / near):.1f} times" if far < 1e8 * near else "more than 10000 times"
+        return (
+            f"lies {times} as far from {step(before)} and {step(after)} as they do from each other (cosines "
+            f"{cosine(before, k)}, {cosine(k, after)}; theirs {cosine(before, after)}): another run, or re-initialised"
+        )
+
+
+def run_faults(e: Evidence, routes: Routes, line: list[int]) -> Iterator[Finding]:
+    """Checkpoints, or single tensors, that look like another run or a re-initialisation."""
+    model = _Way(e, routes, line)
+    said: set[int] = set()
+    for stray, k in model.strays():
+        said |= {k, stray.places.stop} if stray.returns else {k}
+        fresh = (
+            stray.before is not None and _fresh(e, model.row(k)) - _fresh(e, model.row(stray.before)) > 0.5
+        )
+        why = model.why(stray, k) + ("; its gains and biases are exactly 1 and 0" if fresh else "")
+        yield e.finding(model.row(k), "", "initial" if fresh else "run", why)
+    yield from _strange_tensors(model, said)
+    yield from _reset_tensors(e, {model.row(k) for k in said if k < len(line)})
+
+
+def _strange_tensors(model: _Way, said: set[int]) -> Iterator[Finding]:
+    """Matrices that jump alone, farther than the model does in the same interval."""
+    e, routes, line = model.e, model.routes, model.line
+    if len(line) < 3:
+        return
+    strange = np.stack([routes.strangeness(a, b) for a, b in pairwise(line)])
+    for t in np.flatnonzero(routes.votes & (strange >= STRANGE).any(axis=0)).tolist():
+        way = _Way(e, routes, line, t)
+        column = e.column[routes.names[t]]
+        for stray, k in way.strays():
+            near = stray.before if stray.before is not None else stray.places.stop
+            alone = way.distance(near, k) > ALONE * routes.usual[t] * model.distance(near, k)
+            stranger = routes.strangeness(line[near], line[k])[t] >= STRANGE
+            shape, before = e.pattern[way.row(k), column], e.pattern[way.row(near), column]
+            if k in said or not alone or not stranger or shape in RESET:
+                continue
+            fresh = stray.before is not None and shape in DRAWN and before not in DRAWN
+            why = way.why(stray, k) + (f"; its values lie as freshly drawn ({shape})" if fresh else "")
+            yield e.finding(way.row(k), routes.names[t], "initial" if fresh else "run", why)
+
+
+# As freshly initialised ------------------------------------------------------------------------------
+
+
+def _vectors(e: Evidence, row: int) -> list[int]:
+    """Columns of gains and biases."""
+    look = e.looks[row]
+    entries = zip(look.names, look.shapes, strict=True)
+    return [e.column[name] for name, shape in entries if len(shape) == 1 and shape[0] >= 4]
+
+
+def _fresh(e: Evidence, row: int) -> float:
+    """The part of gains and biases that are exactly 1 or 0 throughout."""
+    own = _vectors(e, row)
+    return float(np.mean([e.pattern[row, i] in RESET for i in own])) if len(own) > 1 else 0.0
+
+
+def _reset_tensors(e: Evidence, said: set[int]) -> Iterator[Finding]:
+    """Tensors that are exactly 0 or 1 again, though half of their values were not one step before.
+
+    Half: in bfloat16 a gain may leave 1 and come back to it in honest training.
+    """
+    for row in (row for row in range(1, len(e.looks)) if row not in said):
+        columns = [e.column[name] for name in e.looks[row].names]
+        reset = [
+            i for i in columns if e.pattern[row, i] in RESET and e.changed[row, i] >= 0.5 and e.numel[i] >= 4
+        ]
+        vectors = _vectors(e, row)
+        if len(reset) > 2 and 3 * len(set(reset) & set(vectors)) >= 2 * len(vectors):
+            why = (
+                f"{len(reset)} gains and biases are exactly 1 and 0, and were not at {e.step(row - 1)}: "
+                "freshly initialised, or the series runs backwards"
+            )
+            yield e.finding(row, "", "initial", why)
+            continue
+        for i in reset:
+            value = "0" if e.pattern[row, i] == "zeros" else "1"
+            why = f"every value is exactly {value}, as at initialisation; at {e.step(row - 1)} most were not"
+            yield e.finding(row, e.names[i], "initial", why)
+
+
+def untrained(e: Evidence) -> Iterator[Finding]:
+    """A lone checkpoint has nothing to be compared with, but may show that it was never trained."""
+    if len(e.looks) == 1 and _fresh(e, 0) == 1:
+        yield e.finding(
+            0, "", "initial", "all gains and biases are exactly 1 and 0: was it trained?", "remark"
+        )

@@ -1,0 +1,294 @@
+"""The way that the weights went: is it one way, and in this order?
+
+Two things that training cannot do tell it. Distances d² between checkpoints: for steps 1, 2, 3 of a
+straight way d²(1,3) is 4 times d²(1,2), of a random walk twice, and once where the weights only tremble
+around a fixed point. Training does not make it much smaller than both of its parts; a checkpoint of
+another run does, and so do two that were exchanged. And what is left of the old weights, ⟨a,b⟩/‖a‖²:
+updates are added, so it stays near 1 even where the weights grow sixfold or the learning rate is far too
+high, and decays slowly with weight decay; to another run it is 0.
+
+How far the weights move and how much is left of them over an interval is therefore only ever held against
+the intervals around it, with the gaps in steps: warm-ups, drops of the learning rate and sparse
+checkpoints change it, but not for one interval alone.
+
+Distances and remainders of the model are medians over matrices, each in units of its own usual step:
+neither a large embedding nor one damaged tensor decides for the model.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Distance = Callable[[int, int], float]  # squared, between two places
+
+NEARER = 0.7  # of d², for an exchange to count: 1/2 in a random walk, 1/4 on a straight way, 1 in noise
+ONWARD = 1.1  # of d² over two intervals to that over the longer one: 2 in a random walk, 1 in noise
+CLOSED = 0.25  # of d²: the neighbours of a stray are half as far from each other as from it, or nearer
+FEWEST = 5  # checkpoints from which an order can be told
+REMEMBERED = 1 << 20  # sums of tensors
+MOVES = 20  # exchanges that are reported: a series with more of them has no order
+LONGEST = 3  # checkpoints of a stray that comes back
+AROUND = 3  # intervals on either side that one is held against
+LEFT_MODEL, LEFT_TENSOR = 0.5, 0.25  # what is left of the old weights at a break, at most
+STRANGE = 0.3  # of d² to the mean square, for one tensor to be a stranger: 2, or 0.4 where it is scaled by 2
+LEFT_AROUND = 0.8  # ... while the intervals around it lead one to expect at least this
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The samples of checkpoints, for the tensors that all of them have."""
+
+    rows: list[int]  # which checkpoints
+    names: list[str]  # which tensors
+    origin: Floats  # values sampled of the first checkpoint
+    sketch: NDArray[np.float32]  # (checkpoints, values): what was added to them since
+    start: NDArray[np.intp]  # where each tensor's values start
+    weight: Floats  # values of the tensor for each one sampled
+    usual: Floats  # the usual Σδ² of each tensor between checkpoints; 0: it hardly ever moves
+    votes: NDArray[np.bool_]  # the tensors that speak for the model
+
+    @cached_property
+    def sums(self) -> Callable[[int, int], tuple[Floats, Floats, Floats, Floats]]:
+        """Of each tensor of i and j: d², ‖a‖², ⟨a,b⟩, ‖b‖². Remembered, since neighbours are asked for often."""
+
+        def compute(i: int, j: int) -> tuple[Floats, Floats, Floats, Floats]:
+            apart = self.sketch[i].astype(np.float64) - self.sketch[j]
+            a, b = self.origin + self.sketch[i], self.origin + self.sketch[j]
+            products = np.stack([apart * apart, a * a, a * b, b * b])
+            d, aa, ab, bb = np.add.reduceat(products, self.start, axis=1) * self.weight
+            return d, aa, ab, bb
+
+        return lru_cache(maxsize=max(16, REMEMBERED // len(self.names)))(compute)
+
+    def tensors(self, i: int, j: int) -> Floats:
+        """d² of each tensor."""
+        return self.sums(i, j)[0]
+
+    def strangeness(self, i: int, j: int) -> Floats:
+        """d² of each tensor over the mean of both squares: 0 for equals, 2 for strangers."""
+        d, aa, _, bb = self.sums(i, j)
+        return 2 * d / (aa + bb)
+
+    def left(self, i: int, j: int) -> Floats:
+        """What is left of each tensor of i in j: ⟨a,b⟩/‖a‖²."""
+        _, aa, ab, _ = self.sums(i, j)
+        return ab / aa
+
+    def left_of_model(self, i: int, j: int) -> float:
+        found = self.left(i, j)[self.votes]
+        return float(np.nanmedian(found)) if np.isfinite(found).any() else float("nan")
+
+    def cosine(self, i: int, j: int, tensor: int | None = None) -> float:
+        """Of one tensor, or of those that speak for the model together."""
+        which = self.votes if tensor is None else [tensor]
+        _, aa, ab, bb = (values[which].sum() for values in self.sums(i, j))
+        return float(ab / np.sqrt(aa * bb))
+
+    @cached_property
+    def distances(self) -> Floats:
+        """d² of the model, of every pair."""
+        n, votes = len(self.sketch), self.votes
+        found = np.zeros((n, n))
+        if not votes.any():
+            return found
+        for i in range(1, n):
+            squares = (self.sketch[:i].astype(np.float64) - self.sketch[i]) ** 2
+            each = np.add.reduceat(squares, self.start, axis=1) * self.weight
+            found[i, :i] = found[:i, i] = np.median(each[:, votes] / self.usual[votes], axis=1)
+        return found
+
+    def distance(self, i: int, j: int) -> float:
+        return float(self.distances[i, j])
+
+    def apart(self, row: int, other: int) -> float:
+        """... of two checkpoints, by their rows; infinite where one is not in here."""
+        place = self.place
+        return self.distance(place[row], place[other]) if row in place and other in place else np.inf
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        return {row: k for k, row in enumerate(self.rows)}
+
+
+# Order -----------------------------------------------------------------------------------------------
+
+
+Pairs = set[frozenset[int]]
+
+
+@dataclass(frozen=True)
+class Move:
+    """Two checkpoints exchanged, or one taken elsewhere: the stretches it takes away, and those it makes."""
+
+    moved: tuple[int, ...]
+    removed: Pairs
+    added: Pairs
+    line: Callable[[], list[int]]  # what it leads to
+
+
+def reordered(
+    line: Sequence[int], distances: Floats, left: Distance = lambda _, __: 1.0
+) -> Iterator[tuple[list[int], tuple[int, ...]]]:
+    """Moves that make the way shorter throughout, each with the line that it leads to.
+
+    A move counts if every stretch that it takes away is replaced by one that is clearly shorter, and on
+    which something is left of the weights; so a checkpoint of another run, far from everything, is never
+    moved, nor is a noisy one before the learning rate drops.
+    """
+    now = list(line)
+    for _ in range(MOVES if len(line) >= FEWEST else 0):
+        found = [
+            (gain, move)
+            for move in _moves(now, distances)
+            if (gain := _gain(now, move, distances)) is not None
+            and _directed(move.line(), move.moved, distances)
+            and all(left(*sorted(pair)) >= LEFT_MODEL for pair in move.added)
+        ]
+        if not found:
+            return
+        # Distances do not tell a way from the way back: of equals, the one that moves the least.
+        most = max(gain for gain, _ in found) * (1 - 1e-9)
+        order = {place: k for k, place in enumerate(now)}
+        best = [(move.line(), move.moved) for gain, move in found if gain >= most]
+        now, moved = min(best, key=lambda move: sum(abs(order[p] - k) for k, p in enumerate(move[0])))
+        yield now, moved
+
+
+def _moves(line: list[int], distances: Floats) -> Iterator[Move]:
+    """Only of checkpoints at the ends of a stretch that some third checkpoint could shorten."""
+    n = len(line)
+    d = distances[np.ix_(line, line)] + np.diag(np.full(n, np.inf))
+    nearest = d.min(axis=1)
+    long = np.minimum(nearest[:-1], nearest[1:]) < NEARER * d[np.arange(n - 1), np.arange(1, n)]
+    odd = [k for k in range(n) if (k and long[k - 1]) or (k < n - 1 and long[k])]
+
+    def exchanged(k: int, other: int) -> list[int]:
+        then = line.copy()
+        then[k], then[other] = then[other], then[k]
+        return then
+
+    def taken(k: int, to: int) -> list[int]:
+        rest = line[:k] + line[k + 1 :]
+        return [*rest[:to], line[k], *rest[to:]]
+
+    for k in odd:
+        for other in range(n):
+            if other == k or (other < k and other in odd):
+                continue
+            places = [p for p in {k - 1, k, other - 1, other} if 0 <= p < n - 1]
+            swap = {k: line[other], other: line[k]}
+            old = {frozenset((line[p], line[p + 1])) for p in places}
+            new = {frozenset((swap.get(p, line[p]), swap.get(p + 1, line[p + 1]))) for p in places}
+            moved = (line[min(k, other)], line[max(k, other)])
+            yield Move(moved, old - new, new - old, partial(exchanged, k, other))
+        for to in range(n):
+            if abs(to - k) <= 1:  # one place on is an exchange of neighbours
+                continue
+            before, after = (to - 1, to) if to < k else (to, to + 1)
+            sides = [line[p] for p in (before, after) if 0 <= p < n]
+            beside = [line[p] for p in (k - 1, k + 1) if 0 <= p < n]
+            old = {frozenset((line[k], place)) for place in beside} | (
+                {frozenset(sides)} if len(sides) > 1 else set()
+            )
+            new = {frozenset((line[k], place)) for place in sides} | (
+                {frozenset(beside)} if len(beside) > 1 else set()
+            )
+            yield Move((line[k],), old - new, new - old, partial(taken, k, to))
+
+
+def _gain(line: list[int], move: Move, distances: Floats) -> float | None:
+    """By how much a move shortens the way, if it does so throughout."""
+
+    def lengths(pairs: Pairs) -> list[float]:
+        return sorted((float(distances[tuple(pair)]) for pair in pairs), reverse=True)
+
+    removed, added = lengths(move.removed), lengths(move.added)
+    if not removed or not all(a < NEARER * r for a, r in zip(added, removed, strict=True)):
+        return None
+    kept = [float(distances[pair]) for pair in pairwise(line) if frozenset(pair) not in move.removed]
+    if added[0] > 4 * max(kept, default=0.0):
+        return None  # a stranger stays far from everything, if nearer to the smaller weights of the start
+    if len(removed) == 1 and removed[0] < 1.5 * max(_around(line, move.removed, distances), default=np.inf):
+        # At an end of the line one stretch is all the evidence, and the last checkpoint after a drop of
+        # the learning rate lies in the middle of those before: there the stretch is no longer than others.
+        return None
+    return sum(removed) - sum(added)
+
+
+def _directed(line: list[int], moved: tuple[int, ...], distances: Floats) -> bool:
+    """Does the way lead anywhere around these? Where weights only tremble, no order is better than another."""
+    at = [line.index(place) for place in moved]
+    near = [k for k in range(1, len(line) - 1) if min(abs(k - m) for m in at) <= AROUND]
+    longer = [max(distances[line[k - 1], line[k]], distances[line[k], line[k + 1]]) for k in near]
+    onward = [distances[line[k - 1], line[k + 1]] / d for k, d in zip(near, longer, strict=True) if d > 0]
+    return len(onward) > 0 and float(np.median(onward)) >= ONWARD
+
+
+def _around(line: list[int], pairs: Pairs, distances: Floats) -> list[float]:
+    """The stretches around the one removed."""
+    at = next(k for k in range(1, len(line)) if frozenset((line[k - 1], line[k])) in pairs)
+    near = range(max(1, at - AROUND), min(len(line), at + AROUND + 1))
+    return [float(distances[line[k - 1], line[k]]) for k in near if k != at]
+
+
+# Strays ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stray:
+    """Places in the line that do not belong to the rest, and which they were held against."""
+
+    places: range
+    before: int | None
+    after: int | None
+    returns: bool  # the line goes on as if they were not there; else it is broken at places.start
+
+
+def interleaved(count: int, distance: Distance) -> bool:
+    """Every second checkpoint belongs to another run."""
+    closed = [
+        distance(k - 1, k + 1) < CLOSED * min(distance(k - 1, k), distance(k, k + 1))
+        for k in range(1, count - 1)
+    ]
+    return count >= FEWEST and float(np.mean(closed)) >= 0.8
+
+
+def strays(steps: Sequence[int], distance: Distance, left: Distance, *, least: float) -> list[Stray]:
+    """least: what is left of the old weights at a break, at most."""
+    n = len(steps)
+    # Stretch k leads from place k - 1 to k.
+    length = [0.0, *(distance(k - 1, k) for k in range(1, n))]
+    gap = [1, *(max(1, steps[k] - steps[k - 1]) for k in range(1, n))]
+    found: list[Stray] = []
+    taken: set[int] = set()  # stretches that lead to and from strays
+
+    def around(k: int, leave: set[int]) -> list[int]:
+        near = range(max(1, k - AROUND), min(n, k + AROUND + 1))
+        return [j for j in near if j not in leave and j not in taken and length[j] > 0]
+
+    for size in range(1, LONGEST + 1):
+        for k in range(1, n - size):
+            back, own = k + size, set(range(k, k + size + 1))
+            out = min(length[k], length[back])
+            if own & taken or not distance(k - 1, back) < CLOSED * out:
+                continue
+            # Others as long as they would be over this gap on a straight way.
+            others = {
+                (m, j): length[j] * max(1.0, gap[m] / gap[j]) ** 2 for m in (k, back) for j in around(m, own)
+            }
+            several = len({j for _, j in others}) > 1
+            if out > 4 * max(others.values()) if several else left(k - 1, k) < least:
+                found.append(Stray(range(k, back), k - 1, back, True))
+                taken |= own
+    for k in range(1, n):
+        if k in taken or not left(k - 1, k) < least:
+            continue
+        expected = [min(1.0, max(0.0, left(j - 1, j))) ** (gap[k] / gap[j]) for j in around(k, {k})]
+        if len(expected) >= 2 and min(expected) >= LEFT_AROUND:
+            found.append(Stray(range(1), None, 1, True) if k == 1 else Stray(range(k, n), k - 1, None, False))
+    return sorted(found, key=lambda stray: stray.places.start)
