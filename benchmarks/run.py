@@ -41,10 +41,12 @@ def page(results: dict[str, Any]) -> str:
     every = "\n".join(f"| {name} | {value:.3g} |" for name, value in results["figures"].items())
     return f"""# Benchmarks
 
-Made by `make bench` from `benchmarks/results.json`. Each figure against a goal is a ratio of two things timed
+Made from `benchmarks/results.json`, which `make bench` writes. Each figure against a goal is a ratio of two things timed
 alternately in one run; absolute times depend on the machine ({results["machine"]}, {results["cores"]} cores).
 
 {table(results)}
+
+{results.get("note", "")}
 
 ## All figures
 
@@ -59,7 +61,7 @@ def write_pages(results: dict[str, Any]) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     start, end = "<!-- benchmarks -->", "<!-- /benchmarks -->"
     before, rest = readme.split(start)
-    note = f"`make bench`, {results['cores']} cores; [all figures](docs/benchmarks.md)."
+    note = f"{results['cores']} cores; [all figures, and how they were run](docs/benchmarks.md)."
     filled = f"{before}{start}\n{table(results)}\n\n{note}\n{end}{rest.split(end)[1]}"
     (ROOT / "README.md").write_text(filled, encoding="utf-8")
 
