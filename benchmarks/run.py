@@ -41,8 +41,8 @@ def page(results: dict[str, Any]) -> str:
     every = "\n".join(f"| {name} | {value:.3g} |" for name, value in results["figures"].items())
     return f"""# Benchmarks
 
-Made from `benchmarks/results.json`, which `make bench` writes. Each figure against a goal is a ratio of two things timed
-alternately in one run; absolute times depend on the machine ({results["machine"]}, {results["cores"]} cores).
+Made from `benchmarks/results.json`, which `make bench` writes. Each figure against a goal is a ratio of two things
+timed alternately in one run; absolute times depend on the machine ({results["machine"]}, {results["cores"]} cores).
 
 {table(results)}
 
