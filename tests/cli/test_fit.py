@@ -47,7 +47,7 @@ def test_the_published_norms(capsys):
     assert "sqrt2, √(b² + a²·t), has the most evidence" in said
     assert "ahead of the paper's law a·√t + b (r² = 0.9986) by ΔAICc = 4.2, some evidence" in said
     assert "104 points are worth about 4.0 independent ones" in said
-    assert "p = 0.5587 [0.53" in said
+    assert "p = 0.5587 [0.52" in said
     assert "tau has no upper limit in these data" in said
 
 
@@ -98,6 +98,15 @@ def test_columns_in_any_order_and_dress(tmp_path, capsys):
     assert series["layer 1"]["notes"] == ["1 point dropped: step or norm is not finite"]
 
 
+def test_lines_that_are_empty_or_broken_inside_a_cell(tmp_path, capsys):
+    path = csv(tmp_path / "a.csv", '\n\nstep,norm,note\n0,1,"two\nlines"\n\n1,2,a\fb\n2,2.4,\n3,many,\n')
+    assert "line 9: 'many' is not a number" in run(capsys, path)[2]
+    csv(path, path.read_text().replace("many", "3"))
+    code, out, _ = run(capsys, path, "--json", "--bootstrap", 0)
+    assert code == 0
+    assert json.loads(out)["series"][""]["points"] == 4
+
+
 def test_a_trace_by_model_layer_and_role(tmp_path, capsys):
     source = write_series(tmp_path / "series", walk(8))
     assert main(["trace", str(source), "-o", str(tmp_path / "trace")]) == 0
@@ -121,6 +130,7 @@ def test_a_trace_by_model_layer_and_role(tmp_path, capsys):
         ("step,norm\n1,2\n2,many\n", "line 3: 'many' is not a number"),
         ("step,norm\n1,2\n2\n", "line 3 has 1 cells where the first has 2"),
         ("step,norm\n1,2\n", "no law can be fitted: 1 point cannot tell"),
+        (f"step,norm\n1,{'2' * 200_000}\n", "line 2: field larger than field limit"),
         ("step,norm\n-1,2\n1,2\n3,3\n", "step -1 is negative"),
     ],
 )
@@ -154,7 +164,7 @@ def test_other_bad_input_gets_one_line(norms, tmp_path, capsys):
 def test_few_points_are_not_compared(tmp_path, capsys):
     code, out, _ = run(capsys, csv(tmp_path / "few.csv", "step,norm\n0,1\n1,2\n2,2.4\n"))
     assert code == 0
-    assert "3 points are too few to compare laws." in out
+    assert "Too few points to compare laws: 3." in out
     assert "not fitted: 3 points cannot tell 3 parameters from noise" in out
 
 

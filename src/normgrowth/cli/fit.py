@@ -69,6 +69,7 @@ def _names(text: str) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth.report.fits import print_fit, print_fits
+    from normgrowth.weights.norms import points
 
     title, series = _fitted(arguments)
     facts = {name: fits.facts() for name, fits in series.items()}
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         print()
     elif len(facts) == 1 or arguments.full:
         for name, fact in facts.items():
-            print_fit(fact, f"{title}{f', {name}' if name else ''}: {fact['points']} points")
+            print_fit(fact, f"{title}{f', {name}' if name else ''}: {points(fact['points'])}")
     else:
         print_fits(facts, f"{title}: {len(facts)} series")
     return 0

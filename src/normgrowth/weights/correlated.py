@@ -10,16 +10,18 @@ and all evidence too strong. Three things are done about it, each with the corre
 - replicates draw residuals in blocks, which keep the order inside (moving blocks, wrapped round the ends
   so that each residual is drawn equally often). Their length is the one of least error for such
   correlation, (6·n·ρ²/(1 − ρ²)²)^(1/3), at least 1 and at most n/3;
-- blocks still lose what lies beyond their ends, and few effective points give a poor idea of the spread:
-  the residuals are widened by √(n/(n − k)) for the k parameters fitted, by √(V_n/V_block), and by
-  Student's quantile for n_eff − k degrees of freedom against the normal one.
+- blocks still lose what lies beyond their ends: the residuals are widened by √(V_n/V_block). The fit took
+  part of the noise, and what it took are slow waves: the residuals hold m = n_eff·V_block/block means of
+  blocks, of which k are gone, so they are widened by √(m/(m − k)), which is √(n/(n − k)) for independent
+  ones. Few effective points give a poor idea of the spread: they are widened by Student's quantile for
+  n_eff − k degrees of freedom against the normal one. m − k and n_eff − k are at least 2 (n − k if less).
 
 ρ is that of the ranks, turned into that of values (2·sin(π·r/6)): one checkpoint far off, as step 0 often
 is, must not make the others look independent. A fit of k parameters lowers it by (k + (k + 2)·ρ)/n,
 which is added back. Neighbours are neighbours in the series, whatever the gap between their steps.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -27,7 +29,6 @@ from normgrowth.weights.laws import BEYOND, Floats, Law
 from normgrowth.weights.leastsquares import Solution, solve
 
 MOST_POINTS = 500  # of a replicate: more are averaged over neighbours, which a smooth law does not notice
-MOST_AT_ONCE = 1 << 21
 
 
 def correlation(residuals: Floats, k: int) -> float:
@@ -59,7 +60,7 @@ def block_length(n: int, rho: float) -> int:
 def intervals(
     law: Law,
     t: Floats,
-    curve: Floats,
+    params: Mapping[str, float],
     residuals: Floats,
     scale: float,
     *,
@@ -72,12 +73,12 @@ def intervals(
     An end that rests on replicates whose shape ran into its bound is open: 0 or infinite for the shape,
     infinite for a parameter that grows without limit there (n∞ as τ leaves the data behind).
     """
-    bins = np.linspace(0, len(t), min(len(t), MOST_POINTS) + 1).astype(int)[:-1]
-    sizes = np.diff(np.append(bins, len(t)))
-    times = np.add.reduceat(t, bins) / sizes
-    expected = np.add.reduceat(curve, bins) / sizes
-    drawn = [np.add.reduceat(d, bins, axis=1) for d in _draws(law, residuals, replicates, confidence, rng)]
-    y = (expected + np.concatenate(drawn) / sizes) / scale
+    size = -(-len(t) // MOST_POINTS)
+    first = np.arange(0, len(t), size)
+    counts = np.diff(np.append(first, len(t)))
+    times, left = (np.add.reduceat(column, first) / counts for column in (t, residuals))
+    # The curve at the mean time, not its mean, which lies beside it where the law bends.
+    y = (law.predict(times, params) + _draws(law, left, replicates, confidence, rng)) / scale
     if law.squared:
         y = np.maximum(y, 0.0)
     T = float(times[-1])
@@ -92,22 +93,22 @@ def intervals(
 
 def _draws(
     law: Law, residuals: Floats, replicates: int, confidence: float, rng: np.random.Generator
-) -> Iterator[Floats]:
-    """Residuals for every replicate, some replicates at a time so that long series fit into memory."""
+) -> Floats:
+    """Residuals (replicates, n), drawn in blocks."""
     from scipy.special import ndtri, stdtrit
 
     n, k = len(residuals), len(law.params)
     rho = correlation(residuals, k)
     block = block_length(n, rho)
-    freedom = max(effective(n, rho) - k, min(n - k, 2))
+    worth, inside = effective(n, rho), _widening(block, rho)
+    freedom, free = (max(count - k, min(n - k, 2)) for count in (worth, worth * inside / block))
     tail = (1 + confidence) / 2
-    wider = np.sqrt(n / (n - k) * _widening(n, rho) / _widening(block, rho))
+    wider = np.sqrt((k + free) / free * _widening(n, rho) / inside)
     wider *= stdtrit(freedom, tail) / ndtri(tail)
     wide = wider * (residuals - residuals.mean())
     starts = rng.integers(0, n, (replicates, -(-n // block)))
-    for some in np.array_split(starts, -(-replicates * n // MOST_AT_ONCE)):
-        picks = (some[:, :, None] + np.arange(block)).reshape(len(some), -1)[:, :n]
-        yield wide[picks % n]
+    picks = (starts[:, :, None] + np.arange(block)).reshape(replicates, -1)[:, :n]
+    return wide[picks % n]
 
 
 def parameters(

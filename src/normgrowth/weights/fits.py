@@ -79,7 +79,7 @@ class Fits(Mapping[str, Fit]):
     def best(self) -> Fit:
         """The law with the largest weight of evidence."""
         if not any(law.weight > 0 for law in self.values()):
-            raise InputError(f"{self.points} points are too few to compare these laws")
+            raise InputError(f"too few points to compare these laws: {self.points}")
         return max(self.values(), key=lambda law: law.weight)
 
     def facts(self) -> dict[str, Any]:

@@ -158,10 +158,13 @@ def _one(law: Law, t: Floats, y: Floats, replicates: int, confidence: float, rng
     spread = ((y - y.mean()) ** 2).sum()
     found: dict[str, tuple[float, float]] = {}
     if replicates:
-        found = intervals(law, t, curve, off, scale, replicates=replicates, confidence=confidence, rng=rng)
+        found = intervals(law, t, params, off, scale, replicates=replicates, confidence=confidence, rng=rng)
         # The estimate itself is never left out, however lopsided its replicates.
         at = parameters(law, solution, scale, T, open_ended=True)
-        found = {name: (min(low, at[name][0]), max(high, at[name][0])) for name, (low, high) in found.items()}
+        found = {
+            name: (min(low, float(at[name][0])), max(high, float(at[name][0])))
+            for name, (low, high) in found.items()
+        }
     bound = [law.shape] if solution.low[0] or solution.high[0] else []
     bound += [
         law.edges[i] for i, value in enumerate((solution.u, solution.w)) if law.squared and value[0] == 0

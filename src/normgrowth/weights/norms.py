@@ -1,6 +1,7 @@
 """Norms that come from elsewhere than a trace: points in any state, and csv files."""
 
 import csv
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ from numpy.typing import ArrayLike
 from normgrowth.errors import InputError
 from normgrowth.weights.laws import Floats
 
-_SMALL, _LARGE, _FAR = 1e-100, 1e100, 1e15  # squares and powers of norms and steps must stay finite
+# A squared norm over the tenth power of a step must stay a finite number, and not 0.
+_SMALL, _LARGE, _NEAR, _FAR = 1e-60, 1e60, 1e-15, 1e15
 SERIES = ("run", "scope", "name", "role", "layer")  # columns of a csv that tell series apart
 
 
@@ -19,12 +21,14 @@ def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str
     Two norms at one step are averaged: a run that was restarted logs some steps twice. How far they
     differ is said, since two runs in one file look the same.
     """
-    if np.iscomplexobj(steps) or np.iscomplexobj(norms):
-        raise InputError("steps and norms must be real numbers")
     try:
-        t, y = np.asarray(steps, np.float64), np.asarray(norms, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"steps and norms must be numbers: {error}") from error
+        rows = [np.ma.asarray(row) for row in (steps, norms)]
+        if any(map(np.iscomplexobj, rows)):
+            raise TypeError("some are complex")
+        # What a mask hides is missing.
+        t, y = (np.ma.filled(row.astype(np.float64), np.nan) for row in rows)
+    except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's, for a gradient
+        raise InputError(f"steps and norms must be real numbers: {error}") from error
     if t.ndim != 1 or t.shape != y.shape:
         shapes = " and ".join("×".join(map(str, a.shape)) or "a single number" for a in (t, y))
         raise InputError(f"steps and norms must be two rows of the same length, not {shapes}")
@@ -34,6 +38,7 @@ def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str
         notes.append(f"{points(int((~finite).sum()))} dropped: step or norm is not finite")
     t, y = t[finite], y[finite]
     _check(t, y)
+    y = np.where(y < 1e-30 * y.max(initial=0.0), 0.0, y)  # no sum of squares can tell these from 0
     order = np.lexsort((y, t))
     t, y = t[order], y[order]
     first = np.flatnonzero(np.diff(t, prepend=-1.0) > 0)
@@ -54,8 +59,8 @@ def _check(t: Floats, y: Floats) -> None:
         return
     if t.min() < 0:
         raise InputError(f"step {t.min():g} is negative: the laws begin at step 0")
-    if t.max() > _FAR:
-        raise InputError(f"step {t.max():g} is beyond {_FAR:g}")
+    if t.any() and not _NEAR < t.max() < _FAR:
+        raise InputError(f"steps of the size of {t.max():g} are beyond {_NEAR:g} to {_FAR:g}")
     if y.min() < 0:
         raise InputError(f"norm {y.min():g} at step {t[y.argmin()]:g} is negative: no norm is")
     if y.any() and not _SMALL < y.max() < _LARGE:
@@ -77,19 +82,20 @@ def read_norms(path: Path | str) -> dict[str, tuple[Floats, Floats]]:
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError(f"{path}: cannot be read as csv: {said}") from error
-    lines = text.splitlines()
-    header = lines[0] if lines else ""
-    rows = csv.reader(lines, delimiter=max(",;\t", key=header.count))
-    columns = [cell.strip().lower() for cell in next(rows, [])]
+    header = next((line for line in text.splitlines() if line.strip()), "")
+    reader = csv.reader(StringIO(text), delimiter=max(",;\t", key=header.count))
+    try:
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num}: {error}") from error
+    columns = [cell.strip().lower() for cell in rows[0][1]] if rows else []
     for wanted in ("step", "norm"):
         if columns.count(wanted) != 1:
             found = ", ".join(columns) or "nothing"
             raise InputError(f"{path}: one column must be called {wanted}; the first line has {found[:200]}")
     apart = [(i, column) for i, column in enumerate(columns) if column in SERIES]
     series: dict[str, list[tuple[float, float]]] = {}
-    for line, row in enumerate(rows, start=2):
-        if not any(cell.strip() for cell in row):
-            continue
+    for line, row in rows[1:]:
         if len(row) != len(columns):
             raise InputError(f"{path}: line {line} has {len(row)} cells where the first has {len(columns)}")
         key = ", ".join(f"{column} {row[i].strip()}" for i, column in apart)
