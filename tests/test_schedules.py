@@ -170,10 +170,12 @@ def test_text(text, schedule):
     [
         ("step:lr=1", "'step' is none of constant, linear, cosine, inverse_sqrt"),
         ("", "is none of"),
+        ("3e-4x", r"'3e-4x' is none of .*, nor is it a learning rate alone; write 3e-4, or cosine:lr="),
+        ("0.1,warmup=10", "write 3e-4, or cosine:lr="),
         ("cosine", "lr is missing"),
         ("cosine:lr=1e-3", "steps is missing, as in cosine:lr="),
         ("cosine:lr=1e-3,steps=10,hold=3", "cosine takes lr, steps, warmup, end, not 'hold'"),
-        ("cosine:lr=fast,steps=10", "lr: 'fast' is not a number"),
+        ("cosine:lr=fast,steps=10", "lr: 'fast' is not a number; write cosine:lr=1e-3,steps"),
         ("cosine:lr,steps=10", "lr: it has no value"),
         ("cosine:lr=1,lr=2,steps=10", "lr is given twice"),
         ("cosine:lr=1,steps=10.5", "steps must be a whole number"),
@@ -193,6 +195,9 @@ def test_bad_text_is_one_clear_line(text, said):
 def test_bad_arguments():
     with pytest.raises(InputError, match="none of constant"):
         Schedule("exotic", 1.0)
+    for steps in (math.inf, math.nan, 10.5):
+        with pytest.raises(InputError, match="steps must be a whole number"):
+            linear(1.0, steps)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="counted from 0"):
         constant(1.0)(-1)
     with pytest.raises(InputError, match="counted from 0"):

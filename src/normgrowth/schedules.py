@@ -88,7 +88,7 @@ class Schedule:
                 raise InputError(f"schedule {self.shape}: {name} must be 0 or more, not {value}")
         for name in ("steps", "warmup", "hold"):
             value = getattr(self, name)
-            if value is not None and (int(value) != value or value < 0):
+            if value is not None and not (float(value).is_integer() and value >= 0):
                 raise InputError(
                     f"schedule {self.shape}: {name} must be a whole number of steps, not {value}"
                 )
@@ -208,16 +208,17 @@ NEEDED = {"constant": ("lr",), "linear": ("lr", "steps"), "cosine": ("lr", "step
 def parse(text: str) -> Schedule:
     """A schedule from text, such as ``cosine:lr=1e-3,steps=1000,warmup=100``; a number alone is constant."""
     text = text.strip()
-    try:
-        return constant(float(text))
-    except InputError:
-        raise
-    except ValueError:
-        pass
-    shape, _, rest = text.partition(":")
-    shape = shape.strip().replace("-", "_")
+    given, _, rest = text.partition(":")
+    shape = given.strip().replace("-", "_")
     if shape not in SHAPES:
-        raise InputError(f"schedule {text!r}: {shape!r} is none of {', '.join(SHAPES)}, nor a learning rate")
+        try:
+            lr = float(text)
+        except ValueError:
+            raise InputError(
+                f"schedule {text!r}: {given!r} is none of {', '.join(SHAPES)}, nor is it a learning rate alone; "
+                f"write 3e-4, or {EXAMPLES['cosine']}"
+            ) from None
+        return constant(lr)
     values: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
@@ -230,7 +231,7 @@ def parse(text: str) -> Schedule:
             values[name] = number if name in ("lr", "end") or int(number) != number else int(number)
         except (ValueError, OverflowError):
             said = f"{value!r} is not a number" if equals else "it has no value"
-            raise InputError(f"schedule {text!r}: {name}: {said}") from None
+            raise InputError(f"schedule {text!r}: {name}: {said}; write {EXAMPLES[shape]}") from None
     if missing := [name for name in NEEDED[shape] if name not in values]:
         raise InputError(f"schedule {text!r}: {missing[0]} is missing, as in {EXAMPLES[shape]}")
     return Schedule(shape, **values)

@@ -107,12 +107,18 @@ def test_other_settings(folder, capsys):
     [
         (["--schedule", "step:lr=1"], "'step' is none of"),
         (["--schedule", "cosine:lr=1"], "steps is missing"),
+        ([], "--schedule is needed: the learning rates, as in cosine:lr="),
         (["--schedule", "0.1", "--scope", "layer"], "--scope layer needs --name"),
+        (["--schedule", "0.1", "--name", "layer.0"], "--name layer.0 needs --scope"),
         (
             ["--schedule", "0.1", "--scope", "layer", "--name", "layer.9"],
             "no layer 'layer.9'; there is layer.0, layer.1",
         ),
         (["--schedule", "0.1", "--optimizer", "sgd", "--weight-decay", "0.1"], "gradient_norm"),
+        (
+            ["--schedule", "0.1", "--optimizer", "sgd", "--weight-decay", "0.1", "--momentum", "1"],
+            "momentum must be",
+        ),
         (["--schedule", "0.1", "--weight-decay", "10"], "takes away all weights"),
         (["--schedule", "0.1", "--weight-decay", "-1"], "must be 0 or more"),
         (["--schedule", "0.1", "--kappa", "-1"], "kappa must be 0 or more"),
@@ -123,6 +129,40 @@ def test_bad_arguments_are_one_clear_line(folder, capsys, words, said):
     with pytest.raises(InputError, match=said) as error:
         run(capsys, folder, *words)
     assert "\n" not in str(error.value)
+
+
+def test_the_published_numbers(capsys):
+    """The values of docs/dynamics.md. T5's schedule is known, the number of its weights is not in the records."""
+    _, out = run(capsys, "published:t5", "--json")
+    content = json.loads(out)
+    assert content["schedule"] == "inverse_sqrt:lr=0.01,hold=10000"
+    assert content["fits"] == "between"
+    assert content["interval"] == [4_088, 5_100]
+    assert content["by_steps"] == pytest.approx(0.56, abs=0.005)
+    misaligned, aligned = content["models"]["misaligned"], content["models"]["aligned"]
+    assert [round(misaligned[key], 2) for key in ("value", "low", "high", "drift")] == [
+        0.73,
+        0.70,
+        0.75,
+        1.08,
+    ]
+    assert misaligned["predicted"][-1] == pytest.approx(1_747, abs=1)
+    assert aligned["predicted"][-1] == pytest.approx(4e8, rel=0.2)
+    _, out = run(capsys, "published:t5", "--weight-decay", 0, "--schedule", "0.01")
+    assert "no count of the weights" in out
+    assert "constant:lr=0.01" in out
+
+
+def test_no_decay_needs_no_gradient_norm(folder, capsys):
+    _, out = run(capsys, folder, "--schedule", SPEC, "--optimizer", "sgd", "--weight-decay", 0)
+    assert "With λ = 0 there is no equilibrium" in out
+    assert "Whether weight decay took part" not in out
+
+
+def test_betas_are_two_numbers(folder, capsys):
+    with pytest.raises(SystemExit):
+        run(capsys, folder, "--schedule", SPEC, "--betas", "0.9")
+    assert "'0.9' is not two numbers, as in 0.9,0.999" in capsys.readouterr().err
 
 
 def test_no_trace_there(tmp_path, capsys):

@@ -209,6 +209,15 @@ def test_a_root_that_is_not_defined_at_0():
     assert misaligned(eta, 1.0, 100, start=1) == pytest.approx(10.0)
 
 
+@pytest.mark.parametrize("model", ["aligned", "misaligned"])
+def test_powers_near_1_and_norms_near_0_keep_their_digits(model):
+    at = [0, 50, 100]
+    near, one = (predict_norm(constant(0.05), 0.7, at, 2.0, model=model, p=p) for p in (1 - 1e-12, 1.0))
+    np.testing.assert_allclose(near, one, rtol=1e-10)
+    still = predict_norm(constant(0.05), 0.7, at, 1e-200, model=model, p=3.0)
+    np.testing.assert_allclose(still, 1e-200, rtol=1e-10)
+
+
 def test_norms_that_leave_for_infinity():
     assert aligned(constant(0.1), 1.0, 200, 1.0, p=2.0) == np.inf  # 1/(1 − t/10)
     assert aligned(constant(0.1), 1.0, 5, 1.0, p=2.0) == pytest.approx(2.0)

@@ -6,11 +6,14 @@ import sys
 from math import isfinite
 from typing import Any
 
+from normgrowth.cli.figures import PUBLISHED
+
+SCHEDULE = "inverse_sqrt:lr=0.01,hold=10000"  # that of T5
 EXAMPLES = """schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500   cosine:lr=1e-3,steps=10000,end=1e-4
            inverse_sqrt:lr=5e-4,warmup=4000   inverse_sqrt:lr=0.01,hold=10000 (that of T5)
 
 examples:
-  normgrowth dynamics traces/t5 --schedule inverse_sqrt:lr=0.01,hold=10000
+  normgrowth dynamics published:t5
   normgrowth dynamics traces/gpt --schedule cosine:lr=6e-4,steps=600000,warmup=2000 --weight-decay 0.1 --betas 0.9,0.95
   normgrowth dynamics traces/gpt --schedule 1e-3 --scope layer --name layer.3 --json
 """
@@ -26,8 +29,12 @@ def add(subparsers: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("trace", metavar="DIR", help="a folder that `normgrowth trace -o` wrote")
-    parser.add_argument("--schedule", required=True, metavar="SPEC", help="the learning rates, see below")
+    parser.add_argument(
+        "trace", metavar="DIR", help="a folder that `normgrowth trace -o` wrote, or published:t5"
+    )
+    parser.add_argument(
+        "--schedule", metavar="SPEC", help="the learning rates, see below; published:t5 has its own"
+    )
     parser.add_argument("--scope", choices=("model", "layer", "role", "tensor"), default="model")
     parser.add_argument("--name", metavar="NAME", help="which layer, role or tensor")
     parser.add_argument("--kappa", type=float, metavar="K", help="κ of single steps, if training logged it")
@@ -49,13 +56,17 @@ def add(subparsers: Any) -> None:
 
 
 def _betas(text: str) -> tuple[float, float]:
-    first, second = (float(part) for part in text.split(","))
+    try:
+        first, second = (float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not two numbers, as in 0.9,0.999") from None
     return first, second
 
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth import schedules
     from normgrowth.errors import InputError
+    from normgrowth.paper.t5 import t5_records
     from normgrowth.records import Records
     from normgrowth.weights import decay as decays
     from normgrowth.weights.direction import direction, rows_of, uniformity, uniformity_sentence
@@ -63,14 +74,21 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.scope != "model" and arguments.name is None:
         raise InputError(f"--scope {arguments.scope} needs --name: which one")
-    schedule = schedules.parse(arguments.schedule)
-    records = Records.read(arguments.trace)
+    if arguments.scope == "model" and arguments.name is not None:
+        raise InputError(f"--name {arguments.name} needs --scope: layer, role or tensor")
+    published = arguments.trace == PUBLISHED
+    spec = SCHEDULE if arguments.schedule is None and published else arguments.schedule
+    if spec is None:
+        raise InputError(f"--schedule is needed: the learning rates, as in {schedules.EXAMPLES['cosine']}")
+    schedule = schedules.parse(spec)
+    records = t5_records() if published else Records.read(arguments.trace)
     thing = {"scope": arguments.scope, "name": arguments.name}
     names = ("optimizer", "gradient_norm", "betas", "momentum", "decay", "invariant")
     setting = {name: getattr(arguments, name) for name in names}
     weight_decay = felt = arguments.weight_decay
     if weight_decay is not None:
-        setting["numel"] = int(rows_of(records, **thing).series("numel", scope=arguments.scope)[1][-1])
+        counts = rows_of(records, **thing).where(quantity="numel").table["value"]
+        setting["numel"] = int(counts[-1].as_py()) if len(counts) else None
         felt = decays.felt_decay(weight_decay, setting)
     evidence = examine(
         records,
@@ -81,7 +99,9 @@ def run(arguments: argparse.Namespace) -> int:
         decay="eq3" if arguments.decay == "eq3" else "decoupled",
     )
     rows, said = [], []
-    if weight_decay is not None:
+    if weight_decay is not None and (why := decays.lacking(weight_decay, setting)):
+        said = [why]
+    elif weight_decay is not None:
         rows = decays.settling(evidence.steps, evidence.norms, schedule, weight_decay, **setting)
         kappa = evidence.kappa["misaligned"].value if arguments.kappa is None else arguments.kappa
         said = decays.sentences(rows, weight_decay, kappa, setting)

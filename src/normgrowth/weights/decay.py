@@ -56,12 +56,28 @@ def felt_decay(weight_decay: float, setting: dict[str, Any]) -> float:
     """
     optimizer, way = setting["optimizer"], setting.get("decay")
     if optimizer == "sgd" and way in (None, "coupled"):
-        return weight_decay / (1 - setting.get("momentum", 0.0))
+        momentum = setting.get("momentum", 0.0)
+        if not 0 <= momentum < 1:
+            raise InputError(f"momentum must be at least 0 and less than 1, not {momentum}")
+        return weight_decay / (1 - momentum)
     if optimizer == "adamw" and way == "coupled":
-        if not setting.get("gradient_norm"):
-            raise InputError("adamw with coupled decay depends on gradient_norm: it is needed")
-        return weight_decay * sqrt(setting["numel"]) / setting["gradient_norm"]
+        size, numel = setting.get("gradient_norm"), setting.get("numel")
+        if size is None or numel is None:
+            lacking = "gradient_norm" if size is None else "numel, the number of weights"
+            raise InputError(f"adamw with coupled decay depends on {lacking}: it is needed")
+        if not size > 0:
+            raise InputError(f"gradient_norm must be more than 0, not {size}")
+        return weight_decay * sqrt(numel) / size
     return weight_decay
+
+
+def lacking(weight_decay: float, setting: dict[str, Any]) -> str | None:
+    """Why `settling` has nothing to say, where that is no fault of whoever asks."""
+    if setting["optimizer"] == "adamw" and setting["numel"] is None:
+        return "There is no count of the weights here, and so no equilibrium of adamw to set beside them."
+    if setting["optimizer"] == "sgd" and setting["gradient_norm"] is None and not weight_decay:
+        return "With λ = 0 there is no equilibrium; λ*, which would hold the first norm, depends on the gradient norm."
+    return None
 
 
 def sentences(rows: list[Settling], weight_decay: float, kappa: float, setting: dict[str, Any]) -> list[str]:
@@ -82,8 +98,9 @@ def sentences(rows: list[Settling], weight_decay: float, kappa: float, setting: 
                 f"a step; the distance falls by e in {found.time:,.0f} steps. The last norm is {row.reached:.3g} of it."
             )
         way = "eq3" if setting.get("decay") == "eq3" else "decoupled"
+        hold = holding_decay(kappa, row.lr, decay=way) / felt_decay(1.0, setting)
         said.append(
             f"λ* = {row.boundary:.3g} would hold the first norm against random gradients (here λ = {weight_decay:g}); "
-            f"under Assumption 1, misaligned, λ = {holding_decay(kappa, row.lr, decay=way):.3g} would hold any."
+            f"under Assumption 1, misaligned, λ = {hold:.3g} would hold any."
         )
     return said

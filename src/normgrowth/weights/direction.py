@@ -27,6 +27,7 @@ from normgrowth.weights.kappa import blocks
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
+ROUNDING = 1e-8  # radians: an angle below is that of rounded weights
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _lags(rows: Records, marks: Steps, scope: str) -> list[Lag]:
 
 def _exponent(t: Floats, angle: Floats, h: NDArray[np.integer]) -> tuple[float, float, float]:
     """q of angle²/h ∝ t^(−q), by least squares in logarithms, from a tenth of the last step on."""
-    good = (t > 0) & (angle > 0) & (t >= t.max(initial=0.0) / 10)
+    good = (t > 0) & (angle > ROUNDING) & (t >= t.max(initial=0.0) / 10)
     if good.sum() < 6:
         return nan, nan, nan
     x, y = np.log(t[good]), np.log(angle[good] ** 2 / h[good])
@@ -156,7 +157,9 @@ def _sentences(
         }[verdict]
         said.append(f"Squared angles per step go as t^{-q:.2f} ({-high:.2f} to {-low:.2f}): {meaning}.")
     else:
-        said.append("There are too few intervals to say how fast the angles fall, and whether it converges.")
+        said.append(
+            "There are too few intervals that turn to say how fast the angles fall, and whether it converges."
+        )
     if len(doubled.steps) > 1:
         a, b = doubled.steps[0], doubled.steps[-1]
         said.append(

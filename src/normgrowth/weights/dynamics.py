@@ -18,6 +18,7 @@ flow of any other callable, is integrated by scipy.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isfinite, log
 from typing import Any, Literal, get_args
@@ -61,23 +62,15 @@ def predict_norm(
         raise InputError(f"steps must not lie before the start, {start}; {at.min():g} does")
     if not at.size or norm0 == 0:
         return np.full(at.shape, norm0)
-    order = 1 if model == "aligned" else 2
+    course = _Course(
+        schedule, kappa, log(norm0), 1 if model == "aligned" else 2, start, p, weight_decay, decay
+    )
     if discrete:
-        log_norm = _by_steps(schedule, kappa, at, log(norm0), order, start, p, weight_decay, decay)
+        log_norm = course.by_steps(at)
     elif isinstance(schedule, Schedule) and (p == 1 or not weight_decay):
-        exposure = totals(schedule, np.append(at.ravel(), start), order)
-        grown = (kappa**order * (exposure[:-1] - exposure[-1]) / order).reshape(at.shape)
-        if p == 1:
-            time = at - start if decay == "eq3" else schedule.integral(at) - schedule.integral(start)
-            log_norm = log(norm0) + grown - weight_decay * time
-        else:
-            k = order * (1 - p)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                power = norm0**k + k * grown
-                # With p > 1 the norm leaves for infinity in finite time.
-                log_norm = np.where(power > 0, np.log(power) / k, inf)
+        log_norm = course.closed(schedule, at)
     else:
-        log_norm = _integrated(schedule, kappa, at, log(norm0), order, start, p, weight_decay, decay)
+        log_norm = course.integrated(at)
     with np.errstate(over="ignore", under="ignore"):
         return np.exp(log_norm)
 
@@ -106,10 +99,10 @@ def holding_decay(
     return rate * lr if decay == "eq3" else rate
 
 
-def totals(schedule: Rate, at: Floats, power: int, sums: bool = False) -> Floats:
-    """∫η^power from 0 to each step or, if sums, Ση^power of the steps before it (up to a common constant)."""
+def totals(schedule: Rate, at: Floats, power: int) -> Floats:
+    """Ση^power of the steps before each (up to a common constant); for very long runs ∫η^power."""
     low, high = float(at.min()), float(at.max())
-    if isinstance(schedule, Schedule) and (not sums or high - low > LONGEST):
+    if isinstance(schedule, Schedule) and high - low > LONGEST:
         return schedule.integral(at, power)
     eta = _rates(schedule, int(low), int(np.ceil(high)))
     return np.concatenate([[0.0], np.cumsum(eta**power)])[np.asarray(at - int(low), np.int64)]
@@ -132,7 +125,7 @@ def lost(schedule: Rate, at: Floats, weight_decay: float, decay: str) -> Floats:
 
 def _check_decay(weight_decay: float, d: float) -> None:
     if d >= 1:
-        raise InputError(f"a weight decay of {weight_decay} takes away all weights in one step; use less")
+        raise InputError(f"a weight decay of {weight_decay:g} takes away all weights in one step; use less")
 
 
 def _rates(schedule: Rate, first: int, last: int) -> Floats:
@@ -158,73 +151,80 @@ def _rate(schedule: Rate, t: float) -> float:
     return eta
 
 
-def _by_steps(
-    schedule: Rate,
-    kappa: float,
-    at: Floats,
-    x0: float,
-    order: int,
-    start: int,
-    p: float,
-    lam: float,
-    decay: str,
-) -> Floats:
-    """log‖θ‖ by the exact recursion: (1 − d)n + κηn^p, or the root of ((1 − d)n)² + (κηn^p)²."""
-    if (at != np.round(at)).any():
-        raise InputError("discrete dynamics are defined at whole steps only")
-    eta = _rates(schedule, start, int(at.max()))
-    d = np.full_like(eta, lam) if decay == "eq3" else lam * eta
-    _check_decay(lam, d.max(initial=0.0))
-    if p == 1:
-        x = np.concatenate([[0.0], np.cumsum(_gain(kappa * eta, d, order))]) + x0
-    else:
-        x = np.empty(len(eta) + 1)
-        x[0] = x0
-        for i in range(len(eta)):
+@dataclass(frozen=True)
+class _Course:
+    """log‖θ‖ from x0 at `start` on, in three ways. order: 1 if aligned (lengths add), 2 if not (squares add)."""
+
+    schedule: Rate
+    kappa: float
+    x0: float
+    order: int
+    start: int
+    p: float
+    lam: float
+    decay: Decay
+
+    def closed(self, schedule: Schedule, at: Floats) -> Floats:
+        """The flow from the integrals of the schedule."""
+        exposure = schedule.integral(at, self.order) - schedule.integral(self.start, self.order)
+        grown = self.kappa**self.order * exposure / self.order
+        if self.p == 1:
+            eq3 = self.decay == "eq3"
+            time = at - self.start if eq3 else schedule.integral(at) - schedule.integral(self.start)
+            return self.x0 + grown - self.lam * time
+        k = self.order * (1 - self.p)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            gain = k * grown * np.exp(-k * self.x0)
+            # With p > 1 the norm leaves for infinity in finite time.
+            return np.where(gain > -1, self.x0 + np.log1p(gain) / k, inf)
+
+    def by_steps(self, at: Floats) -> Floats:
+        """The exact recursion: (1 − d)n + κηn^p, or the root of ((1 − d)n)² + (κηn^p)²."""
+        if (at != np.round(at)).any():
+            raise InputError("discrete dynamics are defined at whole steps only")
+        eta = _rates(self.schedule, self.start, int(at.max()))
+        d = np.full_like(eta, self.lam) if self.decay == "eq3" else self.lam * eta
+        _check_decay(self.lam, d.max(initial=0.0))
+        if self.p == 1:
+            x = np.concatenate([[0.0], np.cumsum(self._gain(self.kappa * eta, d))]) + self.x0
+        else:
+            x = np.empty(len(eta) + 1)
+            x[0] = self.x0
+            for i in range(len(eta)):
+                with np.errstate(over="ignore"):
+                    ratio = self.kappa * eta[i] * np.exp((self.p - 1) * x[i])
+                    x[i + 1] = x[i] + self._gain(ratio, d[i])
+        return x[(at - self.start).astype(np.int64)]
+
+    def _gain(self, ratio: Any, d: Any) -> Any:
+        return np.log1p(ratio - d) if self.order == 1 else np.log1p(ratio**2 - d * (2 - d)) / 2
+
+    def integrated(self, at: Floats) -> Floats:
+        """The flow by scipy, in pieces that begin at powers of two and where the schedule has corners."""
+        from scipy.integrate import solve_ivp
+
+        def slope(t: float, x: Floats) -> Floats:
+            eta = _rate(self.schedule, t)
             with np.errstate(over="ignore"):
-                x[i + 1] = x[i] + _gain(kappa * eta[i] * np.exp((p - 1) * x[i]), d[i], order)
-    return x[(at - start).astype(np.int64)]
+                growth = (self.kappa * eta * np.exp((self.p - 1) * x)) ** self.order / self.order
+            return growth - self.lam * (1.0 if self.decay == "eq3" else eta)
 
-
-def _gain(ratio: Any, d: Any, order: int) -> Any:
-    return np.log1p(ratio - d) if order == 1 else np.log1p(ratio**2 - d * (2 - d)) / 2
-
-
-def _integrated(
-    schedule: Rate,
-    kappa: float,
-    at: Floats,
-    x0: float,
-    order: int,
-    start: int,
-    p: float,
-    lam: float,
-    decay: str,
-) -> Floats:
-    """The flow of log‖θ‖ by scipy, in pieces that begin at powers of two and where the schedule has corners."""
-    from scipy.integrate import solve_ivp
-
-    def slope(t: float, x: Floats) -> Floats:
-        eta = _rate(schedule, t)
-        with np.errstate(over="ignore"):
-            return (kappa * eta * np.exp((p - 1) * x)) ** order / order - lam * (
-                1.0 if decay == "eq3" else eta
+        start, end = float(self.start), float(at.max())
+        corners = set(self.schedule.knots()) if isinstance(self.schedule, Schedule) else set()
+        corners |= {start + 2.0**i for i in range(64)} | {float(t) for t in at.ravel()}
+        edges = [start, *sorted(t for t in corners if start < t < end), end]
+        widest = max(64.0, (end - start) / 2_000)  # so that a short peak of the schedule is not stepped over
+        found = {start: self.x0}
+        for a, b in pairwise(edges):
+            if a == b:
+                continue
+            way = solve_ivp(
+                slope, (a, b), [found[a]], method="DOP853", rtol=1e-10, atol=1e-10, max_step=widest
             )
-
-    end = float(at.max())
-    corners = set(schedule.knots()) if isinstance(schedule, Schedule) else set()
-    corners |= {start + 2.0**i for i in range(64)} | {float(t) for t in at.ravel()}
-    edges = [float(start), *sorted(t for t in corners if start < t < end), end]
-    widest = max(64.0, (end - start) / 2_000)  # so that a short peak of the schedule is not stepped over
-    found = {edges[0]: x0}
-    for a, b in pairwise(edges):
-        if a == b:
-            continue
-        way = solve_ivp(slope, (a, b), [found[a]], method="DOP853", rtol=1e-10, atol=1e-10, max_step=widest)
-        if not way.success or not np.isfinite(way.y[0, -1]):
-            raise InputError(f"the flow cannot be followed from step {a:g} to {b:g}: {way.message}")
-        found[b] = float(way.y[0, -1])
-    return np.vectorize(found.__getitem__, otypes=[np.float64])(at)
+            if not way.success or not np.isfinite(way.y[0, -1]):
+                raise InputError(f"the flow cannot be followed from step {a:g} to {b:g}: {way.message}")
+            found[b] = float(way.y[0, -1])
+        return np.vectorize(found.__getitem__, otypes=[np.float64])(at)
 
 
 def check(**values: float) -> None:

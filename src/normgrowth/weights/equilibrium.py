@@ -40,7 +40,7 @@ there is no equilibrium, only a threshold, see `normgrowth.weights.dynamics.hold
 
 from dataclasses import dataclass
 from math import asin, exp, inf, isfinite, log, log1p, nan, sqrt
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -126,7 +126,7 @@ def equilibrium(
     numel: C, the number of weights that receive gradients.
     gradient_norm: √E‖g‖² of one step; for invariant weights ‖g‖·‖θ‖, which does not depend on ‖θ‖.
     decay: see the top of this file; by default PyTorch's, decoupled for adamw and coupled for sgd. Adam with a
-        coupled decay needs gradient_norm too, and holds while λ‖θ‖ is small against it.
+    coupled decay needs gradient_norm too, and holds while λ‖θ‖ is small against it.
     invariant: the weights are scale-invariant, as those before a norm are.
     """
     c = _Case(optimizer, lr, numel, gradient_norm, betas, momentum, decay, invariant)
@@ -140,27 +140,16 @@ def equilibrium(
     return Equilibrium(norm, 2 * asin(sqrt(w / (1 + r) / 2)), _time(r, w) / (1 - c.p), c.p, r, w)
 
 
-def boundary(
-    norm0: float,
-    optimizer: Optimizer = "adamw",
-    *,
-    lr: float,
-    numel: int | None = None,
-    gradient_norm: float | None = None,
-    betas: tuple[float, float] = (0.9, 0.999),
-    momentum: float = 0.0,
-    decay: Decay | None = None,
-    invariant: bool = False,
-) -> float:
+def boundary(norm0: float, optimizer: Optimizer = "adamw", *, lr: float, **setting: Any) -> float:
     """λ*, the weight decay whose equilibrium is norm0: with more the norm falls from there, with less it grows.
 
     For slow decay λ* = ηC/(2‖θ₀‖²) for AdamW (η times that for eq3), ηG²/(2(1 − μ)‖θ₀‖²) for SGD, and
-    ηγ²/(2(1 − μ)‖θ₀‖⁴) for SGD on invariant weights; here it is solved exactly. The arguments are those of
+    ηγ²/(2(1 − μ)‖θ₀‖⁴) for SGD on invariant weights; here it is solved exactly. setting: as for
     `equilibrium`. inf if one update is longer than norm0, so that no decay is enough.
     """
     from scipy.optimize import root_scalar
 
-    c = _Case(optimizer, lr, numel, gradient_norm, betas, momentum, decay, invariant)
+    c = _Case(optimizer, lr, **setting)
     if not (isfinite(norm0) and norm0 > 0):
         raise InputError(f"the norm to hold must be more than 0, not {norm0}")
     if lr == 0:
@@ -186,12 +175,12 @@ class _Case:
 
     optimizer: Optimizer
     lr: float
-    numel: int | None
-    gradient_norm: float | None
-    betas: tuple[float, float]
-    momentum: float
-    decay: Decay | None
-    invariant: bool
+    numel: int | None = None
+    gradient_norm: float | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = 0.0
+    decay: Decay | None = None
+    invariant: bool = False
 
     def __post_init__(self) -> None:
         if self.optimizer not in get_args(Optimizer):

@@ -15,6 +15,7 @@ from normgrowth.weights.kappa import Kappa, fit_kappa, kappa_of_growth
 
 MODELS: tuple[Model, ...] = get_args(Model)
 TOLERANCE = 0.2  # of the growth of log‖θ‖: how near a model must come to be said to fit
+ROUNDING = 1e-9  # of log‖θ‖
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Evidence:
     and ‖δ‖² in `growth`, that of ‖θ‖², all summed. by_decay: what the decay alone would have taken of ‖θ‖²; nan
     if unknown.
     displacement: ‖θ_T − θ_0‖²/Σ‖δ‖²: 1 if intervals are independent, their number if all go one way.
-    interval: fewest and most optimiser steps between checkpoints. fits: "aligned", "misaligned",
+    until: T, the step up to which all this is summed: the last, or the one before the first that is not finite.
+    interval: fewest and most optimiser steps between checkpoints. fits: "aligned", "misaligned", "both",
     "between" or "neither". findings and undecided: the same in sentences.
     """
 
@@ -46,6 +48,7 @@ class Evidence:
     by_steps: float
     by_decay: float
     displacement: float
+    until: int
     interval: tuple[int, int]
     fits: str
     findings: list[str]
@@ -108,13 +111,15 @@ def examine(
         error: dict[Model, float] = {
             model: _rms(np.log(predicted[model] / norms)[1:][np.isfinite(norms[1:])]) for model in MODELS
         }
-    total, turned, stepped = (
-        _last(rows, f"total_growth{term}", scope) for term in ("", "_alignment", "_steps")
+    until = _until(rows, scope, int(steps[-1]))
+    total, turned, stepped, moved = (
+        _at(rows, until, quantity, scope)
+        for quantity in ("total_growth", "total_growth_alignment", "total_growth_steps", "step_size_first")
     )
     gaps = np.diff(steps)
-    moved = _last(rows, "step_size_first", scope)
     _, cosines = rows.series("alignment", scope=scope)
     share = _over(turned, total), _over(stepped, total)
+    summed = steps <= until
     evidence = Evidence(
         steps,
         norms,
@@ -127,25 +132,36 @@ def examine(
         float(np.nanmean(cosines)) if np.isfinite(cosines).any() else nan,
         total,
         *share,
-        nan if weight_decay is None else _taken(schedule, steps, norms, lam, decay),
+        nan if weight_decay is None else _taken(schedule, steps[summed], norms[summed], lam, decay),
         _over(moved * moved, stepped),
+        until,
         (int(gaps.min()), int(gaps.max())),
         _fits(predicted, norms, fitted if kappa is None else {}, lam),
         [],
         [],
     )
-    evidence.findings.extend(_findings(evidence, kappa))
+    evidence.findings.extend(_findings(evidence, kappa, lam > 0 and decay == "eq3"))
     evidence.undecided.extend(_undecided(evidence, kappa, weight_decay))
     return evidence
 
 
-def _last(rows: Records, quantity: str, scope: str) -> float:
-    """The last finite value of a quantity; nan if it has none."""
-    if not len(rows.where(quantity=quantity)):
-        return nan
-    values = rows.series(quantity, scope=scope)[1]
-    values = values[np.isfinite(values)]
-    return float(values[-1]) if len(values) else nan
+def _until(rows: Records, scope: str, last: int) -> int:
+    """The last step at which the summed budget is finite; the last one if there is no budget."""
+    if not len(rows.where(quantity="total_growth")):
+        return last
+    steps, total = rows.series("total_growth", scope=scope)
+    known = steps[np.isfinite(total)]
+    return int(known[-1]) if len(known) else last
+
+
+def _at(rows: Records, step: int, quantity: str, scope: str) -> float:
+    there = rows.where(step=step, quantity=quantity)
+    return float(there.series(quantity, scope=scope)[1][0]) if len(there) else nan
+
+
+def _end(norms: Floats) -> int:
+    """The place of the last norm that is finite."""
+    return int(np.flatnonzero(np.isfinite(norms))[-1])
 
 
 def _rms(x: Floats) -> float:
@@ -159,13 +175,15 @@ def _over(a: float, b: float) -> float:
 def _taken(schedule: Rate, steps: NDArray[np.int64], norms: Floats, lam: float, decay: Decay) -> float:
     """2λΣη‖θ‖², by the mean of the ends of each interval."""
     at = steps.astype(np.float64)
-    once = np.diff(at if decay == "eq3" else totals(schedule, at, 1, sums=True))
+    once = np.diff(at if decay == "eq3" else totals(schedule, at, 1))
     return float(np.nansum(lam * once * (norms[1:] ** 2 + norms[:-1] ** 2)))
 
 
 def _fits(predicted: dict[Model, Floats], norms: Floats, fitted: dict[Model, Kappa], lam: float) -> str:
     """The model whose growth of log‖θ‖ is near the measured one, allowing for the interval of κ."""
-    last = int(np.flatnonzero(np.isfinite(norms) & (norms > 0))[-1])
+    last = _end(norms)
+    if norms[last] == 0:
+        return "neither"
     grown = log(norms[last] / norms[0])
     miss: dict[Model, float] = {}
     said: dict[Model, float] = {}
@@ -173,25 +191,24 @@ def _fits(predicted: dict[Model, Floats], norms: Floats, fitted: dict[Model, Kap
         final = predicted[model][last]
         said[model] = log(final / norms[0]) if 0 < final < inf else inf if final else -inf
         wide = 0.0
-        if model in fitted and isfinite(fitted[model].high) and not lam:
+        if model in fitted and isfinite(fitted[model].high) and isfinite(said[model]) and not lam:
             k = fitted[model]
-            wide = said[model] * max(
-                abs((edge / k.value) ** order - 1) if k.value else 0 for edge in (k.low, k.high)
-            )
-        room = TOLERANCE * max(abs(grown), min(abs(said[model]), 1e3)) + wide
-        miss[model] = abs(said[model] - grown) / room if room else 0.0
-    best = min(MODELS, key=lambda model: miss[model])
+            edge = k.low if grown < said[model] else k.high  # on the side of what was measured
+            wide = said[model] * abs((edge / k.value) ** order - 1) if k.value else 0.0
+        room = TOLERANCE * max(abs(grown), min(abs(said[model]), 1e3)) + wide + ROUNDING
+        miss[model] = abs(said[model] - grown) / room
+    best, other = sorted(MODELS, key=lambda model: miss[model])
     if miss[best] <= 1:
-        return best
+        return "both" if miss[other] < min(1, miss[best] + 0.5) else best
     return "between" if said["misaligned"] < grown < said["aligned"] else "neither"
 
 
-def _findings(e: Evidence, kappa: float | None) -> list[str]:
+def _findings(e: Evidence, kappa: float | None, shrinking: bool) -> list[str]:
+    """shrinking: weights move where η is 0, since the decay of eq. (3) goes on."""
     low, high = e.interval
     apart = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    said = [
-        f"{len(e.steps)} checkpoints, {apart} optimiser step{'s' if high > 1 else ''} apart: each δ is their sum."
-    ]
+    sums = "steps apart: each δ is their sum" if high > 1 else "step apart: each δ is that step"
+    said = [f"{len(e.steps)} checkpoints, {apart} optimiser {sums}."]
     mis, ali = e.kappa["misaligned"], e.kappa["aligned"]
     wide = f" ({mis.low:.3g} to {mis.high:.3g})" if isfinite(mis.low) else ""
     if high > 1:
@@ -205,31 +222,44 @@ def _findings(e: Evidence, kappa: float | None) -> list[str]:
         said.append(
             f"From the earlier half to the later κ changed by ×{mis.drift:.3g}; Assumption 1 says ×1."
         )
-    norm = ", ".join(f"{e.predicted[model][-1]:.5g} {model}" for model in MODELS)
+    known = np.isfinite(e.norms) & (e.norms > 0)
+    idle = mis.ends[np.isnan(mis.each) & (e.step_sizes > 0) & known[1:] & known[:-1]]
+    if len(idle) and not shrinking:
+        said.append(
+            f"In {len(idle)} of {len(e.step_sizes)} intervals the weights moved although η is 0, first in the one "
+            f"up to step {idle[0]:,}: the schedule is not that of the run."
+        )
+    end = _end(e.norms)
+    norm = ", ".join(f"{e.predicted[model][end]:.5g} {model}" for model in MODELS)
     by = "the fitted κ" if kappa is None else f"κ = {kappa:g}"
-    said.append(f"Norm at step {e.steps[-1]:,}: {e.norms[-1]:.5g} measured; {norm} with {by}.")
+    said.append(f"Norm at step {e.steps[end]:,}: {e.norms[end]:.5g} measured; {norm} with {by}.")
     if isfinite(e.by_steps):
         verb = "grew" if e.growth > 0 else "fell"
         parts = f"{100 * e.by_steps:.3g} % by Σ‖δ‖², {100 * e.by_alignment:.3g} % by 2⟨θ,δ⟩"
         if e.growth <= 0:
             parts = f"Σ‖δ‖² added {e.by_steps * e.growth:.4g}, 2⟨θ,δ⟩ took {-e.by_alignment * e.growth:.4g}"
-        said.append(f"‖θ‖² {verb} by {abs(e.growth):.4g}: {parts}; the mean alignment is {e.alignment:.3g}.")
+        up_to = "" if e.until == e.steps[-1] else f" up to step {e.until:,}, where the sums end"
+        said.append(
+            f"‖θ‖² {verb} by {abs(e.growth):.4g}{up_to}: {parts}; the mean alignment is {e.alignment:.3g}."
+        )
     if e.by_decay > 0:
         turned = e.by_alignment * e.growth
         said.append(
             f"The weight decay alone took {e.by_decay:.4g} of ‖θ‖²; without that part 2⟨θ,δ⟩ is "
             f"{turned + e.by_decay:.4g}."
         )
-    if isfinite(e.displacement) and len(e.step_sizes) > 1:
+    intervals = int((e.steps <= e.until).sum()) - 1
+    if isfinite(e.displacement) and intervals > 1:
         said.append(
             f"‖θ_T − θ_0‖² is {e.displacement:.3g} of Σ‖δ‖²: 1 if intervals are independent, "
-            f"{len(e.step_sizes)} if they all go one way."
+            f"{intervals} if they all go one way."
         )
-    amount = "more" if e.norms[-1] > e.predicted["aligned"][-1] else "less"
+    amount = "more" if e.norms[end] > e.predicted["aligned"][end] else "less"
     said.append(
         {
             "misaligned": "Misaligned dynamics fit.",
             "aligned": "Aligned dynamics fit.",
+            "both": "Both models come near the norm.",
             "between": "It lies between the models: misaligned dynamics grow too slowly, aligned ones too fast.",
             "neither": f"Neither model fits: the norm grew {amount} than either says.",
         }[e.fits]
@@ -239,14 +269,19 @@ def _findings(e: Evidence, kappa: float | None) -> list[str]:
 
 def _undecided(e: Evidence, kappa: float | None, weight_decay: float | None) -> list[str]:
     said = []
-    if e.interval[1] > 1 and kappa is None:
-        share = f"{100 * e.by_steps / e.interval[1]:.2g} %" if e.growth > 0 else "very little"
+    sparse = e.interval[1] > 1 and kappa is None
+    if e.fits == "both":
+        said.append("Which model it is: κ is too uncertain, or the growth too small, to tell them apart.")
+    if sparse:
+        gaps = np.diff(e.steps)
+        once = np.nansum((e.step_sizes**2 / gaps)[e.steps[1:] <= e.until])
+        share = f"{100 * once / e.growth:.2g} %" if e.growth > 0 else "very little"
         said.append(
             f"What single steps do. If those of an interval all went one way, their Σ‖δ‖² would make {share} of "
             "the growth; momentum, too, makes checkpoints show more than steps have; steps that cancel leave no mark. "
             "Checkpoints of neighbouring steps, or κ logged in training, decide it."
         )
-    if e.displacement > 3 and len(e.step_sizes) > 3:
+    if sparse and e.displacement > 3 and len(e.step_sizes) > 3:
         said.append(
             "Intervals go on in one direction, so single steps may too: κ of independent steps is then too large."
         )
@@ -254,6 +289,8 @@ def _undecided(e: Evidence, kappa: float | None, weight_decay: float | None) -> 
         said.append(
             "Whether weight decay took part: it shows as a negative alignment. Give it if it is known."
         )
-    if len(e.step_sizes) < 4:
-        said.append(f"How sure κ is: {len(e.step_sizes)} intervals are too few for a confidence interval.")
+    if not isfinite(e.kappa["misaligned"].low):
+        count = int(np.isfinite(e.kappa["misaligned"].each).sum())
+        few = "1 interval is" if count == 1 else f"{count} intervals are"
+        said.append(f"How sure κ is: {few} too few for a confidence interval.")
     return said

@@ -73,7 +73,7 @@ def fit_kappa(
     first, last = (at, at + 1) if single else (at[:-1], at[1:])
     n0, n1 = (n, n) if single else (n[:-1], n[1:])
     grid, place = np.unique(np.concatenate([first, last]), return_inverse=True)
-    summed = totals(schedule, grid, order, sums=True)[place]
+    summed = totals(schedule, grid, order)[place]
     exposure = summed[len(first) :] - summed[: len(first)]  # Ση^order of each interval
     gone = lost(schedule, grid, weight_decay, decay)[place]
     keep = np.exp(gone[: len(first)] - gone[len(first) :])  # what decay leaves of the weights
@@ -126,7 +126,7 @@ def kappa_of_growth(
     if len(at) < 2:
         raise InputError("growth needs two norms at least")
     order = 1 if model == "aligned" else 2
-    x = totals(schedule, at, order, sums=True) / order
+    x = totals(schedule, at, order) / order
     gone = lost(schedule, at, weight_decay, decay)
     y = np.log(n / n[0]) + gone - gone[0]
     x = x - x[0]
@@ -146,4 +146,4 @@ def _log_mean(a: Floats, b: Floats) -> Floats:
     """(b − a)/log(b/a): the mean of what moves exponentially from a to b."""
     ratio = np.log(b / a)
     near = np.abs(ratio) < 1e-5
-    return np.where(near, np.sqrt(a * b), (b - a) / np.where(near, 1.0, ratio))
+    return np.where(near, np.sqrt(a) * np.sqrt(b), (b - a) / np.where(near, 1.0, ratio))
