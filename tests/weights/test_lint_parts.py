@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import normgrowth.weights.lint as package
-from normgrowth.weights.lint import examine, lint
+from normgrowth.weights.lint import lint
 from normgrowth.weights.lint.looks import Observer
 from normgrowth.weights.lint.route import reordered
 from normgrowth.weights.lint.tensors import odd_runs
@@ -36,7 +36,7 @@ def test_two_checkpoints_are_open_at_most(tmp_path, monkeypatch):
 
     monkeypatch.setattr(MappedCheckpoint, "close", closing)
     monkeypatch.setattr(MappedCheckpoint, "pieces", reading)
-    report = examine(write_series(tmp_path, walk(6)))
+    report = lint(write_series(tmp_path, walk(6)))
     assert report.steps == (0, 100, 200, 300, 400, 500)
     assert most == 2
     assert not opened

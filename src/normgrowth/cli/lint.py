@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from normgrowth.cli.source import add_source, source_of
+from normgrowth.cli.source import add_source, add_workers, source_of
 
 EXAMPLES = """examples:
   normgrowth lint runs/gpt/checkpoints
@@ -29,20 +29,20 @@ def add(subparsers: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_source(parser)
+    add_source(parser, scope="all")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if there is a fault")
-    parser.add_argument("--workers", type=int, metavar="N", help="threads (default: all cores)")
+    add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print findings as JSON, no table")
-    parser.set_defaults(run=run, scope="all")
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth.report.findings import print_findings
     from normgrowth.report.terminal import Progress
-    from normgrowth.weights.lint import examine
+    from normgrowth.weights.lint import lint
 
     with Progress() as progress:
-        report = examine(
+        report = lint(
             source_of(arguments),
             scope=arguments.scope,
             select=arguments.select,
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             progress=progress,
         )
-    findings = [asdict(finding) for finding in report.findings]
+    findings = [asdict(finding) for finding in report]
     if arguments.json:
         json.dump({"source": report.source, "steps": report.steps, "findings": findings}, sys.stdout)
         print()

@@ -3,7 +3,7 @@
 import argparse
 
 
-def add_source(parser: argparse.ArgumentParser) -> None:
+def add_source(parser: argparse.ArgumentParser, scope: str = "blocks") -> None:
     parser.add_argument(
         "source",
         nargs="+",
@@ -12,8 +12,9 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scope",
         choices=("blocks", "encoder", "decoder", "all"),
-        default="blocks",
-        help="what counts: all blocks (default), those of one stack, or every parameter; never buffers",
+        default=scope,
+        help="what counts: all blocks, those of one stack, or every parameter; never buffers "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--select", metavar="REGEX", help="count the parameters whose name matches, and no others"
@@ -27,6 +28,17 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         help="a class that PyTorch files may create, by full name; only for files that you trust",
     )
     parser.add_argument("--endpoint", metavar="URL", help="another address than the Hugging Face hub's")
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=_positive, metavar="N", help="threads (default: all cores)")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 def source_of(arguments: argparse.Namespace) -> str | list[str]:

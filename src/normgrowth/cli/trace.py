@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from normgrowth.cli.source import add_source, source_of
+from normgrowth.cli.source import add_source, add_workers, source_of
 
 EXAMPLES = """examples:
   normgrowth trace runs/gpt/checkpoints -o traces/gpt
@@ -34,18 +34,12 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--no-first", action="store_true", help="do not compare with the first checkpoint")
     parser.add_argument("--tokens-per-step", type=float, metavar="N", help="adds an axis in tokens")
     parser.add_argument("--run", dest="run_name", metavar="NAME", help="what to call this run in the records")
-    parser.add_argument("--workers", type=_positive, metavar="N", help="threads (default: all cores)")
+    parser.add_argument("--no-lint", action="store_true", help="do not look for checkpoints that lie")
+    add_workers(parser)
     parser.add_argument(
         "--json", action="store_true", help="print model, layer and role rows as JSON, no table"
     )
     parser.set_defaults(run=run)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
 
 
 def _lags(text: str) -> tuple[int, ...]:
@@ -67,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             first=not arguments.no_first,
             tokens_per_step=arguments.tokens_per_step,
             run=arguments.run_name,
+            lint=not arguments.no_lint,
             allow=arguments.allow,
             endpoint=arguments.endpoint,
             workers=arguments.workers,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.report.terminal import Cells, _console, _literal, _say, _show
+from normgrowth.report.terminal import Cells, literal, new_console, say, show
 from normgrowth.report.wording import number, small
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ def print_dynamics(content: Mapping[str, Any], console: "Console | None" = None)
     """Norms as measured and as predicted, then what was found and what cannot be decided."""
     from rich.padding import Padding
 
-    console = console or _console()
+    console = console or new_console()
     steps: Sequence[int] = content["steps"]
     chosen = _spread(len(steps))
 
@@ -26,8 +26,8 @@ def print_dynamics(content: Mapping[str, Any], console: "Console | None" = None)
 
     models = content["models"]
     none = [None]  # the first checkpoint has no interval before it
-    _say(console, f"{content['trace']}: {content['what']}, {content['schedule']}", "bold")
-    _show(
+    say(console, f"{content['trace']}: {content['what']}, {content['schedule']}", "bold")
+    show(
         console,
         [
             column("step", steps, lambda step: f"{step:,}"),
@@ -41,7 +41,7 @@ def print_dynamics(content: Mapping[str, Any], console: "Console | None" = None)
         ],
     )
     if len(chosen) < len(steps):
-        _say(console, f"{len(chosen)} of {len(steps)} checkpoints; --json has them all.", "dim")
+        say(console, f"{len(chosen)} of {len(steps)} checkpoints; --json has them all.", "dim")
     sections = (
         ("Dynamics", content["findings"]),
         ("Cannot be decided", content["undecided"]),
@@ -51,9 +51,9 @@ def print_dynamics(content: Mapping[str, Any], console: "Console | None" = None)
     )
     for title, sentences in sections:
         if sentences:
-            _say(console, title, "bold")
+            say(console, title, "bold")
             for sentence in sentences:
-                console.print(Padding(_literal(console, sentence), (0, 0, 0, 2), expand=False))
+                console.print(Padding(literal(console, sentence), (0, 0, 0, 2), expand=False))
 
 
 def _four(x: float) -> str:

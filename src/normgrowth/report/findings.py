@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.report.terminal import Cells, _console, _say, _show
+from normgrowth.report.terminal import Cells, new_console, say, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,15 +19,15 @@ def print_findings(
     console: "Console | None" = None,
 ) -> None:
     """findings: step, name, kind, why, label and severity of each; steps: of the checkpoints that were read."""
-    console, found = console or _console(), list(findings)
+    console, found = console or new_console(), list(findings)
     rows = _rows(found)
     span = f"{len(steps):,} checkpoints, steps {steps[0]:,} to {steps[-1]:,}"
-    _say(console, f"{source}: {span if len(steps) > 1 else f'one checkpoint, step {steps[0]:,}'}", "bold")
+    say(console, f"{source}: {span if len(steps) > 1 else f'one checkpoint, step {steps[0]:,}'}", "bold")
     if rows:
         titles = ("step", "kind", "", "tensor or file", "why")
         columns = [list(cells) for cells in zip(*rows, strict=True)]
         widest = (0.3, 0.2, 0.1, 0.3, 0.6)
-        _show(
+        show(
             console,
             [
                 Cells(title, cells, right=False, widest=width)
@@ -38,7 +38,7 @@ def print_findings(
     faults = sum(finding["severity"] == "fault" for finding in found)
     remarks = len(found) - faults
     said = "Nothing found." if not found else f"{_count(faults, 'fault')}, {_count(remarks, 'remark')}."
-    _say(console, said, "bold red" if faults else "bold")
+    say(console, said, "bold red" if faults else "bold")
 
 
 def _rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, isfinite, isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.report.terminal import Cells, _console, _say, _show
+from normgrowth.report.terminal import Cells, new_console, say, show
 from normgrowth.report.wording import number
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ PAPER_LAW = "sqrt"
 
 def print_fit(facts: Facts, title: str = "", console: "Console | None" = None) -> None:
     """One series: a row for each law, then the verdict."""
-    console, rows = console or _console(), facts["laws"]
+    console, rows = console or new_console(), facts["laws"]
     if title:
-        _say(console, title, "bold")
+        say(console, title, "bold")
     columns = [
         Cells("law", [row["law"] for row in rows], right=False),
         Cells("formula", [row["formula"] for row in rows], 4, right=False),
@@ -34,17 +34,17 @@ def print_fit(facts: Facts, title: str = "", console: "Console | None" = None) -
         Cells("weight", [f"{row['weight']:.3f}" if isfinite(row["aicc"]) else "-" for row in rows]),
         Cells(f"parameters [{_confidence(facts)}]", [_params(row) for row in rows], right=False),
     ]
-    _show(console, columns)
+    show(console, columns)
     for text in [*verdict(facts), *(f"note: {note}" for note in _notes(facts))]:
-        _say(console, text)
+        say(console, text)
 
 
 def print_fits(series: Mapping[str, Facts], title: str = "", console: "Console | None" = None) -> None:
     """Several series: a row for each, with its best law beside the paper's."""
-    console = console or _console()
+    console = console or new_console()
     facts = list(series.values())
     if title:
-        _say(console, title, "bold")
+        say(console, title, "bold")
 
     def column(title: str, law: str, key: str, write: Any, rank: int = 0) -> Cells:
         return Cells(
@@ -68,28 +68,28 @@ def print_fits(series: Mapping[str, Facts], title: str = "", console: "Console |
         exponent("power", 1),
         exponent("power2", 2),
     ]
-    _show(console, columns)
+    show(console, columns)
     best = [f["best"] for f in facts if f["best"]]
     counts = {law: best.count(law) for law in dict.fromkeys(best)}
     if counts:
         ranked = sorted(counts.items(), key=lambda item: -item[1])
         said = ", ".join(f"{law} in {count}" for law, count in ranked)
-        _say(console, f"Most evidence, of {len(facts)} series: {said}.")
+        say(console, f"Most evidence, of {len(facts)} series: {said}.")
         behind = [f for f in facts if _law(f, PAPER_LAW).get("delta_effective", nan) > 2]
         if any(_law(f, PAPER_LAW) for f in facts):
-            _say(console, f"The paper's law is behind by more than 2 in AICc in {len(behind)}.")
+            say(console, f"The paper's law is behind by more than 2 in AICc in {len(behind)}.")
     for name, fact in series.items():
         for note in fact["notes"]:
-            _say(console, f"note: {name}: {note}")
+            say(console, f"note: {name}: {note}")
         if not fact["best"] and (reason := next((r["reason"] for r in fact["laws"] if r["reason"]), "")):
-            _say(console, f"note: {name}: not fitted: {reason}")
+            say(console, f"note: {name}: not fitted: {reason}")
 
 
 def verdict(facts: Facts) -> list[str]:
     """Which law, by how much, and how far that can be trusted."""
     rows = {row["law"]: row for row in facts["laws"]}
     if not facts["best"]:
-        return [f"{facts['points']} points are too few to compare laws."]
+        return [f"Too few points to compare laws: {facts['points']}."]
     sentences = (_evidence, _independence, _ahead, _exponents)
     return [text for sentence in sentences if (text := sentence(facts, rows))]
 

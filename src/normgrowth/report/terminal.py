@@ -38,7 +38,7 @@ class Cells:
 
 def print_trace(records: Records, console: "Console | None" = None, *, remarks: bool = True) -> None:
     """A row for each layer and one for the model, then the sentences, and notes and problems if wanted."""
-    console, grids = console or _console(), _trace(records)
+    console, grids = console or new_console(), _trace(records)
     things, first, last = grids.things(), grids.steps[0], grids.steps[-1]
 
     def column(title: str, quantity: str, write: Write, rank: int = 0, step: int = last) -> Cells:
@@ -68,18 +68,18 @@ def print_trace(records: Records, console: "Console | None" = None, *, remarks: 
             column("alignment", "alignment", small, rank=2),
             column("growth\nby steps", "total_share_steps", percent, rank=1),
         ]
-    _say(console, f"{records.made_by.get('source', 'trace')}: {span}", "bold")
-    _show(console, [_layers(things), *columns], last_bold=True)
+    say(console, f"{records.made_by.get('source', 'trace')}: {span}", "bold")
+    show(console, [_layers(things), *columns], last_bold=True)
     for sentence in summary(records):
-        _say(console, sentence)
+        say(console, sentence)
     for key, style in (("notes", "dim"), ("problems", "bold red")) if remarks else ():
         for text in records.made_by.get(key) or []:
-            _say(console, f"{key[:-1]}: {text}", style)
+            say(console, f"{key[:-1]}: {text}", style)
 
 
 def print_names(readings: Iterable[Mapping[str, Any]], console: "Console | None" = None) -> None:
     """How each tensor was read: its layer and role, whether it counts, and if not, why."""
-    console, rows = console or _console(), list(readings)
+    console, rows = console or new_console(), list(readings)
 
     def column(title: str, write: Callable[[Mapping[str, Any]], object], rank: int = 0, **look: Any) -> Cells:
         cells = ["" if (cell := write(row)) is None else str(cell) for row in rows]
@@ -93,11 +93,11 @@ def print_names(readings: Iterable[Mapping[str, Any]], console: "Console | None"
         column("layer", lambda row: row["layer"]),
         column("role", _role, widest=0.25),
     ]
-    _show(console, columns)
+    show(console, columns)
     sizes = [prod(row["shape"]) for row in rows]
     counted = [size for size, row in zip(sizes, rows, strict=True) if row["counted"]]
     tensors = f"{len(counted):,} of {len(rows):,} tensors"
-    _say(console, f"{tensors} are counted, with {sum(counted):,} of {sum(sizes):,} parameters.")
+    say(console, f"{tensors} are counted, with {sum(counted):,} of {sum(sizes):,} parameters.")
 
 
 def _role(row: Mapping[str, Any]) -> str:
@@ -149,7 +149,7 @@ def compare(a: Records, b: Records) -> list[dict[str, Any]]:
 
 def print_compare(a: Records, b: Records, console: "Console | None" = None) -> None:
     """The rows of `compare`, side by side."""
-    console, rows = console or _console(), compare(a, b)
+    console, rows = console or new_console(), compare(a, b)
 
     def column(title: str, key: str, write: Write, rank: int) -> Cells:
         return Cells(title, [write(nan if row[key] is None else row[key]) for row in rows], rank)
@@ -160,16 +160,16 @@ def print_compare(a: Records, b: Records, console: "Console | None" = None) -> N
         if f"{quantity}_ratio" in rows[0]:
             columns.append(column(f"{title}\nb/a", f"{quantity}_ratio", times, 5 * rank))
     for side, records in (("a", a), ("b", b)):
-        _say(console, f"{side}: {records.made_by.get('source', records.distinct('run')[0])}", "bold")
+        say(console, f"{side}: {records.made_by.get('source', records.distinct('run')[0])}", "bold")
     at = rows[-1]["step_a"], rows[-1]["step_b"]
     if rows[-1]["matched"]:
-        _say(console, f"Both at step {at[0]:,}, the last that they share.")
+        say(console, f"Both at step {at[0]:,}, the last that they share.")
     else:
-        _say(
+        say(
             console,
             f"They share no step after their first: a at its last, {at[0]:,}; b at its last, {at[1]:,}.",
         )
-    _show(console, columns, last_bold=True)
+    show(console, columns, last_bold=True)
 
 
 def _last(thing: tuple[str, str]) -> bool:
@@ -194,7 +194,7 @@ def _layers(things: Sequence[tuple[str, str]]) -> Cells:
     return Cells("layer", [name for _, name in things], right=False)
 
 
-def _console() -> "Console":
+def new_console() -> "Console":
     """A pipe has no width: it gets every column, where a terminal gets those that fit."""
     from rich.console import Console
 
@@ -202,18 +202,18 @@ def _console() -> "Console":
     return console if console.is_terminal else Console(width=max(console.width, 160))
 
 
-def _literal(console: "Console", text: object, style: str = "") -> "Text":
+def literal(console: "Console", text: object, style: str = "") -> "Text":
     """Never markup, and nothing that the terminal's encoding lacks."""
     from rich.text import Text
 
     return Text(visible(text).encode(console.encoding, "backslashreplace").decode(console.encoding), style)
 
 
-def _say(console: "Console", text: str, style: str = "") -> None:
-    console.print(_literal(console, text, style))
+def say(console: "Console", text: str, style: str = "") -> None:
+    console.print(literal(console, text, style))
 
 
-def _show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:
+def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:
     """The table, without the columns of highest rank where the console is too narrow; it says which."""
     from rich.measure import Measurement
 
@@ -227,7 +227,7 @@ def _show(console: "Console", columns: Sequence[Cells], last_bold: bool = False)
         kept = [column for column in kept if column.rank < rank]
     console.print(_table(console, kept, last_bold))
     if dropped:
-        _say(console, f"Too narrow for: {', '.join(dropped)}.", "dim")
+        say(console, f"Too narrow for: {', '.join(dropped)}.", "dim")
 
 
 def _table(console: "Console", columns: Sequence[Cells], last_bold: bool) -> "Table":
@@ -238,7 +238,7 @@ def _table(console: "Console", columns: Sequence[Cells], last_bold: bool) -> "Ta
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     lines = max(column.title.count("\n") for column in columns)
     for column in columns:
-        title = Text("\n").join(_literal(console, line) for line in _bottom(column.title, lines))
+        title = Text("\n").join(literal(console, line) for line in _bottom(column.title, lines))
         if column.right:
             table.add_column(title, justify="right", no_wrap=True)
         else:
@@ -248,7 +248,7 @@ def _table(console: "Console", columns: Sequence[Cells], last_bold: bool) -> "Ta
         bold = last_bold and row is rows[-1]
         if bold:
             table.add_section()
-        table.add_row(*(_literal(console, cell) for cell in row), style="bold" if bold else None)
+        table.add_row(*(literal(console, cell) for cell in row), style="bold" if bold else None)
     return table
 
 

@@ -19,11 +19,12 @@ from normgrowth.records import Records, read_parquet, storable, write_parquet
 from normgrowth.weights.moments import Moments, Pair
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 KEY = b"normgrowth.key"
 OWN = ("numel", "square", "largest", "nonfinite")
 PAIR = ("square", "dot", "delta")
+LOOK = "look:"
 
 
 class Store:
@@ -82,7 +83,9 @@ class Store:
         assert self.folder
         return self.folder / "moments" / f"step-{step:09d}.parquet"
 
-    def save(self, step: int, key: str, names: list[str], moments: Moments) -> None:
+    def save(
+        self, step: int, key: str, names: list[str], moments: Moments, look: "Mapping[str, Sequence[Any]]"
+    ) -> None:
         if self.folder is None:
             return
         import pyarrow as pa
@@ -93,11 +96,12 @@ class Store:
         }
         for label, pair in moments.against.items():
             columns |= {f"{label}:{field}": getattr(pair, field) for field in PAIR}
+        columns |= {f"{LOOK}{field}": pa.array(values) for field, values in look.items()}
         table = pa.table(columns).replace_schema_metadata({KEY: key.encode()})
         write_parquet(table, self._path(step), use_dictionary=False)
 
-    def load(self, step: int, key: str) -> Moments | None:
-        """The moments of a step if they are here and compare what the key says."""
+    def load(self, step: int, key: str) -> tuple[Moments, dict[str, list[Any]]] | None:
+        """The moments of a step if they are here and compare what the key says, and what lint saw there."""
         if self.folder is None or not self._path(step).is_file():
             return None
         import pyarrow as pa
@@ -108,16 +112,23 @@ class Store:
             return None  # damaged: it is measured again
         if (table.schema.metadata or {}).get(KEY) != key.encode():
             return None
-        values = {name: table[name].to_numpy() for name in table.column_names if name != "name"}
+        look = {
+            name.removeprefix(LOOK): table[name].to_pylist()
+            for name in table.column_names
+            if name.startswith(LOOK)
+        }
+        own = [name for name in table.column_names if name != "name" and not name.startswith(LOOK)]
+        values = {name: table[name].to_numpy() for name in own}
         labels = dict.fromkeys(name.split(":")[0] for name in values if ":" in name)
         against = {label: Pair(*(values[f"{label}:{field}"] for field in PAIR)) for label in labels}
-        return Moments(
+        moments = Moments(
             values["numel"].astype(np.int64),
             values["square"],
             values["largest"],
             values["nonfinite"].astype(np.int64),
             against,
         )
+        return moments, look
 
     def write(self, records: Records) -> None:
         if self.folder is not None:

@@ -24,6 +24,7 @@ import numpy as np
 from normgrowth.engine import no_collection
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Block, Records
+from normgrowth.weights.lint.alongside import Alongside, told
 from normgrowth.weights.measure import check_dtypes, measure
 from normgrowth.weights.moments import BUDGET, Moments, accumulated, quantities
 from normgrowth.weights.names import Reading, read_names
@@ -64,6 +65,7 @@ def trace(
     first: bool = True,
     tokens_per_step: float | None = None,
     run: str | None = None,
+    lint: bool = True,
     allow: Sequence[str] = (),
     endpoint: str | None = None,
     workers: int | None = None,
@@ -74,6 +76,8 @@ def trace(
     out: a folder for the records, which also lets an interrupted trace go on where it was.
     lags: cosines to the checkpoint that many places back, beside the previous one.
     first: also compare with the first checkpoint (for a hub series that keeps one more on disk).
+    lint: also look for checkpoints that lie, as `normgrowth.lint` does; it warns of faults, and
+    `made_by["findings"]` has all that was found.
     """
     if any(lag < 1 for lag in lags):
         raise InputError(f"lags must be 1 or more, not {min(lags)}")
@@ -87,8 +91,11 @@ def trace(
         series = open_source(source, allow=allow, endpoint=endpoint, scratch=store.scratch)
         plan = [_references(i, lags, first) for i in range(len(series))]
         window = stack.enter_context(_Window(series, plan))
-        readings, moments = _measure_all(series, plan, window, selection, store, workers, progress)
+        readings, moments, beside = _measure_all(
+            series, plan, window, selection, store, lint, workers, progress
+        )
         notes = list(series.notes)
+        findings = beside.gather(len(series), notes) if beside else None
         readings, moments = _without_copies(readings, moments, notes)
         problems = _problems(series, readings, moments)
         made_by = {
@@ -101,6 +108,7 @@ def trace(
             "tokens_per_step": tokens_per_step,
             "notes": notes,
             "problems": problems,
+            **({} if findings is None else {"findings": findings}),
             "versions": {
                 "normgrowth": version("normgrowth"),
                 "numpy": np.__version__,
@@ -112,7 +120,7 @@ def trace(
         with no_collection():
             records = _records(name, series, readings, moments, tokens_per_step, made_by)
         store.write(records)
-    for remark in (*notes, *problems):
+    for remark in (*notes, *problems, *told(findings or ())):
         warnings.warn(remark, SeriesWarning, stacklevel=2)
     return records
 
@@ -177,9 +185,10 @@ def _measure_all(
     window: _Window,
     selection: Selection,
     store: Store,
+    lint: bool,
     workers: int | None,
     progress: Progress | None,
-) -> tuple[list[Reading], list[Moments]]:
+) -> tuple[list[Reading], list[Moments], Alongside | None]:
     entries = series.entries
     opening = window.get(0)
     with no_collection():
@@ -201,9 +210,14 @@ def _measure_all(
     total = sum(model_bytes * (1 + len(set(plan[i].values()))) for i in missing)
     done = 0.0
     moments: list[Moments] = []
+    beside = Alongside(len(names)) if lint else None
+    shapes = {name: opening.tensors[name].shape for name in names}
     for i, (entry, key, references) in enumerate(zip(entries, keys, plan, strict=True)):
-        found = kept[i]
-        if found is None:
+        if (stored := kept[i]) is not None:
+            found, look = stored
+            if beside:
+                beside.restore(i, entry.step, entry.label, key, shapes, found, look)
+        else:
             if progress:
                 progress(int(done), total, entry.label)
             current = window.get(i)
@@ -224,10 +238,12 @@ def _measure_all(
             )
             against = {label: measured.against[str(position)] for label, position in references.items()}
             found = Moments(measured.numel, measured.square, measured.largest, measured.nonfinite, against)
-            store.save(entry.step, key, names, found)
+            previous = window.get(i - 1) if i else None
+            look = beside.see(i, entry.step, key, current, previous, names, found) if beside else {}
+            store.save(entry.step, key, names, found, look)
         moments.append(found)
         window.done_with(i)
-    return counted, moments
+    return counted, moments, beside
 
 
 def _check_same(names: list[str], current: Checkpoint, first_label: str, selection: Selection) -> None:

@@ -8,9 +8,10 @@ tensors.py    names, shapes, NaN, tensors that stand still, buffers
 route.py      the way through the space of weights: is it one, in this order?
 copies.py     checkpoints and tensors that hold the weights of another step
 moves.py      order, other runs, re-initialisations
+alongside.py  the same beside a trace, on the sums that it has measured
 """
 
 from normgrowth.weights.lint.evidence import KINDS, Finding
-from normgrowth.weights.lint.series import Report, examine, lint
+from normgrowth.weights.lint.series import Report, lint
 
-__all__ = ["KINDS", "Finding", "Report", "examine", "lint"]
+__all__ = ["KINDS", "Finding", "Report", "lint"]

@@ -31,7 +31,7 @@ def whole_copies(e: Evidence, routes: Routes | None, same: Same) -> tuple[list[F
     for members in _groups(e, same):
         true = _owner(members, n, apart)
         honest = _may_be_honest(e, members, true, apart)
-        more = f", as do {len(members) - 2} more" if len(members) > 2 else ""
+        more = {2: "", 3: ", as does 1 more"}.get(len(members), f", as do {len(members) - 2} more")
         why = f"holds the weights of {e.step(true)}, value for value{more}{honest and f': {honest}'}"
         for row in members:
             if row != true:

@@ -136,6 +136,15 @@ class Observer:
         self._before = view, look
         return look
 
+    def take_up(self, look: Look, checkpoint: Checkpoint) -> None:
+        """Go on after a look that was kept from before; its checkpoint is open again."""
+        self._size = _sizes(look.numel.tolist(), self.checkpoints)
+        for name, shape in zip(look.names, look.shapes, strict=True):
+            self._latest[name] = sample(checkpoint, look.spelling(name), self._size(prod(shape))[0])
+            self._shape[name] = shape
+            self._spelt[look.spelling(name)] = name
+        self._before = checkpoint, look
+
     def _measure(self, view: Checkpoint, names: tuple[str, ...], paired: NDArray[np.bool_]) -> Moments:
         """The sums of every tensor, against the last checkpoint where that has it."""
         size = len(names)

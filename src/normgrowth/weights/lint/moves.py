@@ -8,13 +8,16 @@ import numpy as np
 
 from normgrowth.weights.lint.evidence import Evidence, Finding
 from normgrowth.weights.lint.route import (
+    CLOSED,
+    FEWEST,
     LEFT_MODEL,
     LEFT_TENSOR,
     STRANGE,
+    Distance,
     Routes,
     Stray,
-    interleaved,
     reordered,
+    rescaled,
     strays,
 )
 
@@ -25,7 +28,7 @@ DRAWN = ("normal", "uniform")
 
 def order_faults(e: Evidence, routes: Routes, line: list[int]) -> tuple[list[Finding], list[int]]:
     """Checkpoints that stand where others belong, and the places of all in their likely order."""
-    if interleaved(len(line), lambda a, b: routes.distance(line[a], line[b])):
+    if _interleaved(len(line), lambda a, b: routes.distance(line[a], line[b])):
         why = (
             "from here on each checkpoint is nearer to the next but one than to the next: two runs take turns"
         )
@@ -51,6 +54,15 @@ def order_faults(e: Evidence, routes: Routes, line: list[int]) -> tuple[list[Fin
             e.finding(routes.rows[place], "", "order", why) for place, why in zip(moved, whys, strict=True)
         ]
     return found, healed
+
+
+def _interleaved(count: int, distance: Distance) -> bool:
+    """Every second checkpoint belongs to another run."""
+    closed = [
+        distance(k - 1, k + 1) < CLOSED * min(distance(k - 1, k), distance(k, k + 1))
+        for k in range(1, count - 1)
+    ]
+    return count >= FEWEST and float(np.mean(closed)) >= 0.8
 
 
 def stored_order(e: Evidence, known: set[int]) -> Iterator[Finding]:
@@ -89,11 +101,14 @@ class _Way:
             return self.routes.left_of_model(i, j)
         return float(self.routes.left(i, j)[self.tensor])
 
+    def cosine(self, a: int, b: int) -> float:
+        return self.routes.cosine(self.line[a], self.line[b], self.tensor)
+
     def strays(self) -> Iterator[tuple[Stray, int]]:
         """Each stray, with each place to report."""
         steps = sorted(self.e.looks[self.row(k)].step for k in range(len(self.line)))
         least = LEFT_MODEL if self.tensor is None else LEFT_TENSOR
-        for stray in strays(steps, self.distance, self.left, least=least):
+        for stray in strays(steps, self.distance, self.left, self.cosine, least=least):
             for k in stray.places if stray.returns else stray.places[:1]:
                 yield stray, k
 
@@ -102,9 +117,12 @@ class _Way:
             return self.e.step(self.row(place))
 
         def cosine(a: int, b: int) -> str:
-            return f"{self.routes.cosine(self.line[a], self.line[b], self.tensor):.3f}"
+            return f"{self.cosine(a, b):.3f}"
 
         before, after = stray.before, stray.after
+        near = 1 if before is None else before
+        if rescaled(times := self.left(near, k), self.cosine(near, k)):
+            return f"is about {step(near)} times {times:.3g} (cosine {cosine(near, k)}): rescaled"
         if before is None:
             return f"{step(1)} does not come from it (cosine {cosine(0, 1)}), as each later step does from the last"
         if after is None:
@@ -112,10 +130,10 @@ class _Way:
                 f"does not come from {step(before)} (cosine {cosine(before, k)}), as each step around it does "
                 "from the last: another run from here on, or re-initialised"
             )
-        near, far = self.distance(before, after), min(self.distance(before, k), self.distance(k, after))
-        times = f"{np.sqrt(far / near):.1f} times" if far < 1e8 * near else "more than 10000 times"
+        short, far = self.distance(before, after), min(self.distance(before, k), self.distance(k, after))
+        ratio = f"{np.sqrt(far / short):.1f} times" if far < 1e8 * short else "more than 10000 times"
         return (
-            f"lies {times} as far from {step(before)} and {step(after)} as they do from each other (cosines "
+            f"lies {ratio} as far from {step(before)} and {step(after)} as they do from each other (cosines "
             f"{cosine(before, k)}, {cosine(k, after)}; theirs {cosine(before, after)}): another run, or re-initialised"
         )
 
@@ -197,8 +215,10 @@ def _reset_tensors(e: Evidence, said: set[int]) -> Iterator[Finding]:
 
 
 def untrained(e: Evidence) -> Iterator[Finding]:
-    """A lone checkpoint has nothing to be compared with, but may show that it was never trained."""
-    if len(e.looks) == 1 and _fresh(e, 0) == 1:
+    """What the first checkpoint shows by itself; a lone one has nothing to be compared with."""
+    if not e.square[0].any():
+        yield e.finding(0, "", "initial", "every value of every tensor is 0")
+    elif len(e.looks) == 1 and _fresh(e, 0) == 1:
         yield e.finding(
             0, "", "initial", "all gains and biases are exactly 1 and 0: was it trained?", "remark"
         )

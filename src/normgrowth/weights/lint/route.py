@@ -36,7 +36,8 @@ LONGEST = 3  # checkpoints of a stray that comes back
 AROUND = 3  # intervals on either side that one is held against
 LEFT_MODEL, LEFT_TENSOR = 0.5, 0.25  # what is left of the old weights at a break, at most
 STRANGE = 0.3  # of d² to the mean square, for one tensor to be a stranger: 2, or 0.4 where it is scaled by 2
-LEFT_AROUND = 0.8  # ... while the intervals around it lead one to expect at least this
+LEFT_AROUND = 0.8  # ... while the intervals around it lead one to expect at least this, or at most 1/0.8
+SCALED, ALIGNED = 1.8, 0.9  # times the old weights, at this cosine or more: grown like that, they would turn
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Routes:
         """Of one tensor, or of those that speak for the model together."""
         which = self.votes if tensor is None else [tensor]
         _, aa, ab, bb = (values[which].sum() for values in self.sums(i, j))
-        return float(ab / np.sqrt(aa * bb))
+        return float(ab / np.sqrt(aa * bb)) if aa > 0 and bb > 0 else 0.0
 
     @cached_property
     def distances(self) -> Floats:
@@ -249,16 +250,14 @@ class Stray:
     returns: bool  # the line goes on as if they were not there; else it is broken at places.start
 
 
-def interleaved(count: int, distance: Distance) -> bool:
-    """Every second checkpoint belongs to another run."""
-    closed = [
-        distance(k - 1, k + 1) < CLOSED * min(distance(k - 1, k), distance(k, k + 1))
-        for k in range(1, count - 1)
-    ]
-    return count >= FEWEST and float(np.mean(closed)) >= 0.8
+def rescaled(left: float, cosine: float) -> bool:
+    """Are these the old weights times a number?"""
+    return cosine >= ALIGNED and not 1 / SCALED < left < SCALED
 
 
-def strays(steps: Sequence[int], distance: Distance, left: Distance, *, least: float) -> list[Stray]:
+def strays(
+    steps: Sequence[int], distance: Distance, left: Distance, cosine: Distance, *, least: float
+) -> list[Stray]:
     """least: what is left of the old weights at a break, at most."""
     n = len(steps)
     # Stretch k leads from place k - 1 to k.
@@ -282,13 +281,16 @@ def strays(steps: Sequence[int], distance: Distance, left: Distance, *, least: f
                 (m, j): length[j] * max(1.0, gap[m] / gap[j]) ** 2 for m in (k, back) for j in around(m, own)
             }
             several = len({j for _, j in others}) > 1
-            if out > 4 * max(others.values()) if several else left(k - 1, k) < least:
+            # What is gone does not come back, however long the stretches around are.
+            if left(k - 1, k) < least or (several and out > 4 * max(others.values())):
                 found.append(Stray(range(k, back), k - 1, back, True))
                 taken |= own
     for k in range(1, n):
-        if k in taken or not left(k - 1, k) < least:
+        here = left(k - 1, k)
+        if k in taken or not (here < least or rescaled(here, cosine(k - 1, k))):
             continue
-        expected = [min(1.0, max(0.0, left(j - 1, j))) ** (gap[k] / gap[j]) for j in around(k, {k})]
-        if len(expected) >= 2 and min(expected) >= LEFT_AROUND:
+        most = 1 / LEFT_AROUND if here > 1 else np.inf
+        expected = [max(0.0, left(j - 1, j)) ** (gap[k] / gap[j]) for j in around(k, {k})]
+        if len(expected) >= 2 and min(expected) >= LEFT_AROUND and max(expected) <= most:
             found.append(Stray(range(1), None, 1, True) if k == 1 else Stray(range(k, n), k - 1, None, False))
     return sorted(found, key=lambda stray: stray.places.start)

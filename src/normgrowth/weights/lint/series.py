@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,19 +19,19 @@ from normgrowth.weights.names import read_names
 from normgrowth.weights.sources.checkpoint import Checkpoint
 from normgrowth.weights.sources.folder import find_units
 from normgrowth.weights.sources.hub import is_hub
-from normgrowth.weights.sources.series import Entry, Series, open_source
+from normgrowth.weights.sources.series import Entry, Series, _roots, open_source
 from normgrowth.weights.sources.steps import likely_step, sure_step
 
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
 
 
-@dataclass(frozen=True)
-class Report:
-    """What was looked at, and what was found."""
+class Report(list[Finding]):
+    """What was found, and what it was found in."""
 
-    source: str
-    steps: tuple[int, ...]  # of the checkpoints that could be read
-    findings: list[Finding]
+    def __init__(self, findings: Iterable[Finding], source: str, steps: tuple[int, ...]) -> None:
+        super().__init__(findings)
+        self.source = source
+        self.steps = steps  # of the checkpoints that could be read
 
 
 def lint(
@@ -44,38 +44,13 @@ def lint(
     endpoint: str | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
-) -> list[Finding]:
+) -> Report:
     """What is wrong with a series of checkpoints, in the order of steps; nothing wrong, an empty list.
 
     A finding has `.step`, `.name` (the tensor, or "" for the whole checkpoint), `.kind`, `.why`, `.label`
     (the file) and `.severity`: "fault", or "remark" for what honest training does too. A checkpoint that
     cannot be read is a finding, and the rest is still looked at.
     """
-    report = examine(
-        source,
-        scope=scope,
-        select=select,
-        exclude=exclude,
-        allow=allow,
-        endpoint=endpoint,
-        workers=workers,
-        progress=progress,
-    )
-    return report.findings
-
-
-def examine(
-    source: str | Path | Iterable[str | Path],
-    *,
-    scope: str = "all",
-    select: str | None = None,
-    exclude: str | None = None,
-    allow: Sequence[str] = (),
-    endpoint: str | None = None,
-    workers: int | None = None,
-    progress: Progress | None = None,
-) -> Report:
-    """The findings of `lint`, and what they were found in."""
     source = source if isinstance(source, str | Path) else list(source)
     series, broken = _open(source, tuple(allow), endpoint)
     for note in series.notes:
@@ -91,20 +66,22 @@ def examine(
     looks, unread = _look_at_all(series, observer, counted, progress)
     findings = [
         *broken,
+        *(Finding(None, "", "partial", f"cannot be read: {why}", label) for label, why in series.damaged),
         *unread,
         *judge(Evidence(looks, observer.origin), observer.buffers, _Comparison(series, looks, workers)),
     ]
+    return Report(in_order(findings, looks), series.label, tuple(look.step for look in looks))
+
+
+def in_order(findings: Iterable[Finding], looks: Sequence[Look]) -> list[Finding]:
+    """By step, faults first; what has no step comes last."""
     place = {look.label: look.position for look in looks}
-    findings.sort(
-        key=lambda f: (
-            np.inf if f.step is None else f.step,
-            f.severity,
-            KINDS.index(f.kind),
-            place.get(f.label, -1),
-            f.name,
-        )
-    )
-    return Report(series.label, tuple(look.step for look in looks), findings)
+
+    def key(f: Finding) -> tuple[float, str, int, int, str]:
+        step = np.inf if f.step is None else f.step
+        return step, f.severity, KINDS.index(f.kind), place.get(f.label, -1), f.name
+
+    return sorted(findings, key=key)
 
 
 @np.errstate(all="ignore")  # damaged weights are as large as they please; what is not a number is not judged
@@ -185,8 +162,8 @@ def _look_at_all(
 
 
 def _without_label(text: str, entry: Entry) -> str:
-    """The reason alone: a finding has the file beside it."""
-    return text.removeprefix(f"{entry.label}: ")
+    """The reason alone: a finding has the file beside it, and says itself that it cannot be read."""
+    return text.removeprefix(f"{entry.label}: ").removeprefix("cannot be read: ")
 
 
 class _Comparison:
@@ -241,10 +218,12 @@ def _open(
 
 
 def _parts(source: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    """What a source is made of: the items of a list, the folders in a folder."""
+    """What a source is made of: the items of a list, what a pattern matches, the folders in a folder."""
     if not isinstance(source, str | Path):
         return source
     if isinstance(source, str) and is_hub(source):
         return []
     folder = Path(source)
-    return sorted(p for p in folder.iterdir() if p.is_dir() and p.name[0] != ".") if folder.is_dir() else []
+    if not folder.is_dir():
+        return _roots(source)
+    return sorted(p for p in folder.iterdir() if p.is_dir() and p.name[0] != ".")

@@ -139,7 +139,7 @@ def still_faults(e: Evidence, copies: set[int], buffers: Mapping[str, str]) -> I
     for i, name in enumerate(e.names):
         own = [k for k in range(len(use)) if resting[k, i] or delta[k, i] > 0]
         still = [bool(resting[k, i]) for k in own]
-        if not any(still):
+        if not any(still) or not e.numel[i]:
             if n == 1 and name in buffers:
                 yield e.finding(0, name, "buffer", _buffer(buffers[name], name, "counts as a parameter"))
             continue
@@ -157,7 +157,9 @@ def still_faults(e: Evidence, copies: set[int], buffers: Mapping[str, str]) -> I
             if not sure_to_change(e.numel[i], rate):
                 continue
             span = f"did not move between {e.step(first - 1)} and {e.step(last)} while others did"
-            if start == 0:
+            # Between copies no interval tells of the time before, but the values do.
+            earlier = [row for row in range(first) if row not in copies and e.square[row, i] > 0]
+            if start == 0 and len(set(e.square[earlier, i])) <= 1:
                 yield e.finding(first, name, "frozen", f"{span}, and moved afterwards", "remark")
             elif stop == len(own):
                 alone = stop == start + 1 and len(own) > 2
@@ -165,7 +167,7 @@ def still_faults(e: Evidence, copies: set[int], buffers: Mapping[str, str]) -> I
                 yield e.finding(first, name, *(("stale", why) if alone else ("frozen", why, "remark")))
             else:
                 why = f"{span}; it moved before and after"
-                thawed = stop > start + 1 and _catch_up(delta, i, *sides) < 1.5
+                thawed = stop > start + 1 and (start == 0 or _catch_up(delta, i, *sides) < 1.5)
                 yield e.finding(first, name, *(("frozen", why, "remark") if thawed else ("stale", why)))
 
 

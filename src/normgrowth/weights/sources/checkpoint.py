@@ -295,6 +295,7 @@ def assemble(tensor: Tensor, pieces: list[np.ndarray]) -> np.ndarray:
             raise TypeError(f"a layout that nobody knows: {unknown!r}")
 
 
+@np.errstate(invalid="ignore")  # a signalling NaN is a NaN, and no reason to warn
 def decode(dtype: str, bits: np.ndarray) -> np.ndarray:
     """Raw bits as float64 numbers; the slow path, for what the kernel does not read itself."""
     match dtype:

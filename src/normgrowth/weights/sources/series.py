@@ -39,6 +39,7 @@ class Series:
     label: str
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = ()  # what could not be read as a step, and the like
+    damaged: tuple[tuple[str, str], ...] = ()  # left out: files without a step that cannot be read, and why
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -71,14 +72,15 @@ def open_source(
         raise InputError("an empty list of checkpoints")
     label = ", ".join(map(str, parts))
     notes: list[str] = []
+    damaged: list[tuple[str, str]] = []
     local = [part for part in parts if not (isinstance(part, str) and hub.is_hub(part))]
-    found = _local(local, tuple(allow), notes) if local else []
+    found = _local(local, tuple(allow), notes, damaged) if local else []
     for part in parts:
         if isinstance(part, str) and hub.is_hub(part):
             found += _revisions(part, endpoint, scratch, tuple(allow))
     if not found:
         raise InputError(f"{label}: no checkpoints here (safetensors, PyTorch, TensorFlow or distributed)")
-    return Series(label, _in_order(found, notes), tuple(notes))
+    return Series(label, _in_order(found, notes), tuple(notes), tuple(damaged))
 
 
 # How a step became known, the surest first.
@@ -93,7 +95,9 @@ class _Found:
     how: int
 
 
-def _local(parts: list[str | Path], allow: tuple[str, ...], notes: list[str]) -> list[_Found]:
+def _local(
+    parts: list[str | Path], allow: tuple[str, ...], notes: list[str], damaged: list[tuple[str, str]]
+) -> list[_Found]:
     # A shell that expands `model.ckpt-*` names TensorFlow's data files beside their index.
     named = [part for part in parts if not _TENSORFLOW_COMPANION.search(str(part))] or parts
     roots = [root for part in named for root in _roots(part)]
@@ -113,6 +117,7 @@ def _local(parts: list[str | Path], allow: tuple[str, ...], notes: list[str]) ->
             if step is not None or len(units) == 1:
                 raise
             notes.append(f"left out, it has no step and cannot be read: {error}")
+            damaged.append((str(unit.path), str(error)))
     return found
 
 
