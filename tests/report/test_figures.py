@@ -377,6 +377,24 @@ def test_another_run_and_a_fitted_law_are_laid_over(trace):
     assert {text.get_text() for text in figure.axes[0].get_legend().get_texts()} >= {"a·√t + b"}
 
 
+def test_runs_of_unlike_length_and_size_are_each_measured_by_themselves(trace):
+    records, other = trace(layers=2, steps=30), trace(layers=3, steps=20, seed=1)
+    step, value = other.table["step"].to_numpy() * 100, other.table["value"].to_numpy().copy()
+    lengths = np.isin(other.table["quantity"].to_pylist(), ["norm", "step_size"])
+    value[lengths] *= 50
+    large = Records(
+        other.table.set_column(1, "step", pa.array(step)).set_column(7, "value", pa.array(value)), {}
+    )
+    figure = figure_norm_direction(records, [large])
+    grey, ink = figure.axes[0].lines[:2]
+    for line, run in ((grey, large), (ink, records)):
+        steps, norms = run.series("norm")
+        np.testing.assert_allclose(line.get_xdata(), steps / steps[-1])
+        np.testing.assert_allclose(line.get_ydata(), norms / norms[0])
+    assert figure.axes[0].get_ylabel() == "norm ‖θ‖ / ‖θ₀‖"
+    assert "share of the run" in {ax.get_xlabel() for ax in figure.axes}
+
+
 def test_the_angle_figure_shows_the_angles_and_the_slope_to_beat(trace):
     records = trace(layers=2, steps=30)
     figure = figure_angle(records)

@@ -8,6 +8,7 @@ what the size of the steps adds.
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.records import Records, replacing
+from normgrowth.report import budget
 from normgrowth.report.grids import Grids
 from normgrowth.report.plotting import (
-    BLUE,
     GREY,
     INK,
     ORANGE,
@@ -30,7 +31,7 @@ from normgrowth.report.plotting import (
     style,
     value_axis,
 )
-from normgrowth.report.wording import number, percent, summary
+from normgrowth.report.wording import number, summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,31 +151,7 @@ def figure_angle(records: Records, beside: Sequence[Records]) -> "Figure | None"
     return figure
 
 
-@_figure
-def figure_budget(records: Records, beside: Sequence[Records]) -> "Figure | None":  # noqa: ARG001
-    """Where the growth of ‖θ‖² comes from: the steps' alignment with the weights, or their mere size."""
-    from matplotlib.figure import Figure
-
-    grids = Grids(records)
-    last = grids.budget()
-    if last is None or not grids.steps:
-        return None
-    terms = [grids.of("model", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
-    layers = all(grids.of("layer", f"total_growth{term}").drawable() for term in ("", "_alignment", "_steps"))
-    figure = Figure(figsize=(7.2, 2.9) if layers else (4.2, 2.9))
-    axes = figure.subplots(1, 2 if layers else 1, squeeze=False)[0]
-    ax: Axes = axes[0]
-    # At the first checkpoint nothing has grown yet: the curves begin there, at zero.
-    steps = np.concatenate([grids.steps[:1], terms[0].steps])
-    curves = [np.concatenate([[0.0], grid.values[:, 0]]) for grid in terms]
-    _stack_or_lines(ax, steps, curves, last)
-    ax.set_title("whole model")
-    ax.set_ylabel(f"growth of ‖θ‖² since step {steps[0]:,}")
-    step_axis(ax, grids.steps)
-    value_axis(ax, zero_below=1.0)
-    if layers:
-        _budget_by_layer(axes[1], grids)
-    return figure
+figure_budget = _figure(budget.figure_budget)
 
 
 @_figure
@@ -238,6 +215,8 @@ def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Record
     quantities = [q for q in quantities if any(grids.of(scope, q).drawable() for scope in scopes)]
     if not quantities:
         return None
+    others = list(map(Grids, beside))
+    scale = Scale.of(grids, others)
     layers = Layers(grids.of("layer", quantities[0]))
     columns = 1 + len(layers.stacks)
     figure = Figure(figsize=((3.9, 7.2, 9.4, 11.6)[columns - 1], 0.3 + 2.35 * len(quantities)))
@@ -249,25 +228,25 @@ def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Record
             ax.sharey(comparable[0])
             ax.tick_params(labelleft=False)
         model, grid = (grids.of(scope, quantity) for scope in scopes)
-        _lay_over(row[0], quantity, beside)
-        line(
-            row[0],
-            model.steps,
-            model.curve("model"),
-            color=INK,
-            label=label(grids.run) if beside else "model",
-        )
+        for i, other in enumerate(others):  # behind this run, in grey and told apart by dashes
+            theirs, dashes = other.of("model", quantity), DASHES[i % len(DASHES)]
+            xy = scale.x(other, theirs.steps), scale.y(other, quantity, theirs.curve("model"))
+            line(row[0], *xy, color=GREY, linestyle=dashes, label=label(other.run))
+        xy = scale.x(grids, model.steps), scale.y(grids, quantity, model.curve("model"))
+        line(row[0], *xy, color=INK, label=label(grids.run) if others else "model")
         if quantity == "norm" and grids.of("model", "norm_fit").drawable():
             steps, fitted = grids.model("norm_fit")
             law = str(grids.made_by.get("fit", "fit"))
-            row[0].plot(steps, fitted, color=ORANGE, linewidth=1.2, linestyle=(0, (4, 2)), label=label(law))
+            xy = scale.x(grids, steps), scale.y(grids, "norm", fitted)
+            row[0].plot(*xy, color=ORANGE, linewidth=1.2, linestyle=(0, (4, 2)), label=label(law))
         if quantity == quantities[0] and len(row[0].lines) > 1:
             row[0].legend()
         for ax, names in zip(row[1:], layers.stacks.values(), strict=True):
             width = 1.2 if len(names) <= 16 else 0.8
             for name in names:
-                line(ax, grid.steps, grid.curve(name), color=layers.colour(name), linewidth=width, label=name)
-        row[0].set_ylabel(LABELS[quantity])
+                x, colour = scale.x(grids, grid.steps), layers.colour(name)
+                line(ax, x, grid.curve(name), color=colour, linewidth=width, label=name)
+        row[0].set_ylabel(scale.label(quantity))
         for ax in row:
             value_axis(ax, zero_below=LENGTHS.get(quantity, 0.0))
             if quantity == "alignment":
@@ -276,19 +255,45 @@ def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Record
     for ax, stack in zip(axes[0, 1:], layers.stacks, strict=True):
         ax.set_title(f"{label(stack)}, by layer" if columns > 2 else "by layer", parse_math=False)
     for ax in axes[-1]:
-        step_axis(ax, grids.steps)
+        scale.axis(ax, grids)
     if columns > 1:
         layers.bar(figure, list(axes[:, 1:].ravel()))
     figure.align_ylabels(axes[:, 0])
     return figure
 
 
-def _lay_over(ax: "Axes", quantity: str, beside: Sequence[Records]) -> None:
-    """The model of other runs, in grey and told apart by dashes."""
-    for i, other in enumerate(map(Grids, beside)):
-        grid = other.of("model", quantity)
-        dashes = DASHES[i % len(DASHES)]
-        line(ax, grid.steps, grid.curve("model"), color=GREY, linestyle=dashes, label=label(other.run))
+@dataclass(frozen=True)
+class Scale:
+    """Runs beside each other: where they differ much in length or size, each is measured by itself."""
+
+    share: bool  # steps as a share of the run
+    relative: bool  # lengths over the norm at the first step
+
+    @staticmethod
+    def of(grids: Grids, others: Sequence[Grids]) -> "Scale":
+        runs = [run for run in (grids, *others) if run.steps]
+        if len(runs) < 2:
+            return Scale(False, False)
+        ends = [run.steps[-1] for run in runs]
+        sizes = [norms.max() for run in runs if len(norms := run.model("norm")[1])]
+        return Scale(max(ends) > 5 * min(ends), len(sizes) == len(runs) and max(sizes) > 5 * min(sizes))
+
+    def x(self, run: Grids, steps: NDArray[Any]) -> NDArray[Any]:
+        return steps / max(run.steps[-1], 1) if self.share else steps
+
+    def y(self, run: Grids, quantity: str, values: NDArray[Any]) -> NDArray[Any]:
+        return values / run.model("norm")[1][0] if self.relative and quantity in LENGTHS else values
+
+    def label(self, quantity: str) -> str:
+        first = {"norm": "norm ‖θ‖ / ‖θ₀‖", "step_size": "step size ‖δ‖ / ‖θ₀‖\nbetween checkpoints"}
+        return first[quantity] if self.relative and quantity in LENGTHS else LABELS[quantity]
+
+    def axis(self, ax: "Axes", run: Grids) -> None:
+        if self.share:
+            ax.set_xlim(-0.02, 1.02)
+            ax.set_xlabel("share of the run")
+        else:
+            step_axis(ax, run.steps)
 
 
 def _one_step(grids: Grids) -> "Figure | None":
@@ -317,51 +322,3 @@ def _one_step(grids: Grids) -> "Figure | None":
     model = grids.model("norm")[1]
     ax.set_title(f"step {grids.steps[0]:,}" + (f"; whole model {number(model[0])}" if len(model) else ""))
     return figure
-
-
-def _stack_or_lines(
-    ax: "Axes", steps: NDArray[np.int64], curves: list[NDArray[np.float64]], last: tuple[float, float, float]
-) -> None:
-    """Alignment and size on top of each other, which make up the total; parts of unlike sign do not stack."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    total, aligned, stepped = curves
-    low, high = np.nanmin(curves), np.nanmax(curves)
-    if low >= 0:
-        ax.fill_between(steps, 0, aligned, color=BLUE, alpha=0.75, linewidth=0)
-        ax.fill_between(steps, aligned, aligned + stepped, color=ORANGE, alpha=0.75, linewidth=0)
-    else:
-        ax.axhline(0, color=GREY, linewidth=0.6)
-        line(ax, steps, aligned, color=BLUE, label="alignment")
-        line(ax, steps, stepped, color=ORANGE, label="size")
-    line(ax, steps, total, color=INK, label="growth")
-    shares = [f", {percent(part / last[0])}" if min(last) >= 0 and last[0] > 0 else "" for part in last[1:]]
-    if low < 0:
-        handles = [Line2D([], [], color=colour) for colour in (ORANGE, BLUE)]
-    else:
-        handles = [Patch(color=colour, alpha=0.75, linewidth=0) for colour in (ORANGE, BLUE)]
-    ax.legend(
-        [Line2D([], [], color=INK), *handles],
-        ["growth of ‖θ‖²", f"size of the steps, Σ‖δ‖²{shares[1]}", f"alignment, Σ2⟨θ,δ⟩{shares[0]}"],
-        loc="upper left" if high >= -low else "lower left",
-        handlelength=1.2,
-    )
-
-
-def _budget_by_layer(ax: "Axes", grids: Grids) -> None:
-    """The same at the last step, layer by layer: what is positive upwards, what is negative downwards."""
-    grid_of = [grids.of("layer", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
-    for position, names in Layers(grid_of[0]).side_by_side(ax):
-        rows = np.array([[grid.curve(name)[-1] for name in names] for grid in grid_of])
-        total, *terms = np.where(np.isfinite(rows).all(axis=0), rows, np.nan)  # a term alone would mislead
-        up, down = np.zeros(len(names)), np.zeros(len(names))
-        for height, colour in zip(np.nan_to_num(terms), (BLUE, ORANGE), strict=True):
-            bottom = np.where(height >= 0, up, down)
-            ax.bar(position, height, 0.8, bottom=bottom, color=colour, alpha=0.75, linewidth=0)
-            up, down = np.maximum(up, bottom + height), np.minimum(down, bottom + height)
-        size = min(3.0, 60 / len(grid_of[0].names))
-        line(ax, position, total, color=INK, linestyle="", markevery=None, markersize=size, label="growth")
-    ax.axhline(0, color=GREY, linewidth=0.6)
-    ax.set_title(f"by layer, at step {grid_of[0].steps[-1]:,}")
-    value_axis(ax)

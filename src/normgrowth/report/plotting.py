@@ -71,7 +71,7 @@ def line(ax: "Axes", steps: Any, values: NDArray[np.float64], **look: Any) -> No
     look = {
         "linewidth": 1.5,
         "markersize": 3.0,
-        "marker": "o",
+        "marker": "o" if dots.any() else "",
         "markevery": list(np.flatnonzero(dots)),
     } | look
     ax.plot(steps, values, **look)
