@@ -9,6 +9,10 @@ The public names; each is loaded when it is first used, so that ``import normgro
     lint(source)              what in a series cannot be trusted
     fit(steps, norms)         which growth law, with intervals and evidence
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
+    saturate(model, c)        a context under which the parameters are c times themselves
+    saturated(model)          the exact limit of the network as they grow
+    degrees(model, ...)       the degree of every part, what outgrows what, what vanishes
+    saturated_attention       attention as argmax or mean
     InputError                what bad input raises: one line, with the way out
 """
 
@@ -17,6 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normgrowth.errors import InputError, SeriesWarning
+    from normgrowth.network.asymptotics.explain import degrees
+    from normgrowth.network.asymptotics.limit import saturated
+    from normgrowth.network.attention import saturated_attention
+    from normgrowth.network.scaling import saturate
     from normgrowth.records import Records
     from normgrowth.weights.dynamics import predict_norm
     from normgrowth.weights.equilibrium import equilibrium
@@ -31,12 +39,16 @@ __all__ = [
     "Moments",
     "Records",
     "SeriesWarning",
+    "degrees",
     "equilibrium",
     "fit",
     "lint",
     "open_source",
     "predict_norm",
     "quantities",
+    "saturate",
+    "saturated",
+    "saturated_attention",
     "trace",
 ]
 
@@ -45,12 +57,16 @@ _HOME = {
     "Moments": "normgrowth.weights.moments",
     "Records": "normgrowth.records",
     "SeriesWarning": "normgrowth.errors",
+    "degrees": "normgrowth.network.asymptotics.explain",
     "equilibrium": "normgrowth.weights.equilibrium",
     "fit": "normgrowth.weights.fitting",
     "lint": "normgrowth.weights.lint",
     "open_source": "normgrowth.weights.sources.series",
     "predict_norm": "normgrowth.weights.dynamics",
     "quantities": "normgrowth.weights.moments",
+    "saturate": "normgrowth.network.scaling",
+    "saturated": "normgrowth.network.asymptotics.limit",
+    "saturated_attention": "normgrowth.network.attention",
     "trace": "normgrowth.weights.trace",
 }
 

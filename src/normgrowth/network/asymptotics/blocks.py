@@ -1,0 +1,73 @@
+"""Names that differ in the number of their block only are one name: encoder.layer.0-11.attention."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Place(NamedTuple):
+    """A module's name, taken apart at its first number."""
+
+    stack: str  # encoder.layer; the whole name if there is no number
+    block: int | None
+    rest: str  # attention.output
+
+    def label(self, indices: Iterable[int] = ()) -> str:
+        if self.block is None:
+            return self.stack
+        return ".".join(part for part in (self.stack, spans(indices or [self.block]), self.rest) if part)
+
+
+def place(name: str) -> Place:
+    parts = name.split(".")
+    for i, part in enumerate(parts):
+        if part.isascii() and part.isdigit() and len(part) < 9:
+            return Place(".".join(parts[:i]), int(part), ".".join(parts[i + 1 :]))
+    return Place(name, None, "")
+
+
+def spans(indices: Iterable[int]) -> str:
+    """0-2,5"""
+    runs: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def grouped(
+    items: Iterable[T], name: Callable[[T], str], key: Callable[[T], Hashable]
+) -> list[tuple[str, list[T]]]:
+    """Items that are alike but for the number of their block, under the name that they share."""
+    found: dict[Hashable, list[T]] = {}
+    for item in items:
+        where = place(name(item))
+        found.setdefault((where.stack, where.block is None, where.rest, key(item)), []).append(item)
+    result = []
+    for alike in found.values():
+        places = [place(name(item)) for item in alike]
+        result.append((places[0].label([p.block for p in places if p.block is not None]), alike))
+    return result
+
+
+def labels(names: Iterable[str]) -> list[str]:
+    return [label for label, _ in grouped(dict.fromkeys(names), lambda name: name, lambda _: None)]
+
+
+def within(name: str, module: str) -> bool:
+    """Whether a name is that of the module or of something in it."""
+    return not module or name == module or name.startswith(f"{module}.")
+
+
+def listed(words: Sequence[str], most: int = 4) -> str:
+    """a, b and c; of many, the first and how many more."""
+    if len(words) > most + 1:
+        return f"{', '.join(words[:most])} and {len(words) - most:,} more"
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
+
+
+def counted(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,61 @@
+"""What a forward pass in the limit leaves behind: where orders met, where ties were, where we are."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from normgrowth.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum whose terms differ in degree: in the limit the lower one is nothing beside the higher."""
+
+    module: str
+    kept: Fraction
+    dropped: Fraction
+    kept_sources: int
+    dropped_sources: int
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Softmax rows whose largest score several keys share."""
+
+    module: str
+    rows: int  # of how many
+    tied: int  # rows with a tie in the leading order
+    near: int  # ... of them, those equal within the tolerance only
+    uniform: int  # rows that no order told apart: their keys share alike
+    undecided: int  # rows that an order left out might have told apart
+
+
+@dataclass
+class Context:
+    orders: int = 1
+    tolerance: float = 256  # units of rounding of the largest score
+    attention_only: bool = False
+    sums: list[Sum] = field(default_factory=list)
+    ties: list[Tie] = field(default_factory=list)
+    cancelled: Counter[str] = field(default_factory=Counter)  # module -> leading terms that came to 0
+    doubtful: int = 0  # values that depend on how a tie is decided that an order left out might decide
+    path: list[str] = field(default_factory=list)
+
+    @property
+    def module(self) -> str:
+        return self.path[-1] if self.path else ""
+
+    @contextmanager
+    def inside(self, module: str) -> Iterator[None]:
+        self.path.append(module)
+        try:
+            yield
+        finally:
+            self.path.pop()
+
+    def refuse(self, operation: Any, why: str) -> InputError:
+        where = f" in module {self.module}" if self.module else ""
+        return InputError(f"{operation}{where}: {why}")

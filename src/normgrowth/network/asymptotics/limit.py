@@ -1,0 +1,240 @@
+"""The saturated network of a model: lim c^(-k) f(x; cθ) as c goes to infinity, computed in one forward pass."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from normgrowth.errors import InputError
+from normgrowth.network.asymptotics.context import Context, Sum, Tie
+from normgrowth.network.asymptotics.mode import MARK, LimitMode
+from normgrowth.network.asymptotics.series import Series, Term, nonzero
+
+MORE_ORDERS = 3  # if the leading one leaves something open
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a submodule gave: one row of the table of degrees."""
+
+    module: str
+    kind: str  # its class
+    degree: Fraction | None  # None: exactly zero
+    lower: tuple[Fraction, ...]  # of elements, or parts, below
+    sources: int
+
+
+@dataclass
+class Limit:
+    """A model in the limit; called like the model, with the model's own kind of output.
+
+    After a call: `degrees` (module -> degree of its output), `ties`, `sums` (where terms of unlike degree met),
+    `vanished` (parameters that the output no longer depends on), `cancelled` (leading terms that came to 0 where
+    a lower order was left out), `doubtful` (how many values hang on a tie that such an order might decide). All
+    are of the last call. What a call returns may be given to the next one (a cache of keys and values): it keeps
+    its degree. To another Limit it is refused.
+    """
+
+    model: nn.Module
+    orders: int | None = None  # None: as many as ties ask for
+    tolerance: float = 256
+    attention_only: bool = False
+    outputs: list[Output] = field(default_factory=list)
+    ties: list[Tie] = field(default_factory=list)
+    sums: list[Sum] = field(default_factory=list)
+    cancelled: dict[str, int] = field(default_factory=dict)
+    vanished: list[str] = field(default_factory=list)
+    output_degrees: Any = None
+    used_orders: int = 1
+    doubtful: int = 0
+    _run_mark: object = field(default_factory=object, repr=False)  # on every tensor that a call makes
+
+    @property
+    def degrees(self) -> dict[str, Fraction | None]:
+        """The degree of every submodule's output; a module that ran several times has its last."""
+        return {output.module: output.degree for output in self.outputs}
+
+    @property
+    def undecided(self) -> int:
+        """Softmax rows whose ties an order that was left out might have decided."""
+        return sum(tie.undecided for tie in self.ties)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tries = [self.orders] if self.orders else [1, MORE_ORDERS]
+        result = None
+        for orders in tries:
+            result = self._run(orders, args, kwargs)
+            if not self.doubtful:
+                break
+        return result
+
+    def _run(self, orders: int, args: Any, kwargs: Any) -> Any:
+        context = Context(orders, self.tolerance, self.attention_only)
+        mode = LimitMode(context, self._run_mark)
+        parameters = [] if self.attention_only else growing_parameters(self.model)
+        self.outputs = []
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(_slow_paths(self.model))
+            stack.enter_context(_growing(mode, parameters))
+            stack.enter_context(_watched(self.model, lambda *seen: self._saw(mode, *seen), context))
+            with mode:
+                result = self.model(*args, **kwargs)
+            found = pytree.tree_map_only(Tensor, mode.lift, result)
+            try:
+                self.output_degrees = pytree.tree_map_only(
+                    (Series, Tensor), _degree_of_any, found, is_leaf=_is_series
+                )
+            except (AttributeError, TypeError):  # a container that takes nothing but tensors: PackedSequence
+                leaves = pytree.tree_leaves(found, is_leaf=_is_series)
+                self.output_degrees = [_degree_of_any(x) for x in leaves if isinstance(x, Series | Tensor)]
+            self.ties, self.sums, self.used_orders = context.ties, context.sums, orders
+            self.cancelled = dict(context.cancelled)
+            self.doubtful = context.doubtful + sum(self.cancelled.values())
+            alive = 0
+            for leaf in pytree.tree_leaves(found, is_leaf=_is_series):
+                if isinstance(leaf, Series):
+                    alive |= _leading(leaf).sources if not leaf.zero else 0
+                    self.doubtful += leaf.doubt
+            self.vanished = [
+                name
+                for bit, (name, _) in enumerate(parameters)
+                if not alive >> bit & 1 and not self.attention_only
+            ]
+            return pytree.tree_map_only(Tensor, lambda t: _plain(mode, t), result)
+
+    def _saw(self, mode: LimitMode, name: str, module: nn.Module, result: Any) -> None:
+        leaves = [mode.lift(leaf) for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        leaves = [leaf for leaf in leaves if isinstance(leaf, Series) or leaf.is_floating_point()]
+        if not leaves:
+            return
+        main = leaves[0]
+        if not isinstance(main, Series):
+            row = Output(name, type(module).__name__, Fraction(0) if nonzero(main) else None, (), 0)
+        else:
+            leading = _leading(main)
+            lower = tuple(t.degree for t in main.terms if t.degree < leading.degree)
+            row = Output(name, type(module).__name__, degree_of(main), lower, leading.sources)
+        self.outputs.append(row)
+
+
+def saturated(
+    model: nn.Module, *, orders: int | None = None, tolerance: float = 256, attention_only: bool = False
+) -> Limit:
+    """The saturated network of a model: `saturated(model)(**inputs)` gives lim c^(-k) f(x; cθ).
+
+    orders: how many orders below the leading one are carried along; by default as many as it takes to decide
+    ties that matter, at most three. tolerance: scores within so many units of rounding of the largest one tie
+    with it, if their keys do so for every query.
+    attention_only: leave the weights as they are and make only the attention hard.
+    """
+    return Limit(model, orders, tolerance, attention_only)
+
+
+def degree_of(x: Series) -> Fraction | None:
+    """The degree of a tensor: of its highest term that is not all zero."""
+    return None if x.zero else _leading(x).degree
+
+
+def _degree_of_any(x: Series | Tensor) -> Fraction | None:
+    if isinstance(x, Series):
+        return degree_of(x)
+    return Fraction(0) if nonzero(x) else None
+
+
+def _leading(x: Series) -> Term:
+    return next((term for term in x.terms if nonzero(term.value)), x.terms[-1])
+
+
+def _plain(mode: LimitMode, tensor: Tensor) -> Tensor:
+    """The leading coefficients: the tensor itself, unless it is a part without the leading degree of the whole."""
+    found = mode.lift(tensor)
+    if not isinstance(found, Series) or (leading := _leading(found)) is found.top:
+        return tensor
+    return mode.attach(replace(found, terms=found.terms[found.terms.index(leading) :]))
+
+
+def _is_series(value: Any) -> bool:
+    return isinstance(value, Series)
+
+
+def growing_parameters(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Each storage once: a tied weight is one parameter."""
+    seen: set[int] = set()
+    found: list[tuple[str, Tensor]] = []
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise InputError(
+                f"parameter {name} is on the meta device and has no values: load the weights first"
+            )
+        key = parameter.untyped_storage()._cdata
+        if key not in seen and parameter.is_floating_point():
+            seen.add(key)
+            found.append((name, parameter))
+    return found
+
+
+@contextmanager
+def _growing(mode: LimitMode, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[None]:
+    """Parameters have degree 1 while this lasts; a call inside a call finds them as it left them."""
+    before: list[tuple[torch.UntypedStorage, Any]] = []
+    try:
+        for bit, (_, parameter) in enumerate(parameters):
+            storage = parameter.untyped_storage()
+            before.append((storage, getattr(storage, MARK, None)))
+            mode.grow(parameter, Fraction(1), 1 << bit)
+        yield
+    finally:
+        for storage, growth in before:
+            if growth is not None:
+                setattr(storage, MARK, growth)
+            elif hasattr(storage, MARK):
+                delattr(storage, MARK)
+
+
+@contextmanager
+def _watched(
+    model: nn.Module, saw: Callable[[str, nn.Module, Any], None], context: Context
+) -> Iterator[None]:
+    """Hooks that say in which module we are and what came out of it."""
+    handles: list[Any] = []
+    try:
+        for name, module in model.named_modules():
+
+            def enter(_: nn.Module, __: Any, name: str = name) -> None:
+                context.path.append(name)
+
+            def leave(module: nn.Module, _: Any, result: Any, name: str = name) -> None:
+                context.path.pop()
+                saw(name, module, result)
+
+            handles.append(module.register_forward_pre_hook(enter, prepend=True))
+            handles.append(module.register_forward_hook(leave))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _slow_paths(model: nn.Module) -> Iterator[None]:
+    """Kernels that do a whole layer at once hide what is inside: off, and back as they were.
+
+    oneDNN has one for recurrent layers only; elsewhere it stays, since matrix products in bfloat16 need it.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    onednn = torch._C._get_mkldnn_enabled()
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        # Not torch.backends.mkldnn.flags, which also sets TF32 and warns that this CPU has none.
+        torch._C._set_mkldnn_enabled(onednn and not recurrent)
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        torch._C._set_mkldnn_enabled(onednn)

@@ -1,0 +1,168 @@
+"""Rules for what only moves values about, or chooses among them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.network.asymptotics.arithmetic import add, mask_of, series
+from normgrowth.network.asymptotics.mode import Operation, rule
+from normgrowth.network.asymptotics.series import Series, Term, combine, constant
+
+# Linear in their one argument that may grow.
+# fmt: off
+LINEAR = (
+    "clone", "contiguous", "neg", "sum", "mean", "cumsum", "trace",
+    # places
+    "flip", "roll", "rot90", "repeat", "repeat_interleave", "tril", "triu", "diag_embed",
+    "index", "index_select", "gather", "take_along_dim", "masked_select",
+    # dtypes
+    "_to_copy", "to", "conj_physical", "_conj_physical",
+    # views that are copied
+    "view_copy", "expand_copy", "permute_copy", "transpose_copy", "t_copy", "slice_copy", "select_copy",
+    "diagonal_copy", "squeeze_copy", "unsqueeze_copy", "unfold_copy", "alias_copy", "detach_copy",
+    "_reshape_copy",
+    # images
+    "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle", "avg_pool1d", "avg_pool2d",
+    "adaptive_avg_pool1d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
+    "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+    "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d",
+)
+# fmt: on
+
+
+@rule(*LINEAR)
+def linear(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Every term by itself."""
+    if not isinstance(x, Series):
+        raise operation.refuse("an index or a size that grows")
+    dtype = kwargs.get("dtype")
+    if dtype is torch.bool:
+        return operation(x.sign(), *args, **kwargs)
+    if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+        raise operation.refuse(f"a value of degree {x.top.degree} has no limit as {dtype}")
+    return x.map(lambda value: operation(value, *args, **kwargs))
+
+
+@rule("constant_pad_nd")
+def padded(operation: Operation, x: Series, pad: list[int], value: Any = 0) -> Series:
+    """Zeros around every term; another constant is of degree 0 there."""
+    found = x.map(lambda v: operation(v, pad, 0))
+    if value == 0:
+        return found
+    inside = operation(torch.ones_like(x.top.value, dtype=torch.bool), pad, False)
+    return choose(inside, found, series(value, x))
+
+
+@rule("embedding")
+def embedding(operation: Operation, weight: Series, indices: Tensor, *args: Any) -> Series:
+    return weight.map(lambda value: operation(value, indices, *args))
+
+
+@rule("split_copy", "split_with_sizes_copy", "unbind_copy")
+def pieces(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> list[Series]:
+    parts = [operation(term.value, *args, **kwargs) for term in x.terms]
+    return [
+        Series(tuple(Term(t.degree, p[i], t.sources) for t, p in zip(x.terms, parts, strict=True)), x.rest)
+        for i in range(len(parts[0]))
+    ]
+
+
+# --- what is linear in several arguments together ------------------------------------------------------------
+@rule("cat", "stack")
+def joined(operation: Operation, parts: list[Any], dim: int = 0) -> Series:
+    """Elements keep their degrees; what has no part of a degree is zero there."""
+    return combine(lambda *values: operation(list(values), dim), *map(series, parts))
+
+
+@rule("complex")
+def complex_number(operation: Operation, real: Any, imaginary: Any) -> Series:
+    return combine(lambda a, b: operation(a, b), series(real), series(imaginary))
+
+
+@rule("copy")
+def copy(_: Operation, x: Any, source: Any, *__: Any) -> Series:
+    target, source = series(x).top.value, series(source)
+    return source.map(lambda value: value.to(target.dtype).expand(target.shape).clone())
+
+
+@rule("slice_scatter", "select_scatter", "diagonal_scatter")
+def scattered(operation: Operation, x: Any, source: Any, *args: Any, **kwargs: Any) -> Series:
+    return combine(lambda a, b: operation(a, b, *args, **kwargs), series(x), series(source))
+
+
+@rule("index_put", "_unsafe_index_put")
+def index_put(operation: Operation, x: Any, indices: Any, values: Any, accumulate: bool = False) -> Series:
+    return combine(lambda a, b: operation(a, indices, b, accumulate), series(x), series(values))
+
+
+@rule("scatter", "scatter_add", "index_add", "index_copy")
+def scatter(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Series:
+    x = series(x)
+    if kwargs.get("reduce") is not None:
+        raise operation.refuse("a scatter that multiplies has no rule")
+    if not isinstance(source, Series | Tensor):
+        filling = torch.full(index.shape, source, dtype=x.top.value.dtype, device=index.device)
+        return combine(lambda a, b: torch.scatter(a, dim, index, b), x, series(filling))
+    return combine(lambda a, b: operation(a, dim, index, b, **kwargs), x, series(source))
+
+
+@rule("index_fill")
+def index_fill(operation: Operation, x: Any, dim: int, index: Tensor, value: Any) -> Series:
+    x = series(x)
+    kept = operation(torch.ones_like(x.top.value, dtype=torch.bool), dim, index, False)
+    return choose(kept, x, series(value, x))
+
+
+# --- choices -------------------------------------------------------------------------------------------------
+@rule("where")
+def where(operation: Operation, condition: Any, *branches: Any) -> Any:
+    if isinstance(condition, Series):
+        condition = condition.sign() != 0
+    if not branches:
+        return operation(condition)
+    known = next(b for b in branches if isinstance(b, Series | Tensor))
+    like = series(known)
+    a, b = (series(branch, like) for branch in branches)
+    return choose(condition, a, b)
+
+
+@rule("masked_fill")
+def masked_fill(_: Operation, x: Any, mask: Tensor, value: Any) -> Series:
+    x = series(x)
+    filling = series(value, x).map(lambda v: v.to(x.top.value.dtype))
+    return choose(~mask, x, filling)
+
+
+def choose(condition: Tensor, a: Series, b: Series) -> Series:
+    """Elements of a where the condition holds, of b elsewhere; a mask on either side is a mask."""
+    hidden: Tensor | None = None
+    for x, here in ((a, condition), (b, ~condition)):
+        if (mask := mask_of(x)) is not None:
+            hidden = mask & here if hidden is None else hidden | (mask & here)
+    open_a, open_b = (x if (m := mask_of(x)) is None else _opened(x, m) for x in (a, b))
+    found = combine(lambda x, y: torch.where(condition, x, y), open_a, open_b)
+    if hidden is None:
+        return found
+    zeros = torch.zeros(hidden.shape, dtype=found.top.value.dtype, device=hidden.device)
+    return add(found, constant(zeros.masked_fill(hidden, float("-inf"))))
+
+
+def _opened(x: Series, mask: Tensor) -> Series:
+    """Without its mask: zero there."""
+    return constant(x.top.value.masked_fill(mask, 0.0))
+
+
+# --- tensors of which only the shape is asked ----------------------------------------------------------------
+@rule("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "zero")
+@rule("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
+def made_like(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any:
+    return operation(x.top.value, *args, **kwargs)
+
+
+@rule("fill", "full")
+def filled(operation: Operation, x: Any, value: Any) -> Any:
+    x = series(x)
+    if not isinstance(value, Series):
+        return operation(x.top.value, value)
+    return value.map(lambda v: v.to(x.top.value.dtype).expand(x.shape).clone())

@@ -1,0 +1,141 @@
+"""Rules for normalisation: what is left of a size that grows is its direction."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.network.asymptotics.arithmetic import add, series, summed
+from normgrowth.network.asymptotics.mode import Operation, rule
+from normgrowth.network.asymptotics.pointwise import power
+from normgrowth.network.asymptotics.series import ZERO, Series, Term, from_parts, product
+
+FLAT = 64  # units of rounding: a row that varies by no more beside its mean varies by rounding only
+
+
+def normalised(operation: Operation, x: Series, dims: list[int], eps: float, centre: bool) -> Series:
+    """(x - mean) / sqrt(variance + eps), by degrees: eps counts at degree 0, rules below, and is nothing above."""
+    if len(x.terms) == 1 and x.top.degree > 0 and not x.zero:
+        value = x.top.value
+        middle = value.mean(dims, keepdim=True) if centre else value.new_zeros(())
+        away = value - middle if centre else value
+        size = away.square().mean(dims, keepdim=True)
+        flat = size <= (FLAT * torch.finfo(value.dtype).eps) ** 2 * middle.square()
+        if not bool(flat.any()):
+            below = None if x.rest is None else x.rest - x.top.degree
+            return Series((Term(ZERO, away * size.rsqrt(), x.top.sources),), below)
+    if centre:
+        x = _centred(operation, x, dims)
+    squares = product(torch.mul, x, x, operation.orders)
+    variance = squares.map(lambda value: value.mean(dims, keepdim=True))
+    eps_term = series(torch.full((), eps, dtype=variance.top.value.dtype), variance)
+    return product(torch.mul, x, power(operation, add(variance, eps_term), -0.5), operation.orders)
+
+
+def distance_from_mean(x: Series, dims: list[int]) -> Series:
+    return add(x, x.map(lambda value: value.mean(dims, keepdim=True)), -1)
+
+
+def _centred(operation: Operation, x: Series, dims: list[int]) -> Series:
+    """A row whose values are equal has no distance from its mean, whatever rounding says."""
+    away = distance_from_mean(x, dims)
+    if away.zero:
+        return away
+    terms, lost, left = [], None, None
+    for t in away.terms:
+        original = x.at(t.degree)
+        assert original is not None, "the mean has the degrees of what it is the mean of"
+        noise = FLAT * torch.finfo(t.value.dtype).eps * original.abs().amax(dims, keepdim=True)
+        flat = t.value.abs().amax(dims, keepdim=True) <= noise
+        terms.append(Term(t.degree, t.value.masked_fill(flat, 0.0), t.sources))
+        gone = flat & (noise > 0)
+        lost = gone if lost is None else lost | gone
+        if x.rest is None or t.degree > x.rest:
+            left = ~flat if left is None else left | ~flat
+    if x.rest is not None and lost is not None:  # an order left out might be what is left of such a row
+        unknown = lost if left is None else lost & ~left
+        if count := int(unknown.sum()):
+            operation.context.cancelled[operation.context.module] += count
+    return from_parts({t.degree: (t.value, t.sources) for t in terms}, away.rest)
+
+
+def gained(operation: Operation, x: Series, gain: Any, bias: Any) -> Series:
+    if gain is not None:
+        x = product(torch.mul, x, series(gain), operation.orders)
+    return x if bias is None else summed(operation, x, series(bias))
+
+
+@rule("native_layer_norm")
+def layer_norm(operation: Operation, x: Any, shape: list[int], gain: Any, bias: Any, eps: float) -> Any:
+    dims = list(range(-len(shape), 0))
+    found = gained(operation, normalised(operation, series(x), dims, eps, centre=True), gain, bias)
+    return found, torch.zeros(0), torch.zeros(0)  # mean and deviation serve the gradient only
+
+
+@rule("_fused_rms_norm")
+def rms_norm(operation: Operation, x: Any, shape: list[int], gain: Any, eps: float | None) -> Any:
+    x = series(x)
+    eps = torch.finfo(x.top.value.dtype).eps if eps is None else eps
+    dims = list(range(-len(shape), 0))
+    return gained(operation, normalised(operation, x, dims, eps, centre=False), gain, None), torch.zeros(0)
+
+
+@rule("native_group_norm")
+def group_norm(
+    operation: Operation, x: Any, gain: Any, bias: Any, n: int, _: int, __: int, groups: int, eps: float
+) -> Any:
+    x = series(x)
+    shape, columns = x.shape, (1, -1, *[1] * (len(x.shape) - 2))
+    flat = x.map(lambda value: value.reshape(n, groups, -1))
+    found = normalised(operation, flat, [-1], eps, centre=True).map(lambda value: value.reshape(shape))
+    gain, bias = (None if p is None else series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
+    return gained(operation, found, gain, bias), torch.zeros(0), torch.zeros(0)
+
+
+@rule("_native_batch_norm_legit_no_training")
+def batch_norm(
+    operation: Operation, x: Any, gain: Any, bias: Any, mean: Tensor, variance: Tensor, _: float, eps: float
+) -> Any:
+    """Statistics are buffers, of degree 0: nothing is normalised away."""
+    x = series(x)
+    columns = (1, -1, *[1] * (len(x.shape) - 2))
+    away = summed(operation, x, series(mean.view(columns)), -1)
+    scale = (variance + eps).rsqrt().view(columns)
+    gain, bias = (None if p is None else series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
+    found = gained(operation, away.map(lambda value: value * scale), gain, bias)
+    return found, torch.zeros(0), torch.zeros(0)
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit")
+def either_batch_norm(operation: Operation, *args: Any) -> Any:
+    *tensors, training, momentum, eps = args
+    if training:
+        raise operation.refuse("batch norm in training; call model.eval() first")
+    return batch_norm(operation, *tensors, momentum, eps)
+
+
+@rule("var", "std")
+def spread(operation: Operation, x: Series, dim: Any = None, **kwargs: Any) -> Series:
+    dims = list(range(len(x.shape))) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    count = 1
+    for d in dims:
+        count *= x.shape[d]
+    correction = kwargs.get("correction", 1)
+    away = distance_from_mean(x, dims)
+    squares = product(torch.mul, away, away, operation.orders)
+    keep = bool(kwargs.get("keepdim", False))
+    found = squares.map(
+        lambda value: value.sum(dims, keepdim=keep) / (count - (1 if correction is None else correction))
+    )
+    return power(operation, found, 0.5) if "std" in operation.func._schema.name else found
+
+
+@rule("linalg_vector_norm")
+def vector_norm(
+    operation: Operation, x: Series, order: float = 2, dim: Any = None, keepdim: bool = False, **_: Any
+) -> Series:
+    if order != 2:
+        raise operation.refuse(f"a norm of order {order} has no rule")
+    dims = list(range(len(x.shape))) if dim is None else dim
+    squares = product(torch.mul, x, x, operation.orders)
+    return power(operation, squares.map(lambda value: value.sum(dims, keepdim=keepdim)), 0.5)

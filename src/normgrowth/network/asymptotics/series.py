@@ -1,0 +1,218 @@
+"""A tensor that grows with c, as a sum of powers of c with tensors for coefficients.
+
+    f(cθ) = c^3 A + c^1 B + ...        terms of degree 3 and 1, coefficients A and B
+
+Coefficients hold exact zeros where an element has no part of that degree, so elements of one tensor may differ
+in degree. The leading term of every element is exact. What is lower may be left out; `rest` is the highest
+degree of anything that was, so that a decision by lower orders can be told from one that nothing could change.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+ZERO = Fraction(0)
+
+
+@dataclass(frozen=True)
+class Term:
+    degree: Fraction
+    value: Tensor
+    sources: int  # which parameters it depends on, a bit for each
+
+
+@dataclass(frozen=True)
+class Series:
+    terms: tuple[Term, ...]  # of falling degree, at least one
+    rest: Fraction | None = None  # the highest degree left out; None: nothing was
+    zero: bool = False  # exactly 0, and so without a degree
+    doubt: bool = False  # a distribution over keys that an order left out might have told apart
+
+    @property
+    def top(self) -> Term:
+        return self.terms[0]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.top.value.shape
+
+    @property
+    def sources(self) -> int:
+        return _union(self.terms)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether c has no part in it."""
+        return len(self.terms) == 1 and self.top.degree == 0 and self.rest is None
+
+    def map(self, f: Callable[[Tensor], Tensor]) -> "Series":
+        """Apply a linear function."""
+        terms = tuple(replace(term, value=f(term.value)) for term in self.terms)
+        return replace(self, terms=terms)
+
+    def at(self, degree: Fraction) -> Tensor | None:
+        return next((term.value for term in self.terms if term.degree == degree), None)
+
+    def only(self, keep: Tensor) -> "Series":
+        """Zero where `keep` is False."""
+        return self.map(lambda value: torch.where(keep, value, torch.zeros((), dtype=value.dtype)))
+
+    def sign(self, infinite: bool = False) -> Tensor:
+        """The sign of each element as c grows: that of its leading term. Infinities stay if asked."""
+        sign = torch.sign(self.top.value)
+        if infinite:
+            sign = torch.where(torch.isfinite(self.top.value), sign, self.top.value)
+        for term in self.terms[1:]:
+            undecided = sign == 0
+            if not undecided.any():
+                break
+            sign = torch.where(undecided, torch.sign(term.value), sign)
+        return sign
+
+
+def constant(value: Tensor) -> Series:
+    return Series((Term(ZERO, value, 0),), zero=not nonzero(value))
+
+
+def nonzero(value: Tensor) -> bool:
+    """Whether any element is not 0; the first few are asked before all are."""
+    if value.numel() > 256 and value.is_contiguous() and bool(value.view(-1)[:64].any()):
+        return True
+    return bool(value.any())
+
+
+def decided(terms: list[Tensor]) -> bool:
+    """Whether every element has a term that is not 0."""
+    if bool(terms[0].all()):
+        return True
+    something = terms[0] != 0
+    for value in terms[1:]:
+        something = something | (value != 0)
+    return bool(something.all())
+
+
+def _union(terms: tuple[Term, ...]) -> int:
+    sources = 0
+    for term in terms:
+        sources |= term.sources
+    return sources
+
+
+def highest(*degrees: Fraction | None) -> Fraction | None:
+    return max((degree for degree in degrees if degree is not None), default=None)
+
+
+def from_parts(parts: dict[Fraction, tuple[Tensor, int]], rest: Fraction | None = None) -> Series:
+    """The terms in order, those that are all 0 left out (a zero has no degree).
+
+    A rest above the lowest term only says that this term may lack something.
+    """
+    terms = tuple(Term(degree, *parts[degree]) for degree in sorted(parts, reverse=True))
+    kept = tuple(term for term in terms if nonzero(term.value))
+    if kept:
+        return Series(kept, rest)
+    return (
+        Series((Term(ZERO, terms[0].value, 0),), None, zero=True)
+        if rest is None
+        else Series(terms[-1:], rest)
+    )
+
+
+def combine(f: Callable[..., Tensor], *series: Series) -> Series:
+    """A function that is linear in all arguments together (a sum, a concatenation), degree by degree."""
+    degrees = sorted({term.degree for s in series for term in s.terms if not s.zero}, reverse=True)
+    if not degrees:
+        return Series((Term(ZERO, f(*(s.top.value for s in series)), 0),), zero=True)
+    parts: dict[Fraction, tuple[Tensor, int]] = {}
+    for degree in degrees:
+        values, sources = [], 0
+        for s in series:
+            term = next((t for t in s.terms if t.degree == degree and not s.zero), None)
+            values.append(torch.zeros_like(s.top.value) if term is None else term.value)
+            sources |= 0 if term is None else term.sources
+        parts[degree] = f(*values), sources
+    found = from_parts(parts, highest(*(s.rest for s in series)))
+    return replace(found, doubt=any(s.doubt for s in series))
+
+
+def product(f: Callable[[Tensor, Tensor], Tensor], a: Series, b: Series, orders: int) -> Series:
+    """A bilinear function: pairs of terms from the highest degree down, until every element has a leading one."""
+    if a.zero or b.zero:
+        return Series((Term(ZERO, f(a.top.value, b.top.value), 0),), zero=True)
+    top = a.top.degree + b.top.degree
+    rest = highest(
+        None if a.rest is None else a.rest + b.top.degree, None if b.rest is None else b.rest + a.top.degree
+    )
+    if len(a.terms) == len(b.terms) == 1:
+        term = Term(top, f(a.top.value, b.top.value), a.top.sources | b.top.sources)
+        return Series((term,), rest)
+    pairs: dict[Fraction, list[tuple[Term, Term]]] = {}
+    for s in a.terms:
+        for t in b.terms:
+            pairs.setdefault(s.degree + t.degree, []).append((s, t))
+    parts: dict[Fraction, tuple[Tensor, int]] = {}
+    empty: dict[Fraction, tuple[Tensor, int]] = {}
+    for degree in sorted(pairs, reverse=True):
+        if len(parts) >= orders and decided([value for value, _ in parts.values()]):
+            return from_parts(parts, highest(rest, degree))
+        value = sources = None
+        for s, t in pairs[degree]:
+            found = f(s.value, t.value)
+            value = found if value is None else value + found
+            sources = s.sources | t.sources | (sources or 0)
+        assert value is not None
+        empty = {degree: (value, sources or 0)}
+        if nonzero(value):
+            parts |= empty
+    return from_parts(parts or empty, rest)
+
+
+def by_element(
+    series: Series,
+    f: Callable[[Fraction, Tensor], dict[Fraction, Tensor]],
+    relative: bool = True,
+    curved: bool = False,
+) -> Series:
+    """A function of the leading term of each element.
+
+    f takes a degree and coefficients and returns the parts of its result. What was left out of the argument
+    is left out of the result: by as many degrees below its leading term (`relative`), or nowhere. A `curved`
+    function is taken as its tangent at 0 where the argument falls to 0: what is of the second order is left out;
+    where the argument grows it is at its asymptote, which lower orders do not move.
+    """
+    terms = series.terms
+    leading = [torch.ones_like(terms[0].value, dtype=torch.bool)]
+    if len(terms) > 1:
+        leading, open_ = [], torch.ones_like(terms[0].value, dtype=torch.bool)
+        for term in terms[:-1]:
+            here = open_ & (term.value != 0)
+            leading.append(here)
+            open_ = open_ & ~here
+            if not open_.any():
+                break
+        else:
+            leading.append(open_)
+    parts: dict[Fraction, tuple[Tensor, int]] = {}
+    gap: list[Fraction] = []
+    for term, here in zip(terms, leading, strict=False):
+        if len(leading) > 1 and not here.any():
+            continue
+        if curved and term.degree < 0:
+            gap.append(2 * term.degree)
+        for degree, value in f(term.degree, term.value).items():
+            if len(leading) > 1:
+                value = torch.where(here, value, torch.zeros((), dtype=value.dtype))
+            if degree in parts:
+                before, sources = parts[degree]
+                parts[degree] = before + value, sources | term.sources
+            else:
+                parts[degree] = value, term.sources
+            lower = highest(*(t.degree for t in terms if t.degree < term.degree), series.rest)
+            if relative and lower is not None and not (curved and term.degree > 0):
+                gap.append(degree + lower - term.degree)
+    if not parts:  # nothing of it counts
+        return constant(torch.zeros_like(series.top.value))
+    return from_parts(parts, max(gap, default=None))

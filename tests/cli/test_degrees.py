@@ -1,0 +1,168 @@
+"""normgrowth degrees as a person meets it."""
+
+import io
+import json
+
+import pytest
+import torch
+from rich.console import Console
+from tiny_configs import tiny_config
+from torch import nn
+
+from normgrowth.cli import main
+from normgrowth.report.degrees import print_degrees
+
+pytest.importorskip("transformers")
+
+
+def run(capsys, *arguments):
+    try:
+        code = main([str(a) for a in arguments])
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def make(name):
+        tiny_config(name).save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+def test_a_table_with_blocks_that_are_alike_as_one(folder, capsys):
+    code, out, err = run(capsys, "degrees", folder("bert"))
+    assert (code, err) == (0, "")
+    assert "random, seed 0" in out
+    assert "got noise" in out
+    assert "words as ids" in out
+    (row,) = [
+        line for line in out.splitlines() if line.startswith("encoder.layer.0-2.attention.output.dense ")
+    ]
+    assert row.split()[1:] == ["Linear", "2", "3"]
+    assert "19 of 55 parameters" in out
+    code, out, _ = run(
+        capsys, "degrees", folder("bert"), "--all", "--select", r"layer\.1\.output", "--depth", 4
+    )
+    rows = [line.split()[0] for line in out.splitlines() if line.startswith("encoder")]
+    assert (code, rows) == (0, ["encoder.layer.1.output"])
+
+
+def test_explain_says_why(folder, capsys):
+    code, out, _ = run(capsys, "degrees", folder("llama"), "--explain", "--select", "mlp$")
+    assert code == 0
+    said = " ".join(out.split())
+    assert "layers.1-2: self_attn (degree 3) is nothing beside the residual stream (degree 5)" in said
+    assert "all of layers.1-2.self_attn" in said
+    code, out, _ = run(capsys, "degrees", folder("bert"), "--explain", "--as-initialised", "--attn", "eager")
+    said = " ".join(out.split())
+    assert code == 0
+    assert "Exactly zero, and so without a degree (26 of 55 parameters)" in said
+    assert "got noise" not in said
+
+
+def test_json_is_json_and_nothing_else(folder, capsys):
+    code, out, err = run(capsys, "degrees", folder("gpt2"), "--json", "--orders", 1, "--seed", 4)
+    content = json.loads(out)
+    assert (code, err) == (0, "")
+    assert content["outputs"] == {"last_hidden_state": 1}
+    assert {row["module"]: row["degree"] for row in content["modules"]}["h.1"] == 3
+    assert any(met["kind"] == "stream" and met["kept_from"] == "h.0.attn" for met in content["sums"])
+    assert content["vanished"]["h.2.mlp.c_proj.bias"] == "dropped"
+    assert content["orders"] == 1
+    assert content["explanation"]
+    assert any("seed 4" in note for note in content["notes"])
+
+
+def test_attention_only_compares_hard_heads_with_soft_ones(folder, tmp_path, capsys):
+    text = tmp_path / "text"
+    text.write_text("one two three four five six\n")
+    code, out, err = run(capsys, "degrees", folder("gpt2"), "--attention-only", "--text", text)
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines() if "GPT2Block" in line] == ["h.0", "h.1", "h.2"]
+    code, out, _ = run(capsys, "degrees", folder("gpt2"), "--attention-only", "--json", "--text", text)
+    rows = json.loads(out)["modules"]
+    assert code == 0
+    assert all(0 < row["cosine"] <= 1 and row["tokens"] == 6 for row in rows)
+
+
+@pytest.mark.parametrize("name", ["t5", "olmo2"])
+def test_other_architectures(name, folder, capsys):
+    code, out, err = run(capsys, "degrees", folder(name), "--explain", "--depth", 1)
+    assert (code, err) == (0, "")
+    assert "last_hidden_state has degree 1" in out
+
+
+def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys):
+    bert = folder("bert")
+    (tmp_path / "empty").write_text("")
+    cases = [
+        ((tmp_path / "gone" / "x",), "no such folder or file"),
+        ((bert, "--select", "("), "--select (: not a regular expression"),
+        ((bert, "--text", tmp_path / "none"), "none: No such file"),
+        ((bert, "--text", tmp_path / "empty"), "empty: no sentence in it"),
+        ((bert, "--attention-only", "--explain"), "--attention-only leaves the weights"),
+    ]
+    for arguments, said in cases:
+        code, out, err = run(capsys, "degrees", *arguments)
+        assert (code, out) == (2, ""), arguments
+        assert said in err
+        assert err.count("\n") == 1
+    assert run(capsys, "degrees", bert, "--depth", 0)[0] == 2
+    assert run(capsys, "degrees", bert, "--attn", "flash")[0] == 2
+
+
+def test_an_operation_without_a_rule_is_one_line(folder, capsys, monkeypatch):
+    from normgrowth.network.asymptotics import RULES
+
+    monkeypatch.delitem(RULES, "gelu")
+    code, out, err = run(capsys, "degrees", folder("bert"))
+    assert (code, out) == (2, "")
+    assert "gelu" in err
+    assert "in module encoder.layer.0.intermediate" in err
+    assert err.count("\n") == 1
+
+
+class Hostile(nn.Module):
+    """Its parts are called by markup, an escape sequence, and a mark that turns the line around."""
+
+    NAMES = ("[red]x[/red]", "\x1b]0;owned\x07", "a\u202eb\nc")
+
+    def __init__(self):
+        super().__init__()
+        for name in self.NAMES:
+            self.add_module(name, nn.Linear(4, 4))
+
+    def forward(self, x):
+        for part in self.children():
+            x = x + part(x)
+        return x
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_hostile_names_are_shown_and_do_nothing(every):
+    from normgrowth.network.asymptotics.explain import degrees
+
+    facts = degrees(Hostile(), torch.randn(2, 4)).facts()
+    screen = io.StringIO()
+    console = Console(file=screen, width=200, force_terminal=False)
+    print_degrees(facts, title="\x1b[2J", notes=["\x07"], explain=True, every=every, console=console)
+    out = screen.getvalue()
+    assert "[red]x[/red]" in out
+    assert r"\x1b]0;owned\x07" in out
+    assert r"a\u202eb\nc" in out
+    assert not set("\x1b\x07\u202e") & set(out)
+
+
+@pytest.mark.slow
+def test_the_trained_minilm(capsys):
+    code, out, err = run(capsys, "degrees", "minilm", "--explain", "--depth", 3)
+    if "pip install" in err:
+        pytest.skip(err)
+    said = " ".join(out.split())
+    assert code == 0
+    assert "encoder.layer.0-5.attention.output (every block): attention.output.dense (degree 3)" in said
+    assert "the bias of every Linear but pooler.dense" in said
