@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import command
+import limit
 import moments
 
 from normgrowth.engine import available_cores
@@ -25,6 +26,8 @@ GOALS = [
     ("20,000 small tensors against one, pair of 430 MB, command", "<=", 3, "the same, 430 MB, whole command"),
     ("time for twice the bytes", "<=", 2.3, "time for twice the bytes"),
     ("anonymous memory, pair of 2 GB: MB", "<=", 300, "anonymous memory for a pair of 2 GB, in MB"),
+    ("time of the limit against a plain pass", "<=", 2, "exact limit of BERT-base, time against a plain pass"),
+    ("memory of the limit against a plain pass", "<=", 2.5, "the same, memory"),
 ]  # fmt: skip
 
 
@@ -69,7 +72,7 @@ def write_pages(results: dict[str, Any]) -> None:
 def main() -> None:
     scratch = ROOT / "benchmarks" / "scratch"
     try:
-        figures = {**moments.run(scratch), **command.run(scratch)}
+        figures = {**moments.run(scratch), **command.run(scratch), **limit.cost()}
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     machine = f"{platform.system()} {platform.machine()}"
