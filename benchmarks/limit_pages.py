@@ -20,11 +20,9 @@ def write(results: dict[str, Any]) -> None:
     curves(results["models"])
     head(results["head"])
     text = PAGE.read_text(encoding="utf-8")
-    for name, table in (("differences", differences(results)), ("cost", cost(results))):
-        marks = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        text = re.sub(
-            f"{marks[0]}.*{marks[1]}", lambda _, t=table, m=marks: f"{m[0]}\n{t}\n{m[1]}", text, flags=re.S
-        )
+    start, end = "<!-- differences -->", "<!-- end of differences -->"
+    table = f"{start}\n{differences(results)}\n{end}"
+    text = re.sub(f"{start}.*{end}", lambda _: table, text, flags=re.S)
     PAGE.write_text(text, encoding="utf-8")
 
 
@@ -49,11 +47,6 @@ def differences(results: dict[str, Any]) -> str:
         cells += [cell(row[f"limit {dtype}"], last) for dtype in ("float32", "bfloat16")]
         lines.append(f"| {row['model']} | {row['degree']} | {row['tied rows']:.0%} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def cost(results: dict[str, Any]) -> str:
-    rows = "\n".join(f"| {name} | {value:.3g} |" for name, value in results["cost"].items())
-    return f"| BERT-base, 8 × 128 tokens, float32 | measured |\n|---|---|\n{rows}"
 
 
 def curves(models: list[dict[str, Any]]) -> None:

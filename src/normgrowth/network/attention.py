@@ -52,7 +52,7 @@ def saturated_attention(
 
     causal: query i sees the keys up to i, counted from the start as in scaled_dot_product_attention.
 
-    tolerance: positions attend too if their score lies within tolerance·max(scale·‖q‖‖k‖, |s|) of the
+    tolerance: positions attend too if their score lies within tolerance·max(scale·‖q‖‖k‖, abs(s)) of the
     maximal one, k and s being those of the maximum.
 
     Gradients flow through the values. The limit is piecewise constant in q and k, so they get none.

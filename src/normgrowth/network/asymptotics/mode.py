@@ -204,7 +204,10 @@ class LimitMode(TorchDispatchMode):
             lower = [(t.degree, _laid_out(t.value, tensor), t.sources) for t in value.terms[1:]]
             tensor.copy_(value.top.value)
             top = value.top
-            self._hang(tensor, Growth(self.run, top.degree, top.sources, lower, value.rest, value.zero))
+            self._hang(
+                tensor,
+                Growth(self.run, top.degree, top.sources, lower, value.rest, value.zero, value.doubt),
+            )
             return
         if old is None:
             old = Growth(self.run, ZERO, 0, [], None, not nonzero(whole))
@@ -238,6 +241,7 @@ class LimitMode(TorchDispatchMode):
                 lower,
                 max(rests, default=None),
                 not (kept or new),
+                old.doubt or value.doubt,
             ),
         )
 
