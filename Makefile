@@ -18,7 +18,7 @@ test: lint docs
 	$(PYTEST) -m "not slow and not network"
 
 test-all: lint docs .venv/ready-tensorflow
-	$(PYTEST) -m "not network"
+	$(PYTEST) -m "not network" --hypothesis-profile search
 
 lint: .venv/ready
 	$(BIN)/ruff check .

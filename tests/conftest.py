@@ -4,6 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# `make test` draws the same examples each time; `make test-all` looks for new ones, and for more of them.
+settings.register_profile("steady", derandomize=True)
+settings.register_profile("search", max_examples=1000)
+settings.load_profile("steady")
 
 
 def pytest_addoption(parser):

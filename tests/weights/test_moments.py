@@ -1,7 +1,11 @@
 """Moments and quantities against the obvious float64 code, exact sums, and the laws they must obey."""
 
+import ctypes
+import gc
 import itertools
 import math
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -10,10 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from safetensors.torch import save_file
 
 from normgrowth.weights.measure import measure
 from normgrowth.weights.moments import Moments, accumulated, quantities
 from normgrowth.weights.sources.checkpoint import LoadedCheckpoint, Tensor
+from normgrowth.weights.sources.series import open_source
 
 BITS = {"F64": np.uint64, "F32": np.uint32, "BF16": np.uint16, "F16": np.int16}
 TORCH = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -254,3 +260,42 @@ def test_results_do_not_depend_on_the_number_of_workers(rng):
     for other in runs[1:]:
         assert other.square[0] == runs[0].square[0]
         assert other.against["previous"].dot[0] == runs[0].against["previous"].dot[0]
+
+
+CLOSED_WHILE_READ = """
+import sys, threading, time
+from normgrowth.weights.measure import measure
+from normgrowth.weights.sources.series import open_source
+
+entry = open_source(sys.argv[1]).entries[0]
+names = list(entry.open().tensors)
+expected = measure(entry.open(), [], names).square.sum()
+for attempt in range(20):
+    checkpoint, found = entry.open(), []
+    thread = threading.Thread(target=lambda: found.append(measure(checkpoint, [], names).square.sum()))
+    thread.start()
+    time.sleep(0.002 * (attempt % 5))
+    checkpoint.close()
+    thread.join()
+    assert found == [expected]
+"""
+
+
+def test_a_checkpoint_may_be_closed_while_a_thread_reads_it(tmp_path):
+    """As when Ctrl-C comes while a thread starts. A freed map ends the process (-11), so this has its own."""
+    many = {f"layers.{i}.weight": torch.randn(1 << 18) for i in range(256)}
+    save_file(many, tmp_path / "step_0.safetensors")
+    ended = subprocess.run(
+        [sys.executable, "-c", CLOSED_WHILE_READ, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, f"{ended.returncode} {ended.stderr}"
+
+
+def test_addresses_hold_while_the_maps_are_held(tmp_path):
+    save_file({"x": torch.arange(1000.0)}, tmp_path / "step_0.safetensors")
+    checkpoint = open_source(tmp_path).entries[0].open()
+    addresses, held = checkpoint.addresses(["x"])
+    checkpoint.close()
+    gc.collect()
+    assert len(held) == 1
+    assert list((ctypes.c_float * 1000).from_address(int(addresses[0]))) == list(range(1000))

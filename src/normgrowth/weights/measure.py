@@ -177,7 +177,10 @@ def run(task: Task) -> Columns:
 def _sum_in_place(task: Task, out: Columns) -> list[int]:
     """Sum whole tensors that lie in mapped files, stored alike; return the rows that do not."""
     mine = slice(task.items.start, task.items.stop)
-    table = np.stack([checkpoint.addresses(task.names)[mine] for checkpoint in task.checkpoints], axis=1)
+    found = [
+        checkpoint.addresses(task.names) for checkpoint in task.checkpoints
+    ]  # held until the sums are done
+    table = np.stack([addresses[mine] for addresses, _ in found], axis=1)
     counts, dtypes = task.numel[mine], task.dtypes[mine]
     rest = (table == 0).any(axis=1)
     for dtype in set(dtypes):

@@ -11,8 +11,10 @@ from normgrowth.network.asymptotics.context import Context
 from normgrowth.network.asymptotics.mode import LimitMode
 from normgrowth.network.asymptotics.series import constant
 
-mpmath.mp.dps = 240  # terms of degree -9 beside ones of degree 9 at c = 10^12, and what cancels between them
-NEAR, FAR = mpmath.mpf(10) ** 8, mpmath.mpf(10) ** 12
+mpmath.mp.dps = (
+    240  # terms of degree -9 beside ones of degree 9 at the larger c, and what cancels between them
+)
+NEAR, FAR = mpmath.mpf(2) ** 27, mpmath.mpf(2) ** 40  # powers of two, so that what cancels is exactly 0
 COEFFICIENTS = [0.0, 0.0, 1.0, -1.0, 2.0, -0.5, 0.75, -3.0, 1.5, 2.5]
 
 Powers = dict[int, torch.Tensor]  # degree -> coefficients

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 from network.asymptotics.growing import each, expect, limit, powers
 
-few = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(
+    max_examples=settings.default.max_examples // 10, deadline=None, suppress_health_check=list(HealthCheck)
+)
 with_orders = pytest.mark.parametrize("orders", [1, 3])
 SHAPE = (2, 3)
 

@@ -10,7 +10,7 @@ from normgrowth.network.asymptotics import Series, Term
 from normgrowth.network.asymptotics.arithmetic import add, shortened
 from normgrowth.network.asymptotics.series import combine, constant, decided, from_parts, nonzero, product
 
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=settings.default.max_examples * 2 // 5, deadline=None)
 EVERYTHING = 100  # orders
 
 

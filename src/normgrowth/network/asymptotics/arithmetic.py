@@ -213,7 +213,9 @@ def product_and_sum(
 
 @rule("addcmul")
 def add_product(operation: Operation, x: Any, a: Any, b: Any, *, value: Any = 1) -> Series:
-    return summed(operation, series(x), product(torch.mul, series(a), series(b), operation.orders), value)
+    a, b = series(a), series(b)
+    whole = len(a.terms) * len(b.terms)  # every order: the sum may cancel those that lead
+    return summed(operation, series(x), product(torch.mul, a, b, whole), value)
 
 
 @rule("lerp")

@@ -155,15 +155,18 @@ class MappedCheckpoint:
         """The raw bits of a tensor, whole and row-major, flattened; a copy where it must be."""
         return assemble(self.tensors[name], self.pieces(name))
 
-    def addresses(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """Where each tensor starts in memory; 0 for those that do not lie whole in a mapped file."""
+    def addresses(self, names: Sequence[str]) -> tuple[NDArray[np.int64], list[np.ndarray]]:
+        """Where each tensor starts in memory, 0 for those that do not lie whole in a mapped file; and the maps.
+
+        The addresses hold for as long as the maps are held: a checkpoint may be closed while a thread reads it.
+        """
         located = self.ranges.located(names, self.tensors)
         maps = [self._map(file) for file in located.files]
         base = np.array([*(m.ctypes.data for m in maps), 0], np.int64)  # the last one is for file −1
         size = np.array([*(len(m) for m in maps), 0], np.int64)
         for i in np.flatnonzero(located.stop > size[located.file])[:1]:
             raise self._cut_short(located.files[located.file[i]], names[int(i)])
-        return base[located.file] + located.start
+        return base[located.file] + located.start, maps
 
     def renamed(self, old_name: Mapping[str, str]) -> "MappedCheckpoint":
         """The same under other names: new -> old."""
@@ -204,8 +207,8 @@ class LoadedCheckpoint:
     def dense(self, name: str) -> np.ndarray:
         return assemble(self.tensors[name], self.pieces(name))
 
-    def addresses(self, names: Sequence[str]) -> NDArray[np.int64]:
-        return np.zeros(len(names), np.int64)
+    def addresses(self, names: Sequence[str]) -> tuple[NDArray[np.int64], list[np.ndarray]]:
+        return np.zeros(len(names), np.int64), []
 
     def renamed(self, old_name: Mapping[str, str]) -> "LoadedCheckpoint":
         load = self.load
