@@ -13,6 +13,9 @@ The public names; each is loaded when it is first used, so that ``import normgro
     saturated(model)          the exact limit of the network as they grow
     degrees(model, ...)       the degree of every part, what outgrows what, what vanishes
     saturated_attention       attention as argmax or mean
+    saturation(model, texts)  how close a network is to its saturated self, layer by layer
+    saturation_profile(...)   the same for every checkpoint of a series, beside its trace
+    scaling(model)            how it turns into its saturated self as the weights grow
     InputError                what bad input raises: one line, with the way out
 """
 
@@ -24,8 +27,11 @@ if TYPE_CHECKING:
     from normgrowth.network.asymptotics.explain import degrees
     from normgrowth.network.asymptotics.limit import saturated
     from normgrowth.network.attention import saturated_attention
+    from normgrowth.network.curves import scaling
     from normgrowth.network.scaling import saturate
+    from normgrowth.network.similarity import saturation
     from normgrowth.records import Records
+    from normgrowth.training.profile import saturation_profile
     from normgrowth.weights.dynamics import predict_norm
     from normgrowth.weights.equilibrium import equilibrium
     from normgrowth.weights.fitting import fit
@@ -49,6 +55,9 @@ __all__ = [
     "saturate",
     "saturated",
     "saturated_attention",
+    "saturation",
+    "saturation_profile",
+    "scaling",
     "trace",
 ]
 
@@ -67,6 +76,9 @@ _HOME = {
     "saturate": "normgrowth.network.scaling",
     "saturated": "normgrowth.network.asymptotics.limit",
     "saturated_attention": "normgrowth.network.attention",
+    "saturation": "normgrowth.network.similarity",
+    "saturation_profile": "normgrowth.training.profile",
+    "scaling": "normgrowth.network.curves",
     "trace": "normgrowth.weights.trace",
 }
 

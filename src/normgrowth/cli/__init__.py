@@ -11,10 +11,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from normgrowth.cli import compare, degrees, dynamics, figures, fit, lint, names, trace
+from normgrowth.cli import compare, degrees, dynamics, figures, fit, lint, names, saturation, scaling, trace
 from normgrowth.errors import InputError, SeriesWarning
 
-COMMANDS = (trace, names, lint, fit, dynamics, degrees, compare, figures)
+COMMANDS = (trace, names, lint, fit, dynamics, degrees, saturation, scaling, compare, figures)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -54,7 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.out) if arguments.out else here
     try:
         beside = [_records(other) for other in arguments.over]
-        for path in draw(records, folder, formats=formats, beside=beside):
+        paths = draw(records, folder, formats=formats, beside=beside)
+        if "saturation" in records.made_by:
+            from normgrowth.report.profile import draw_profile
+
+            paths += draw_profile(records, folder, formats)
+        for path in paths:
             print(path)
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror or error}") from error

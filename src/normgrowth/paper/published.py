@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from normgrowth.errors import InputError
 from normgrowth.weights.moments import BUDGET, Moments, Pair, accumulated, quantities
 
-Column = NDArray[Any]  # float64; int64 for step, layer and interval
+Column = NDArray[Any]  # float64; int64 for step, layer and interval; text for WORDS
 
 PAPER = "Merrill et al. 2021 (arXiv:2010.09697v5)"
 # name -> figure of the paper, and the files that the table is derived from, if it is
@@ -30,7 +30,11 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "t5_direction_by_layer": ("Figure 1, bottom right", ()),
     "t5_steps": ("Figure 5", ("t5_norm", "t5_direction")),
     "t5_steps_by_layer": ("Figure 5, by layer", ("t5_norm_by_layer", "t5_direction_by_layer")),
+    "saturation_pretrained": ("Figure 2, right", ()),
+    "saturation_random_init": ("Figure 2, left", ()),
+    "scaling_curves": ("Figure 4", ()),
 }
+WORDS = ("model", "norm_position", "bias")  # columns of text
 _DERIVED = ("step_size", "relative_step", "alignment", "angle", *BUDGET)
 
 
@@ -94,7 +98,7 @@ def _read(name: str) -> dict[str, Column]:
     header, *rows = csv.reader(text.splitlines())
     whole = ("step", "layer")
     return {
-        column: np.array(cells, np.int64 if column in whole else np.float64)
+        column: np.array(cells, np.str_ if column in WORDS else np.int64 if column in whole else np.float64)
         for column, cells in zip(header, zip(*rows, strict=True), strict=True)
     }
 

@@ -258,9 +258,10 @@ def _bottom(title: str, lines: int) -> list[str]:
 
 
 class Progress:
-    """A bar on stderr, told how many bytes are done; silent where nobody watches."""
+    """A bar on stderr, told how many bytes (or parts of any other kind) are done; silent where nobody watches."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_bytes: bool = True) -> None:
+        self._of_bytes = of_bytes
         self._bar: Any = None
         self._task: Any = None
 
@@ -274,10 +275,10 @@ class Progress:
             from rich.console import Console
             from rich.table import Column
 
+            columns = (progress.DownloadColumn(), progress.TransferSpeedColumn())
             self._bar = progress.Progress(
                 progress.BarColumn(bar_width=16),
-                progress.DownloadColumn(),
-                progress.TransferSpeedColumn(),
+                *(columns if self._of_bytes else (progress.TaskProgressColumn(),)),
                 progress.TimeRemainingColumn(),
                 # What happens now comes last and takes the room that is left: numbers are never cut.
                 progress.TextColumn(
@@ -293,9 +294,9 @@ class Progress:
             self._bar.start()
         return self
 
-    def __call__(self, done_bytes: int, total_bytes: int, label: str) -> None:
+    def __call__(self, done: int, total: int, label: str) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, completed=done_bytes, total=total_bytes, description=visible(label))
+            self._bar.update(self._task, completed=done, total=total, description=visible(label))
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:

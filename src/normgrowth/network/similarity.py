@@ -1,0 +1,260 @@
+"""`saturation`: how close a network is to its saturated self, layer by layer (the paper's section 4.1).
+
+The level of a layer is the mean over real tokens of cos(f(x; θ), s f(x; θ)), where s f is the exact limit of
+f(x; cθ) as c grows (`saturated`), or, as in the paper, f(x; cθ) itself at a large c.
+
+    saturation                 by the exact limit
+    saturation_c1000           at c = 1000
+    …_stderr                   standard error, over sentences: the tokens of one are not independent
+    …_random, …_random_std     mean and standard deviation over networks with random weights
+    tokens, sentences          that were measured (of the model)
+
+Scope "layer": the embeddings (name "embeddings", no layer number), then the output of each block, numbered from 0
+as in every record; the last one is what the network gives out, after its final norm if it has one. Scope "model":
+the mean over blocks. A level that is undefined for one token (overflow; a state of zero) is NaN, and notes say so.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from normgrowth.errors import InputError
+from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.network.batches import Batch, Sentences, Texts, given_batches, make_batches, read_rows
+from normgrowth.network.models import Loaded
+from normgrowth.network.scaling import saturate
+from normgrowth.network.states import (
+    Network,
+    States,
+    check_weights,
+    evaluating,
+    measured_part,
+    overflow_shows,
+    random_twin,
+    running,
+)
+from normgrowth.network.texts import SENTENCES
+from normgrowth.records import Block, Records
+
+Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
+Floats = NDArray[np.float64]
+Sums = dict[str, Floats]  # method -> (sentences, layers): cosines, summed over the tokens of a sentence
+
+EXACT = "saturation"
+BATCH_TOKENS = 2048
+UNCHANGED = 1e-3  # padding may change states by rounding, relative to their size
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """How to saturate: by the exact limit, at values of c, or both."""
+
+    exact: bool
+    scales: tuple[float, ...]
+
+
+def saturation(
+    model: "nn.Module | Loaded",
+    texts_or_batches: "Texts | Iterable[Any] | None" = None,
+    *,
+    tokenizer: Any = None,
+    sentences: int = SENTENCES,
+    scales: Sequence[float] = (1000,),
+    exact: bool = True,
+    batch_tokens: int = BATCH_TOKENS,
+    random_init: int = 0,
+    seed: int = 0,
+    states: States | None = None,
+    run: str | None = None,
+    progress: Progress | None = None,
+) -> Records:
+    """The level of every layer of a model, as records; the model is left as it was, to the bit.
+
+    texts_or_batches: sentences, a file with one a line, or batches (tensors by name; `attention_mask` says what
+    is padding); without, sentences of the Python documentation. Of a model with encoder and decoder the encoder
+    is measured. scales: values of c; c times the weights need one more copy of them at most. random_init: so many
+    networks of the same architecture with random weights, from the seeds after `seed`, one at a time.
+    states: for modules that are not of transformers: a function of the module and a batch that returns its states,
+    each (rows, tokens, size), first the embeddings, then the output of every block.
+    """
+    if isinstance(model, Loaded):
+        loaded, model = model, model.model
+        tokenizer = tokenizer or loaded.tokenizer
+    else:
+        loaded = Loaded(type(model).__name__, model)
+    ways = _Ways(exact, tuple(scales))
+    if not (ways.exact or ways.scales) or batch_tokens < 1 or sentences < 1 or random_init < 0:
+        raise InputError(
+            "saturation needs exact=True or a scale, and at least one sentence and one token a batch"
+        )
+    check_weights(model)
+    part = measured_part(model, states)
+    whole = Network(part, states)
+    text, batches = _input(model, part, texts_or_batches, tokenizer, sentences, batch_tokens)
+    notes = [*loaded.notes, *(text.notes if text else [])]
+    if text and any(batch.padded for batch in batches) and _padding_shows(whole, batches, ways):
+        batches = make_batches(text, part, batch_tokens, pad=False)
+        notes.append(
+            "padding would change this network's states: only sentences of equal length share a pass"
+        )
+    tell = _Steps(progress, len(batches) * (1 + random_init), loaded.source)
+    sums, counts = _measure(whole, batches, ways, notes, tell)
+    values = {}
+    for method, found in sums.items():
+        values[method], values[f"{method}_stderr"] = _mean_and_error(found, counts)
+    baselines: dict[str, list[Floats]] = {}
+    for number in range(random_init):
+        twin = Network(measured_part(random_twin(model, seed + 1 + number), states), states)
+        found, _ = _measure(twin, batches, ways, notes, tell)
+        for method, one in found.items():
+            baselines.setdefault(method, []).append(_mean_and_error(one, counts)[0])
+    for method, several in baselines.items():
+        values[f"{method}_random"] = np.mean(several, 0)
+        spread = np.std(several, 0, ddof=1) if len(several) > 1 else np.full_like(several[0], np.nan)
+        values[f"{method}_random_std"] = spread
+    made_by = {
+        "command": "saturation",
+        "source": loaded.source,
+        "random_weights": loaded.random,
+        "architecture": type(model).__name__,
+        "text": text.source if text else "batches from Python",
+        "scales": list(map(float, ways.scales)),
+        "exact": exact,
+        "random_init": random_init,
+        "seed": seed,
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "notes": list(dict.fromkeys(notes)),
+        "problems": [],
+    }
+    stack = "encoder" if part is not model else "layer"
+    return Records.from_blocks(run or loaded.source, _blocks(values, counts, stack), made_by)
+
+
+def _measure(
+    whole: Network, batches: Sequence[Batch], ways: _Ways, notes: list[str], tell: Callable[[], None]
+) -> tuple[Sums, Floats]:
+    """Sums of cosines of every sentence, and its number of tokens."""
+    parts: dict[str, list[Floats]] = {}
+    counts: list[Floats] = []
+    limit, doubtful = saturated(whole), False
+    with evaluating(whole):
+        for batch in batches:
+            with running(whole, batch.size):
+                own = whole(batch.inputs)
+                real = _real(own, batch)
+                if ways.exact:
+                    parts.setdefault(EXACT, []).append(_cosines(own, limit(batch.inputs), real))
+                    doubtful = doubtful or limit.doubtful > 0
+                for c in ways.scales:
+                    with saturate(whole, c), overflow_shows(whole):
+                        scaled = whole(batch.inputs)
+                    parts.setdefault(f"{EXACT}_c{c:g}", []).append(_cosines(own, scaled, real))
+            counts.append(real.sum(1).double().cpu().numpy())
+            tell()
+    sums = {method: np.concatenate(found) for method, found in parts.items()}
+    if doubtful:
+        notes.append("the limit has ties that an order left out might decide; tied positions share alike")
+    for method, found in sums.items():
+        bad = [_name(layer, "layer") for layer, good in enumerate(np.isfinite(found).T) if not good.all()]
+        if bad:
+            why = "a state is zero or not finite" if method == EXACT else "overflow, or a state that is zero"
+            notes.append(f"{method} is NaN at {', '.join(bad)}: {why}")
+    return sums, np.concatenate(counts)
+
+
+def _real(states: Sequence[Tensor], batch: Batch) -> Tensor:
+    shape = tuple(states[0].shape[:2])
+    if any(state.ndim != 3 or tuple(state.shape[:2]) != shape for state in states):
+        raise InputError(
+            f"states of unlike shape, {[tuple(s.shape) for s in states]}: (rows, tokens, size) is wanted"
+        )
+    if batch.real is None:
+        return torch.ones(shape, dtype=torch.bool, device=states[0].device)
+    if tuple(batch.real.shape) != shape:
+        raise InputError(f"a mask of {tuple(batch.real.shape)} for states of {shape} (rows, tokens)")
+    return batch.real
+
+
+def _cosines(own: Sequence[Tensor], other: Sequence[Tensor], real: Tensor) -> Floats:
+    """(rows, layers): sums over real tokens, in float64; NaN where a cosine is undefined."""
+    columns = []
+    for a, b in zip(own, other, strict=True):
+        a, b = a.double(), b.double()  # (rows, tokens, size)
+        cosine = (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))  # (rows, tokens)
+        columns.append(torch.where(real.to(cosine.device), cosine.clamp(-1, 1), 0.0).sum(1))
+    return torch.stack(columns, 1).cpu().numpy()
+
+
+def _mean_and_error(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
+    """Of embeddings, blocks and, last, the mean over blocks: means over tokens, and their errors over sentences."""
+    sums = np.column_stack([sums, sums[:, 1:].mean(1)])
+    tokens, rows = counts.sum(), len(counts)
+    mean = sums.sum(0) / tokens
+    rest = np.square(sums - mean * counts[:, None]).sum(0)
+    error = np.sqrt(rest * rows / (rows - 1)) / tokens if rows > 1 else np.full_like(mean, np.nan)
+    return mean, error
+
+
+def _blocks(values: Mapping[str, Floats], counts: Floats, stack: str) -> list[Block]:
+    layers = len(next(iter(values.values()))) - 1
+    names, none = [_name(layer, stack) for layer in range(layers)], [None] * layers
+    numbers = [None if layer == 0 else layer - 1 for layer in range(layers)]
+    own = {"tokens": counts.sum().reshape(1, 1), "sentences": np.array([[float(len(counts))]])}
+    means = {quantity: value[None, -1:] for quantity, value in values.items()}
+    return [
+        Block("layer", names, numbers, none, [0], {quantity: v[None, :-1] for quantity, v in values.items()}),
+        Block("model", ["model"], [None], [None], [0], means | own),
+    ]
+
+
+def _name(layer: int, stack: str) -> str:
+    return f"{stack}.{layer - 1}" if layer else "embeddings"
+
+
+def _at(c: float) -> str:
+    return f"{EXACT}_c{c:g}"
+
+
+def _padding_shows(whole: Network, batches: Sequence[Batch], ways: _Ways) -> bool:
+    """Whether a sentence gives the same alone as in the batch that pads it most. Not all networks heed a mask."""
+    shares = [0.0 if batch.real is None else 1 - float(batch.real[-1].double().mean()) for batch in batches]
+    together = batches[int(np.argmax(shares))].rows([0, -1])
+    assert together.real is not None
+    length = int(together.real[-1].sum())
+    alone = together.rows([-1], length)
+    with evaluating(whole), running(whole, together.size):
+        for a, b in zip(whole(together.inputs), whole(alone.inputs), strict=True):
+            if float((a[-1, :length] - b[0]).double().norm()) > UNCHANGED * float(b.double().norm()):
+                return True
+    both, one = (_measure(whole, [batch], ways, [], lambda: None)[0] for batch in (together, alone))
+    apart = [np.nan_to_num(np.abs(both[method][-1] - one[method][-1])).max() for method in both]
+    return max(apart) > UNCHANGED * length
+
+
+class _Steps:
+    def __init__(self, progress: Progress | None, total: int, label: str):
+        self.progress, self.total, self.label, self.done = progress, total, label, 0
+
+    def __call__(self) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total, self.label)
+
+
+def _input(
+    model: nn.Module, network: nn.Module, given: Any, tokenizer: Any, most: int, tokens: int
+) -> tuple[Sentences | None, list[Batch]]:
+    if isinstance(given, Mapping | Tensor):
+        given = [given]
+    elif given is not None and not isinstance(given, str | Path):
+        given = list(given)
+    if isinstance(given, list) and not all(isinstance(one, str) for one in given):
+        return None, given_batches(given)
+    text = read_rows(model, given, tokenizer, most)
+    return text, make_batches(text, network, tokens)

@@ -1,0 +1,127 @@
+"""The states of a network: what `similarity` compares, for networks of transformers and for any other module."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normgrowth.errors import InputError
+
+States = Callable[[nn.Module, Any], Sequence[Tensor]]
+OWN_STATES = (
+    "pass states=, a function of the module and a batch that returns the list of its states, each (rows, tokens, "
+    "size): first the embeddings, then the output of every block"
+)
+
+
+class Network(nn.Module):
+    """A network whose output is the list of its states: what `saturated` and `saturate` are applied to."""
+
+    def __init__(self, network: nn.Module, states: States | None):
+        super().__init__()
+        self.network, self.states = network, states
+
+    def forward(self, batch: Any) -> list[Tensor]:
+        if self.states is not None:
+            found = self.states(self.network, batch)
+        else:
+            inputs = dict(batch) if isinstance(batch, Mapping) else {"input_ids": batch}
+            found = self.network(**inputs, output_hidden_states=True, return_dict=True).hidden_states
+        if not isinstance(found, Sequence) or len(found) < 2:
+            raise InputError(f"{type(self.network).__name__} gives no list of states: {OWN_STATES}")
+        return list(found)
+
+
+def measured_part(model: nn.Module, states: States | None) -> nn.Module:
+    """The encoder if there is a decoder too, else the whole model."""
+    if states is not None:
+        return model
+    config: Any = getattr(model, "config", None)
+    if config is None or not hasattr(model, "main_input_name"):
+        raise InputError(f"{type(model).__name__} is not of transformers: {OWN_STATES}")
+    get_encoder: Any = getattr(model, "get_encoder", None)
+    if not getattr(config, "is_encoder_decoder", False) or get_encoder is None:
+        return model
+    return get_encoder()
+
+
+def random_twin(model: nn.Module, seed: int) -> nn.Module:
+    """The same architecture with weights as its authors initialise them."""
+    config: Any = getattr(model, "config", None)
+    if config is None:
+        raise InputError(
+            f"{type(model).__name__} has no config to make a random one from: leave random_init at 0"
+        )
+    first = next(model.parameters())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return type(model)(config).to(dtype=first.dtype, device=first.device)
+
+
+def check_weights(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise InputError(
+                f"parameter {name} is on the meta device and has no values: load the weights first"
+            )
+        if not bool(torch.isfinite(parameter).all()):
+            raise InputError(f"{name} holds NaN or infinity: no level can be measured")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without gradients and dropout; afterwards every module is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def overflow_shows(model: nn.Module) -> Iterator[None]:
+    """Norms give NaN where their squares overflow. By themselves they give 0 there: wrong, and finite.
+
+    Those of PyTorch square in the dtype of what they get (float32 at least), those of transformers in float32.
+    """
+
+    def spoil(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        if not (inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor)):
+            return output
+        own = isinstance(module, nn.LayerNorm | nn.RMSNorm)
+        dtype = torch.promote_types(inputs[0].dtype, torch.float32) if own else torch.float32
+        largest = torch.finfo(dtype).max ** 0.5 / inputs[0].shape[-1] ** 0.5
+        over = inputs[0].detach().abs().amax(-1, keepdim=True) > largest
+        return output.masked_fill(over, torch.nan) if bool(over.any()) else output
+
+    norms = [module for module in model.modules() if type(module).__name__.endswith("Norm")]
+    handles = [module.register_forward_hook(spoil) for module in norms]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def running(network: nn.Module, tokens: int) -> Iterator[None]:
+    """What goes wrong within a pass, in one line with the way out."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, MemoryError) as error:
+        text = next(iter(str(error).splitlines()), "") or type(error).__name__
+        name = type(getattr(network, "network", network)).__name__
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "alloc" in text:
+            size = f" of {tokens:,} tokens" if tokens else ""
+            raise InputError(
+                f"{name}: out of memory in a batch{size}; take fewer tokens at once (batch_tokens), "
+                "shorter sentences, dtype bfloat16, or leave out the exact limit"
+            ) from error
+        raise InputError(f"{name} does not run on this input: {text}") from error

@@ -1,0 +1,9 @@
+"""What a run says: the size of the weights, measured while they are trained.
+
+tracker.py      `NormTracker`: hooks into `optimizer.step()`, the part that users meet
+parameters.py   which parameters count, under which names
+sums.py         float64 sums of live tensors, over shards and ranks
+rules.py        what the optimizer says of each parameter: learning rate, decay, equilibrium
+journal.py      the sums on disk while training goes on, and the records they become
+expand.py       from the sums of many steps to quantities, with the definitions of `weights.moments`
+"""

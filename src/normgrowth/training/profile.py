@@ -1,0 +1,203 @@
+"""`saturation_profile`: the saturation of every checkpoint of a series, beside its trace.
+
+Levels of a step depend on nothing but its checkpoint, the architecture and the text, so each is kept in a file with
+a key that names them: what was interrupted goes on where it was.
+
+    DIR/levels/step-000000500.parquet     levels of one step
+    DIR/records.parquet, records.json     trace and levels together
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from normgrowth.errors import InputError
+from normgrowth.network.models import Loaded, load_model
+from normgrowth.network.similarity import BATCH_TOKENS, SENTENCES, saturation
+from normgrowth.network.states import States
+from normgrowth.records import Records, read_parquet, write_parquet
+from normgrowth.training.loading import Filler, weights_kept
+from normgrowth.weights.sources.series import Entry, open_source
+from normgrowth.weights.store import KEY, Store
+from normgrowth.weights.trace import trace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LEVELS_VERSION = 1  # raise it when the same checkpoint would give other levels
+Progress = Callable[[int, int, str], None]  # checkpoints done, of how many, which one now
+Levels: TypeAlias = "tuple[pa.Table, dict[str, Any]]"  # of one step, and what made them
+
+
+def saturation_profile(
+    source: str | Path | Sequence[str | Path],
+    config: "str | Path | nn.Module | Loaded",
+    texts_or_batches: Any = None,
+    *,
+    out: str | Path | None = None,
+    scope: str = "blocks",
+    tokenizer: Any = None,
+    sentences: int = SENTENCES,
+    scales: Sequence[float] = (1000,),
+    exact: bool = True,
+    batch_tokens: int = BATCH_TOKENS,
+    states: States | None = None,
+    run: str | None = None,
+    allow: Sequence[str] = (),
+    endpoint: str | None = None,
+    progress: Progress | None = None,
+) -> Records:
+    """The trace of a series and, at each of its steps, the levels of `normgrowth.saturation`, in one table.
+
+    config: what the checkpoints are weights of: a config.json, a folder or hub id that has one, or a module, which
+    has its own weights back afterwards. out: a folder to keep results in and to go on from. A checkpoint with NaN
+    or infinite weights has no levels, and `made_by["problems"]` names the parameter.
+    """
+    loaded = config if isinstance(config, Loaded) else load_model(config)
+    model, given = loaded.model, _held(texts_or_batches)
+    asked = [LEVELS_VERSION, _architecture(model), _content(given), sentences, list(scales), exact]
+    traced = trace(source, out, scope=scope, run=run, allow=allow, endpoint=endpoint)
+    name = traced.distinct("run")[0]
+    steps: list[Levels] = []
+    problems: list[str] = []
+    filler = Filler(model, states)
+    with Store.open(out) as store, weights_kept(model):
+        series = open_source(source, allow=allow, endpoint=endpoint, scratch=store.scratch)
+        for number, entry in enumerate(series.entries):
+            if progress:
+                progress(number, len(series), entry.label)
+            key = hashlib.sha256(json.dumps([*asked, entry.fingerprint]).encode()).hexdigest()
+            found = _load(store, entry.step, key)
+            if found is None:
+                _fill(filler, entry)
+                if (bad := _not_finite(model)) is not None:
+                    problems.append(f"{entry.label}: {bad} holds NaN or infinity; no level at this step")
+                    continue
+                levels = saturation(
+                    Loaded(entry.label, model, tokenizer or loaded.tokenizer),
+                    given,
+                    sentences=sentences,
+                    scales=scales,
+                    exact=exact,
+                    batch_tokens=batch_tokens,
+                    states=states,
+                )
+                found = _at_step(levels, entry.step)
+                _save(store, entry.step, key, found)
+            steps.append(found)
+        if progress:
+            progress(len(series), len(series), name)
+        records = _joined(traced, name, steps, loaded, filler.notes, problems)
+        store.write(records)
+    return records
+
+
+def _fill(filler: Filler, entry: Entry) -> None:
+    checkpoint = entry.open()
+    try:
+        filler.fill(checkpoint)
+    finally:
+        checkpoint.close()
+
+
+def _not_finite(model: nn.Module) -> str | None:
+    return next((name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())), None)
+
+
+def _held(given: Any) -> Any:
+    """Each checkpoint reads the text again."""
+    once = isinstance(given, Iterable) and not isinstance(given, str | Mapping | Tensor)
+    return list(given) if once else given
+
+
+# --- what is kept of a step ----------------------------------------------------------------------------------
+def _architecture(model: nn.Module) -> str:
+    config: Any = getattr(model, "config", None)
+    said = config.to_json_string() if hasattr(config, "to_json_string") else repr(model)
+    return f"{type(model).__name__} {next(model.parameters()).dtype} {said}"
+
+
+def _content(given: Any) -> str:
+    """Names the text or the batches by what is in them."""
+    digest = hashlib.sha256()
+    if isinstance(given, str | Path):
+        try:
+            return hashlib.sha256(Path(given).read_bytes()).hexdigest()
+        except OSError as error:
+            raise InputError(f"{given}: {error.strerror or error}") from error
+    for part in given if isinstance(given, list) else [given]:
+        for name, value in part.items() if isinstance(part, Mapping) else [("", part)]:
+            said = value.cpu().numpy().tobytes() if isinstance(value, Tensor) else str(value).encode()
+            digest.update(f"{name}:{len(said)}:".encode() + said)
+    return digest.hexdigest()
+
+
+def _at_step(levels: Records, step: int) -> Levels:
+    import pyarrow as pa
+
+    table = levels.table
+    steps = pa.array([step] * len(table), table.schema.field("step").type)
+    table = table.set_column(table.schema.get_field_index("step"), "step", steps)
+    kept = ("text", "scales", "exact", "architecture", "dtype", "notes")
+    return table, {what: levels.made_by[what] for what in kept}
+
+
+def _path(store: Store, step: int) -> Path | None:
+    return None if store.folder is None else store.folder / "levels" / f"step-{step:09d}.parquet"
+
+
+def _save(store: Store, step: int, key: str, levels: Levels) -> None:
+    if (path := _path(store, step)) is None:
+        return
+    path.parent.mkdir(exist_ok=True)
+    table, made_by = levels
+    said = {KEY: key.encode(), b"made_by": json.dumps(made_by).encode()}
+    write_parquet(table.replace_schema_metadata(said), path)
+
+
+def _load(store: Store, step: int, key: str) -> "Levels | None":
+    import pyarrow as pa
+
+    path = _path(store, step)
+    if path is None or not path.is_file():
+        return None
+    try:
+        table = read_parquet(path)
+    except (pa.ArrowException, OSError):
+        return None  # damaged: it is measured again
+    said = table.schema.metadata or {}
+    if said.get(KEY) != key.encode():
+        return None
+    return table.replace_schema_metadata(None), json.loads(said[b"made_by"])
+
+
+def _joined(
+    traced: Records,
+    run: str,
+    steps: Sequence[Levels],
+    loaded: Loaded,
+    notes: list[str],
+    problems: list[str],
+) -> Records:
+    import pyarrow as pa
+
+    tables = [traced.table]
+    for table, _ in steps:
+        kind = traced.table.schema.field("run").type
+        runs = pa.array([run] * len(table)).cast(kind)
+        tables.append(table.set_column(table.schema.get_field_index("run"), "run", runs))
+    table = pa.concat_tables([t.cast(tables[0].schema) for t in tables]).unify_dictionaries().combine_chunks()
+    said = dict.fromkeys(note for _, made_by in steps for note in made_by["notes"])
+    levels = {what: value for what, value in steps[-1][1].items() if what != "notes"} if steps else {}
+    made_by = traced.made_by | {
+        "command": "saturation",
+        "saturation": levels | {"config": loaded.source},
+        "notes": [*traced.made_by["notes"], *notes, *said],
+        "problems": [*traced.made_by["problems"], *problems],
+    }
+    return Records(table, made_by)

@@ -1,0 +1,152 @@
+"""normgrowth saturation as a person meets it, and the figures of what it wrote."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from tiny_configs import tiny_config
+
+from normgrowth.cli import main
+from normgrowth.errors import InputError
+from normgrowth.paper.published import published
+from normgrowth.paper.saturation import saturation_records
+from normgrowth.records import Records
+from normgrowth.report.plotting import GREY
+from normgrowth.report.saturation import figure_map, figure_saturation, lines, print_saturation
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Networks this small only wait for a second one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def run(capsys, *arguments):
+    try:
+        code = main(["saturation", *map(str, arguments)])
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def configs(tmp_path, monkeypatch):
+    for name in ("bert", "t5"):
+        tiny_config(name).save_pretrained(tmp_path / name)
+    (tmp_path / "text.txt").write_text("The cat sat.\n\nOne\nA dog and a cat sat on the mat.\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_table_records_and_figures(configs, capsys):
+    code, out, err = run(
+        capsys, "bert", "t5", "--text", "text.txt", "--random-init", 2, "--published", "-o", "out"
+    )
+    assert (code, err) == (0, "")
+    assert "bert: 3 sentences, 13 tokens of text.txt, its words as ids" in out
+    assert "bert: a config alone: the weights are random, seed 0" in out
+    (row,) = [line for line in out.splitlines() if line.startswith("embeddings")]
+    assert set(row.split()[1:]) == {"1.000"}
+    records = Records.read("out")
+    assert records.distinct("run") == ["bert", "t5"]
+    wanted = {
+        f"saturation{c}{end}" for c in ("", "_c1000") for end in ("", "_stderr", "_random", "_random_std")
+    }
+    assert set(records.distinct("quantity")) == wanted | {"tokens", "sentences"}
+    files = {path.name for path in (configs / "out" / "figures").iterdir()}
+    assert files == {
+        f"{n}.{form}" for n in ("saturation", "saturation_map") for form in ("png", "svg", "pdf")
+    }
+    _figures(records)
+    _narrow(records)
+
+
+def _figures(records):
+    """The paper's numbers are grey and called published; measured ones have colours."""
+    figure = figure_saturation(records, saturation_records())
+    assert [ax.get_title(loc="left") for ax in figure.axes] == [
+        "random weights, exact limit",
+        "random weights, c = 1000",
+    ]
+    exact, scaled = (ax.get_legend_handles_labels()[1] for ax in figure.axes)
+    assert exact == ["bert", "bert, random self", "t5", "t5, random self"]
+    assert [name for name in scaled if name.endswith("published")] == [
+        f"{model}, published" for model in ("bert-base-cased", "roberta-base", "t5-base", "xlnet-base-cased")
+    ]
+    for container in figure.axes[1].containers:
+        line = container.lines[0]
+        assert (line.get_color() == GREY) == container.get_label().endswith("published")
+    drawn = next(c.lines[0] for c in figure.axes[1].containers if c.get_label() == "t5")
+    (own,) = [x for x in lines(records) if (x.run, x.method, x.baseline) == ("t5", "saturation_c1000", False)]
+    assert drawn.get_ydata() == pytest.approx(own.values[1:])
+    assert drawn.get_xdata().tolist() == [1, 2, 3]
+    shown = figure_map(records).axes[0].images[0].get_array()
+    assert shown.shape == (4, 4)
+    assert np.asarray(shown)[0] == pytest.approx(np.ones(4))
+
+
+def _narrow(records):
+    out = io.StringIO()
+    print_saturation(records, Console(file=out, width=60))
+    assert "Too narrow for:" in out.getvalue()
+    assert "embeddings" in out.getvalue()
+
+
+def test_json_and_one_scale(configs, capsys):
+    code, out, _ = run(capsys, "bert", "--text", "text.txt", "--scale", 64, "--no-exact", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert {row["quantity"] for row in found["records"] if row["scope"] == "layer"} == {
+        "saturation_c64",
+        "saturation_c64_stderr",
+    }
+    assert found["made_by"]["runs"]["bert"]["random_weights"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere/at/all"], "no such folder or file"),
+        (["bert", "bert"], "named twice"),
+        (["bert", "--published"], "-o says where"),
+        (["bert", "--text", "missing.txt"], "bert: missing.txt: No such file"),
+        (["bert", "--text", "text.txt", "--dtype", "int8"], "not one of float64"),
+        (["bert", "--text", "text.txt", "--scale", "0"], "c must be finite and not zero"),
+    ],
+)
+def test_bad_input_is_one_line(configs, capsys, arguments, message):
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_published_levels_are_those_of_figure_2():
+    records = saturation_records()
+    assert "measured" not in records.made_by["source"]
+    assert records.made_by["source"].startswith("published")
+    levels = {(x.run, x.baseline): x for x in lines(records)}
+    assert levels["t5-base", False].values[-1] == 0.9148
+    assert levels["roberta-base", False].values[-2:].tolist() == [0.9402, 0.6524]
+    assert levels["xlnet-base-cased", False].layers == list(range(1, 12))
+    assert levels["bert-base-cased", True].values[0] == 0.0789
+    table = published("saturation_random_init")
+    assert len(table["cosine"]) == 48
+    own = table["model"] == "t5-base"
+    assert levels["t5-base", True].mean == pytest.approx(table["cosine"][own].mean())
+
+
+def test_other_records_are_refused():
+    from normgrowth.paper.t5 import t5_records
+
+    with pytest.raises(InputError, match="no saturation"):
+        lines(t5_records())

@@ -1,0 +1,132 @@
+"""normgrowth scaling as a person meets it."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from homogeneity import one_thread
+from rich.console import Console
+
+from normgrowth.cli import main
+from normgrowth.errors import InputError
+from normgrowth.paper.figure4 import figure4_records
+from normgrowth.records import Records
+from normgrowth.report.scaling import draw_scaling, groups, print_scaling, sentences
+
+pytestmark = pytest.mark.usefixtures(one_thread.__name__)
+SMALL = ("scaling", "paper", "--layers", 1, "--width", 12, "--seeds", 2, "--scales", 9)
+
+
+def run(capsys, *arguments):
+    try:
+        code = main([str(a) for a in arguments])
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    where = tmp_path_factory.mktemp("scaling")
+    assert main([*map(str, SMALL), "--published", "-o", str(where)]) == 0
+    return where
+
+
+def test_the_paper_with_the_published_curves_kept_apart(capsys):
+    code, out, err = run(capsys, *SMALL, "--published")
+    assert (code, err) == (0, "")
+    rows = [line for line in out.splitlines() if line.startswith(("paper_pre", "usual_pre", "post_n"))]
+    assert sum("biases  " in row for row in rows) == 6
+    assert "published: pre-norm, no-bias      0.72730" in out
+    assert "reaches the classifier alone" in out
+    assert "measured post_norm, biases differs by" in " ".join(out.split())
+
+
+def test_figures_and_records_keep_them_apart_too(folder):
+    for form, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        assert (folder / f"scaling.{form}").read_bytes().startswith(start)
+    svg = (folder / "scaling.svg").read_text()
+    assert "published as with biases" in svg
+    assert "measured, with biases" in svg
+    runs = Records.read(folder).distinct("run")
+    assert len(runs) == 12
+    assert not any("published" in name for name in runs)
+
+
+def test_json_has_everything(capsys):
+    code, out, _ = run(capsys, *SMALL, "--json", "--published")
+    content = json.loads(out)
+    assert code == 0
+    assert {row["quantity"] for row in content["records"]} == {
+        "cosine_saturated",
+        "cosine_flattened",
+        "scaling_error",
+        "error_power",
+        "scale",
+        "scaled_norm",
+    }
+    assert len(content["published"]) == 2 * 80
+    assert len(content["made_by"]["runs"]) == 12
+
+
+def test_a_model_shows_its_layers(capsys, tmp_path):
+    pytest.importorskip("transformers")
+    from tiny_configs import BLOCKS, tiny_config
+
+    tiny_config("bert").save_pretrained(tmp_path)
+    code, out, err = run(capsys, "scaling", tmp_path, "--seeds", 2, "--scales", 9, "-o", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert "words as ids" in out
+    assert sum(line.startswith("layer.") for line in out.splitlines()) == BLOCKS
+    assert "last state" in out
+    assert len(Records.read(tmp_path / "out").distinct("run")) == 2
+    assert (tmp_path / "out" / "scaling.png").is_file()
+
+
+def test_spread_and_published_are_read_from_records(folder):
+    records, published = Records.read(folder), figure4_records()
+    own = groups(records)
+    assert len(own) == 6
+    rows = records.where(run="post_norm, biases, seed 1").series("cosine_saturated")[1]
+    assert np.array_equal(own[-1].values["cosine_saturated"][1], rows)
+    assert np.isnan(own[0].at("cosine_saturated", 1e9)).all()
+    (said,) = [s for s in sentences(records, published) if s.startswith("published: post-norm, bias")]
+    theirs = groups(published)[-1]
+    ours = np.mean([own[-1].at("cosine_flattened", c) for c in theirs.scales], axis=1)
+    apart = np.abs(ours - theirs.values["cosine_flattened"][0]).mean()
+    assert f"differs by {apart:.3f} on average" in said
+    narrow = Console(file=io.StringIO(), width=60)
+    print_scaling(records, published, narrow)
+    assert "Too narrow for" in narrow.file.getvalue()
+
+
+def test_the_same_records_give_the_same_bytes(folder, tmp_path):
+    records, published = Records.read(folder), figure4_records()
+    (path,) = draw_scaling(records, tmp_path, published=published, formats=["svg"])
+    assert path.read_bytes() == (folder / "scaling.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("minilm", "--published"), "are for `normgrowth scaling paper`"),
+        (("minilm", "--width", 8), "are for `normgrowth scaling paper`"),
+        (("paper", "--text", "x.txt"), "--text is for a model"),
+        (("paper", "--largest", 1), "--largest must be above 1"),
+        (("paper", "--scales", 1), "--scales at least 2"),
+        (("no/such/folder/here",), "no such folder or file"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, arguments, message):
+    code, out, err = run(capsys, "scaling", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_other_records_are_not_curves(tmp_path):
+    with pytest.raises(InputError, match="hold no scaling curves"):
+        groups(Records(figure4_records().table, {}))
+    with pytest.raises(InputError, match="not as 'gif'"):
+        draw_scaling(figure4_records(), tmp_path, formats=["gif"])

