@@ -185,7 +185,7 @@ def figure_map(records: Records) -> "Figure":
         ax.set_ylabel("layer")
         bar = figure.colorbar(image, ax=ax, aspect=30, pad=0.02)
         bar.set_label("cosine")
-        ax.set_title(f"cosine to the saturated network, {method_name(every[0].method)}")
+        ax.set_title(f"cosine to the saturated\nnetwork, {method_name(every[0].method)}")
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
         figure.draw_without_rendering()
         figure.set_layout_engine("none")

@@ -164,16 +164,21 @@ def draw_scaling(
     folder, paths = Path(folder), []
     folder.mkdir(parents=True, exist_ok=True)
     text = " ".join(sentences(records, published))
+    figure = figure_scaling(records, published)
+    for form in dict.fromkeys(formats):
+        with replacing(folder / f"{NAME}.{form}") as path, style():
+            metadata = _metadata(form, "Cosine to the saturated network as weights grow", text)
+            figure.savefig(path, format=form, metadata=metadata)
+        paths.append(folder / f"{NAME}.{form}")
+    return paths
+
+
+def figure_scaling(records: Records, published: Records | None = None) -> "Figure":
     with style():
         figure = _figure(records, published)
         figure.draw_without_rendering()  # laid out once rather than at each saving
         figure.set_layout_engine("none")
-        for form in dict.fromkeys(formats):
-            with replacing(folder / f"{NAME}.{form}") as path:
-                metadata = _metadata(form, "Cosine to the saturated network as weights grow", text)
-                figure.savefig(path, format=form, metadata=metadata)
-            paths.append(folder / f"{NAME}.{form}")
-    return paths
+    return figure
 
 
 def _figure(records: Records, published: Records | None) -> "Figure":
@@ -208,7 +213,7 @@ def _figure(records: Records, published: Records | None) -> "Figure":
         bottom.set_xlabel("norm of the weights ‖cθ‖")
         top.legend(loc="lower right", fontsize=7)
     how = "all tokens as one vector" if published else "mean over tokens"
-    axes[0, 0].set_ylabel(f"cosine to the saturated\nnetwork, {how}")
+    axes[0, 0].set_ylabel(f"cosine to the saturated network\n({how})")
     axes[1, 0].set_ylabel("relative error\n‖f(x; cθ)/cᵏ − limit‖")
     return figure
 
