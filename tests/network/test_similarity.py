@@ -1,6 +1,8 @@
 """Saturation against a slow reference: one sentence at a time, one token at a time, in float64."""
 
 import copy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -269,12 +271,31 @@ def test_bad_input_in_one_line(given, message):
         saturation(tiny("bert"), TEXT, exact=False, scales=())
 
 
-def test_out_of_memory_says_what_to_reduce():
-    def states(module, batch):
-        raise MemoryError
+OUT_OF_MEMORY = """
+import resource
+import torch, transformers
+from normgrowth import InputError, saturation
+torch.set_num_threads(1)
+config = transformers.BertConfig(
+    hidden_size=256, num_hidden_layers=1, num_attention_heads=4, intermediate_size=512, vocab_size=99
+)
+model = transformers.BertModel(config).eval()
+ids = torch.ones(64, 512, dtype=torch.long)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20),) * 2)
+try:
+    saturation(model, [{"input_ids": ids, "attention_mask": ids}])
+except InputError as error:
+    print(error)
+"""
 
-    with pytest.raises(InputError, match=r"out of memory in a batch; take fewer .*batch_tokens"):
-        saturation(Sum(), torch.zeros(1, 2, 4), states=states)
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc to know how much memory is in use")
+def test_out_of_memory_says_what_to_reduce():
+    """Really out of memory, in a process of its own."""
+    ended = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, check=False)
+    said = "BertModel: out of memory in a batch of 32,768 tokens; take fewer tokens at once (batch_tokens)"
+    assert ended.stdout.startswith(said), ended.stdout + ended.stderr
 
 
 @pytest.mark.slow
