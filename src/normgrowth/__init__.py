@@ -16,6 +16,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     saturation(model, texts)  how close a network is to its saturated self, layer by layer
     saturation_profile(...)   the same for every checkpoint of a series, beside its trace
     scaling(model)            how it turns into its saturated self as the weights grow
+    NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
     InputError                what bad input raises: one line, with the way out
 """
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from normgrowth.network.similarity import saturation
     from normgrowth.records import Records
     from normgrowth.training.profile import saturation_profile
+    from normgrowth.training.tracker import NormTracker
     from normgrowth.weights.dynamics import predict_norm
     from normgrowth.weights.equilibrium import equilibrium
     from normgrowth.weights.fitting import fit
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "InputError",
     "Moments",
+    "NormTracker",
     "Records",
     "SeriesWarning",
     "degrees",
@@ -64,6 +67,7 @@ __all__ = [
 _HOME = {
     "InputError": "normgrowth.errors",
     "Moments": "normgrowth.weights.moments",
+    "NormTracker": "normgrowth.training.tracker",
     "Records": "normgrowth.records",
     "SeriesWarning": "normgrowth.errors",
     "degrees": "normgrowth.network.asymptotics.explain",

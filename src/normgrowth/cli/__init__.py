@@ -11,10 +11,22 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from normgrowth.cli import compare, degrees, dynamics, figures, fit, lint, names, saturation, scaling, trace
+from normgrowth.cli import (
+    compare,
+    degrees,
+    dynamics,
+    figures,
+    fit,
+    lint,
+    names,
+    saturation,
+    scaling,
+    trace,
+    watch,
+)
 from normgrowth.errors import InputError, SeriesWarning
 
-COMMANDS = (trace, names, lint, fit, dynamics, degrees, saturation, scaling, compare, figures)
+COMMANDS = (trace, names, lint, fit, dynamics, degrees, saturation, scaling, watch, compare, figures)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

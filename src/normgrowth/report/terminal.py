@@ -214,7 +214,17 @@ def say(console: "Console", text: str, style: str = "") -> None:
 
 
 def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:
-    """The table, without the columns of highest rank where the console is too narrow; it says which."""
+    """The table, as much of it as the console is wide for; it says what is left out."""
+    table, dropped = fitted(console, columns, last_bold)
+    console.print(table)
+    if dropped:
+        say(console, f"Too narrow for: {', '.join(dropped)}.", "dim")
+
+
+def fitted(
+    console: "Console", columns: Sequence[Cells], last_bold: bool = False
+) -> "tuple[Table, list[str]]":
+    """A table without the columns of highest rank where the console is too narrow, and the titles of those."""
     from rich.measure import Measurement
 
     kept = [column for column in columns if not column.rank or any(cell != "-" for cell in column.cells)]
@@ -225,9 +235,7 @@ def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) 
             break
         dropped += [" ".join(column.title.split()) for column in kept if column.rank == rank]
         kept = [column for column in kept if column.rank < rank]
-    console.print(_table(console, kept, last_bold))
-    if dropped:
-        say(console, f"Too narrow for: {', '.join(dropped)}.", "dim")
+    return _table(console, kept, last_bold), dropped
 
 
 def _table(console: "Console", columns: Sequence[Cells], last_bold: bool) -> "Table":

@@ -6,4 +6,6 @@ sums.py         float64 sums of live tensors, over shards and ranks
 rules.py        what the optimizer says of each parameter: learning rate, decay, equilibrium
 journal.py      the sums on disk while training goes on, and the records they become
 expand.py       from the sums of many steps to quantities, with the definitions of `weights.moments`
+hf.py           the tracker in the Trainer of transformers; lightning.py in that of Lightning
+profile.py      saturation over the checkpoints of a run; loading.py puts their weights into a model
 """

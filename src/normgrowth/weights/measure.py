@@ -69,7 +69,7 @@ def measure(
     # workers there were.
     rows = np.concatenate([np.zeros((0, 3 + 3 * len(references))), *results])
     item = np.concatenate([np.zeros(0, np.intp), *map(_row_items, tasks, results)])
-    return Moments.from_columns(numel, _added(rows, item, len(names)), [label for label, _ in references])
+    return Moments.from_columns(numel, added_rows(rows, item, len(names)), [label for label, _ in references])
 
 
 def _row_items(task: Task, result: Columns) -> NDArray[np.intp]:
@@ -80,7 +80,7 @@ def _row_items(task: Task, result: Columns) -> NDArray[np.intp]:
     )
 
 
-def _added(rows: Columns, item: NDArray[np.intp], size: int) -> Columns:
+def added_rows(rows: Columns, item: NDArray[np.intp], size: int) -> Columns:
     columns = np.zeros((size, rows.shape[1]))
     for c in range(rows.shape[1]):
         if c == 1:
@@ -192,7 +192,7 @@ def _sum_in_place(task: Task, out: Columns) -> list[int]:
             continue
         rows = np.flatnonzero(stored & ~rest)
         part = np.zeros((len(rows), out.shape[1]))
-        _sum(dtype, table[rows], counts[rows], part)
+        sum_at(dtype, table[rows], counts[rows], part)
         out[rows] = part
     return np.flatnonzero(rest).tolist()
 
@@ -206,7 +206,7 @@ def _sum_arrays(dtypes: list[str], arrays: list[Bits]) -> Columns:
     out = np.zeros((len(starts), 3 * len(arrays)))
     if dtype in DIRECT and dtypes.count(dtype) == len(dtypes):
         table = np.stack([a.ctypes.data + starts * a.itemsize for a in arrays], axis=1)
-        _sum(dtype, table, counts, out)
+        sum_at(dtype, table, counts, out)
         return out
     for row, start in enumerate(starts):
         decoded = [
@@ -214,11 +214,11 @@ def _sum_arrays(dtypes: list[str], arrays: list[Bits]) -> Columns:
             for kind, a in zip(dtypes, arrays, strict=True)
         ]
         table = np.array([[a.ctypes.data for a in decoded]], np.int64)
-        _sum("F64", table, counts[row : row + 1], out[row : row + 1])
+        sum_at("F64", table, counts[row : row + 1], out[row : row + 1])
     return out
 
 
-def _sum(dtype: str, table: NDArray[np.int64], counts: NDArray[np.int64], out: Columns) -> None:
+def sum_at(dtype: str, table: NDArray[np.int64], counts: NDArray[np.int64], out: Columns) -> None:
     """The kernel on a table of addresses: a column for b, then one for each reference."""
     from normgrowth.weights import kernel  # loads the compiler, so not at import
 

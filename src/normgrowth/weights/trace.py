@@ -309,7 +309,7 @@ def _records(
 ) -> Records:
     steps = [entry.step for entry in series.entries]
     blocks: list[Block] = []
-    for scope, names, layers, roles, group in _scopes(readings):
+    for scope, names, layers, roles, group in scopes_of(readings):
         grouped = [m if group is None else m.grouped(group, len(names)) for m in moments]
         by_step = [quantities(m) for m in grouped]
         # Quantities of the same steps make one block: the first has no previous, early ones no lags.
@@ -329,7 +329,7 @@ def _records(
     return Records.from_blocks(run, blocks, made_by)
 
 
-def _scopes(readings: list[Reading]):
+def scopes_of(readings: list[Reading]):
     """Each scope's items, and for each tensor the item it adds to."""
     tensors = [reading.name for reading in readings]
     yield "tensor", tensors, [r.layer for r in readings], [r.role for r in readings], None

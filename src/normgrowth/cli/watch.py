@@ -1,0 +1,56 @@
+"""normgrowth watch: a run that goes on, in the terminal."""
+
+import argparse
+import time
+from typing import Any
+
+EXAMPLES = """examples:
+  normgrowth watch runs/first/norms
+  normgrowth watch runs/first/norms --once --layers none     (for a log or a script)
+"""
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "watch",
+        help="a live table of a run that a NormTracker writes",
+        description="Show the last numbers of a run by layer, and the way of the norm so far, while it goes on.\n"
+        "It only reads: stop it and start it as you like.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", metavar="DIR", help="the folder that the tracker writes to (its `out`)")
+    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds between two looks (2)")
+    parser.add_argument("--once", action="store_true", help="one look, and stop")
+    parser.add_argument("--layers", choices=("all", "none"), default="all", help="rows for layers (all)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from rich.live import Live
+
+    from normgrowth.report.terminal import new_console
+    from normgrowth.report.watch import watch_table
+
+    console = new_console()
+
+    def look() -> Any:
+        return watch_table(_read(arguments), console)
+
+    if arguments.once:
+        console.print(look())
+        return 0
+    with Live(look(), console=console, auto_refresh=False) as live:
+        try:
+            while True:
+                time.sleep(max(0.1, arguments.every))
+                live.update(look(), refresh=True)
+        except KeyboardInterrupt:  # the way to end it, and no error
+            return 0
+
+
+def _read(arguments: argparse.Namespace) -> Any:
+    from normgrowth.training.journal import read
+
+    records = read(arguments.folder)
+    return records if arguments.layers == "all" else records.where(scope="model")

@@ -1,0 +1,49 @@
+"""A tracker in the Trainer of transformers: one line, and every reporter that the Trainer has gets the values."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from normgrowth.training.tracker import LOGGED, Every, NormTracker
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerCallback
+
+
+def track(
+    trainer: "Trainer",
+    every: Every = 10,
+    out: str | None = None,
+    *,
+    quantities: Sequence[str] = LOGGED,
+    scopes: Sequence[str] = ("model", "layer"),
+    prefix: str = "normgrowth/",
+    **options: Any,
+) -> "TrainerCallback":
+    """Track this Trainer's runs from their first step; returns the callback, whose `tracker` has the records.
+
+        normgrowth.training.hf.track(trainer, every=10, out="runs/first/norms")
+        trainer.train()
+
+    Steps are those of the optimizer, so gradient accumulation changes nothing. A run that is resumed goes on with
+    its records. quantities, scopes: what is logged; the records have everything. options: as of `NormTracker`.
+    """
+    from transformers import TrainerCallback
+
+    class NormCallback(TrainerCallback):
+        tracker: NormTracker | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+            step = state.global_step or None
+            self.tracker = NormTracker(parts["model"], parts["optimizer"], every, out, step=step, **options)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+            if self.tracker is not None and (values := self.tracker.news(quantities, scopes)):
+                trainer.log({f"{prefix}{name}": value for name, value in values.items()})
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+            if self.tracker is not None:
+                self.tracker.close()
+
+    callback = NormCallback()
+    trainer.add_callback(callback)
+    return callback

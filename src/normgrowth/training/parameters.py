@@ -1,0 +1,97 @@
+"""Which parameters of a model count, under which names: read as `trace` reads the names of a checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from normgrowth.errors import InputError
+from normgrowth.training.sums import WORDS, sharded_over
+from normgrowth.weights.names import Reading, read_names
+from normgrowth.weights.sources.checkpoint import Tensor as Entry
+from normgrowth.weights.sources.checkpoint import without_wrappers
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which parameters count, as the user said it."""
+
+    scope: str = "all"
+    select: str | None = None
+    exclude: str | None = None
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The parameters that count, and what tells whether the model still has the same ones."""
+
+    readings: list[Reading]
+    tensors: Sequence[Tensor]
+    known: Mapping[str, Tensor]  # all of the model's, by their own names: held, so that no id is given twice
+
+    @property
+    def numel(self) -> list[int]:
+        return [tensor.numel() for tensor in self.tensors]
+
+    def is_current(self, model: nn.Module) -> bool:
+        now = dict(model.named_parameters(remove_duplicate=False))
+        return now.keys() == self.known.keys() and all(now[name] is self.known[name] for name in now)
+
+
+def watch(model: nn.Module, selection: Selection) -> Watched:
+    """Read the model's parameters as they are now; tied ones count once, under their first name."""
+    for module in model.modules():
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise InputError(
+                "the model is wrapped by FullyShardedDataParallel, whose parameters lie about in flat pieces; "
+                "use torch.distributed.fsdp.fully_shard (FSDP2), whose parameters know their place"
+            )
+    known = dict(model.named_parameters(remove_duplicate=False))
+    stored = without_wrappers(known) or {name: name for name in known}
+    tensors = {clean: known[name] for clean, name in stored.items()}
+    first: dict[int, str] = {}
+    aliases = {
+        name: first[id(tensor)]
+        for name, tensor in tensors.items()
+        if first.setdefault(id(tensor), name) != name
+    }
+    entries = {name: Entry(_word(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()}
+    readings = read_names(
+        entries,
+        scope=selection.scope,
+        select=selection.select,
+        exclude=selection.exclude,
+        aliases=aliases,
+    )
+    counted = [reading for reading in readings.values() if reading.counted]
+    if not counted:
+        raise InputError(
+            f"no parameter of {type(model).__name__} counts (scope {selection.scope}, select {selection.select}, "
+            f"exclude {selection.exclude}; it has {len(tensors)})"
+        )
+    chosen = [tensors[reading.name] for reading in counted]
+    for tensor in chosen:
+        sharded_over(tensor)  # refuses what cannot be measured now, and not in the middle of a run
+    return Watched(counted, chosen, known)
+
+
+def strangers(watched: Watched, optimizer: Optimizer) -> str:
+    """What the optimizer holds that the model does not have, in words; "" if nothing."""
+    mine = {id(tensor) for tensor in watched.known.values()}
+    foreign: Sequence[Tensor] = [
+        tensor for group in optimizer.param_groups for tensor in group["params"] if id(tensor) not in mine
+    ]
+    if not foreign:
+        return ""
+    return (
+        f"the optimizer holds {len(foreign)} parameters that the model does not have "
+        f"(the first has shape {list(foreign[0].shape)})"
+    )
+
+
+def _word(tensor: Tensor) -> str:
+    """The dtype as checkpoints spell it, as far as it matters to what a name means."""
+    if tensor.dtype in WORDS:
+        return WORDS[tensor.dtype]
+    return "F8_E5M2" if tensor.is_floating_point() or tensor.is_complex() else "U8"

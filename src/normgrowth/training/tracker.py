@@ -1,0 +1,301 @@
+"""NormTracker: what each step of a run does to the size of the weights, measured where it happens."""
+
+import platform
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.records import Records
+from normgrowth.training.expand import SCOPES, Layout, blocks
+from normgrowth.training.journal import COMMAND, Journal
+from normgrowth.training.parameters import Selection, Watched, strangers, watch
+from normgrowth.training.rules import innermost, rules
+from normgrowth.training.sums import add_over_ranks, local, local_gradient, summed
+
+Every = int | str | Callable[[int], bool]
+LOGGED = ("norm", "relative_step", "angle", "equilibrium_angle", "alignment", "gradient_norm")  # unasked
+
+
+class _Held(NamedTuple):
+    """What is kept during one measured step: the weights before it, and what is known only before it."""
+
+    before: list[Tensor]
+    gradient: Tensor | None  # Σg² of each parameter; None where the step itself computes gradients
+    scale: Tensor | None  # what a gradient scaler leaves to a fused optimizer to divide by
+
+
+class NormTracker:
+    """Norms, steps, directions, gradients and the growth budget of every tensor, layer, role and the model.
+
+        with NormTracker(model, optimizer, every=10, out="runs/first"):
+            train(model, optimizer)
+
+    It hooks into `optimizer.step()`: step n is the n-th call, whatever number of backward passes came before.
+    The quantities are those of `trace` between the weights before and after one step, and
+
+        gradient_norm                of the gradient that the step used: averaged, clipped, unscaled
+        decay_step, gradient_step    norms of the two parts of the step, −ηλθ and the rest; NaN where decay goes
+                                     through the gradient (SGD and Adam with weight decay): no part is its own
+        equilibrium_norm, _angle     what `normgrowth.equilibrium` predicts for this step's η, λ and β: AdamW, and
+                                     SGD with momentum; NaN for others, without decay, and for groups with such
+        learning_rate                of the model where all parameters have the same, else of each tensor
+        total_growth, ...            the budget since the start, with every=1 only: it needs every step
+
+    every: n for each n-th step, "powers" for steps 1, 2, 4, 8, ..., or a function of the step.
+    out: a folder for the records; without one they stay in memory. A step is on disk when `optimizer.step()`
+    returns; `Records.read(out)` works at any time and may lag a little, `journal.read(out)` does not.
+    first: also compare with the weights before the first step. This keeps a copy of them, for good.
+    scope, select, exclude: which parameters count, as in `trace`; by default all of them.
+    scopes: which of tensor, layer, role and model to record.
+    step: where a resumed run goes on. Records of later steps, from before the interruption, are dropped.
+
+    Under DDP, FSDP2 (also hybrid), tensor parallelism or several at once the numbers are those of one process.
+    Every rank must have a tracker, and measure at the same steps; the one of rank 0 writes. With a folder
+    `records` is there alone, without one on every rank. Of a pipeline each rank sees its own stage.
+
+    A measured step holds a copy of the weights that the optimizer moves, until the step is done; no copy is
+    kept between steps. Observing changes nothing: the losses are the same to the bit.
+
+    Parameters may be frozen and thawed at any time, and given to the optimizer later. If the model gets other
+    parameters during training (added, removed, assigned anew), the tracker warns and goes on with the new ones.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        every: Every = 10,
+        out: str | Path | None = None,
+        *,
+        first: bool = False,
+        scope: str = "all",
+        select: str | None = None,
+        exclude: str | None = None,
+        scopes: Sequence[str] = SCOPES,
+        run: str | None = None,
+        step: int | None = None,
+    ) -> None:
+        self._due = _due(every)
+        if step is not None and step < 0:
+            raise InputError(f"step must be 0 or more, not {step}")
+        for unknown in set(scopes) - set(SCOPES):
+            raise InputError(f"scopes: {unknown!r} is none of {', '.join(SCOPES)}")
+        self.step = step or 0
+        optimizer = innermost(optimizer)
+        self._model, self._optimizer = model, optimizer
+        self._selection = Selection(scope, select, exclude)
+        self._watched = watch(model, self._selection)
+        if foreign := strangers(self._watched, optimizer):
+            raise InputError(f"{foreign}: give the tracker the whole model that the optimizer trains")
+        self._scopes = [scope for scope in SCOPES if scope in scopes]
+        self._wants_first = first and not self.step
+        self._first: dict[str, Tensor] = {}
+        self._totals = every == 1
+        self._held: _Held | None = None
+        self._latest: np.ndarray | None = None
+        self._keeps = out is None or _is_main()
+        self._journal = Journal.open(out if _is_main() else None, step)
+        self._run = run or self._journal.run or (Path(out).name if out else "") or type(model).__name__
+        self._made_by = self._description(every, self._journal.notes)
+        if first and not self._wants_first:
+            self._note(
+                f"resumed at step {self.step}: the first weights are gone, and nothing is compared with them"
+            )
+        self._begin()
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        ]
+        # The last steps become records also where nobody closes the tracker.
+        self._finish = weakref.finalize(self, self._journal.close)
+
+    def __enter__(self) -> "NormTracker":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the hooks away and finish the records; what was measured stays to be asked for."""
+        for hook in self._hooks:
+            hook.remove()
+        self._held, self._first = None, {}
+        self._finish()
+
+    @property
+    def records(self) -> Records:
+        """Everything measured so far."""
+        if not self._keeps:
+            raise InputError(
+                "records are written to a folder, and so only rank 0 has them; ask there, or read it"
+            )
+        return self._journal.records()
+
+    def news(
+        self, quantities: Sequence[str] = LOGGED, scopes: Sequence[str] = ("model", "layer")
+    ) -> dict[str, float]:
+        """What was measured since this was last asked, for a logger: {"model/norm": 2.0, "layer.0/norm": ...}.
+
+        Empty where there is nothing new, and on ranks that keep no records; undefined values are left out.
+        """
+        rows, self._latest = self._latest, None
+        if rows is None:
+            return {}
+        layout = replace(self._layout, scopes=list(scopes))
+        return {
+            f"{name}/{quantity}": float(value)
+            for block in blocks(layout, [self.step], rows[None], None)
+            for quantity in quantities
+            if quantity in block.values
+            for name, value in zip(block.names, block.values[quantity][0], strict=True)
+            if not np.isnan(value)
+        }
+
+    # The hooks -------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._held = None  # there is something if the last step failed
+        if self._wants_first and not self._first:
+            self._keep_first()
+        if not self._due(self.step + 1):
+            return
+        if not self._watched.is_current(self._model):
+            self._look_again()
+        moves = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+        tensors = self._watched.tensors
+        # What the optimizer does not hold stays as it is, and is its own copy.
+        before = [local(p).clone() if id(p) in moves else local(p) for p in tensors]
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        # Some optimizers change gradients in place, so these are summed before; a closure makes them within.
+        gradient = self._gradient_squares() if closure is None else None
+        self._held = _Held(before, gradient, getattr(optimizer, "grad_scale", None))
+
+    @torch.no_grad()
+    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        self.step += 1
+        held, self._held = self._held, None
+        if held is None:
+            return
+        tensors, names = self._watched.tensors, [reading.name for reading in self._watched.readings]
+        references = [held.before]
+        if self._first:
+            references.append([self._first[name] for name in names])
+        sums = summed([local(p) for p in tensors], *references)
+        gradient = self._gradient_squares() if held.gradient is None else held.gradient
+        if held.scale is not None and held.gradient is not None:
+            gradient = gradient / held.scale.to(gradient) ** 2
+        columns = torch.cat([sums, gradient.to(sums.device)[:, None]], dim=1)
+        add_over_ranks(columns, tensors)
+        if not self._keeps:
+            return
+        skipped = bool(getattr(optimizer, "found_inf", None))  # a fused optimizer does nothing then
+        moved = [p.grad is not None and not skipped for p in tensors]
+        self._latest = self._rows(columns.cpu().numpy(), rules(optimizer, tensors, moved))
+        self._journal.append(self.step, self._latest)
+
+    def _rows(self, columns: np.ndarray, rule: np.ndarray) -> np.ndarray:
+        """The sums of a step and what the optimizer says, in the order of `expand.OF_RUN`."""
+        rate, decay, per_root, per_gradient, angle = rule.T
+        root = np.sqrt(np.asarray(self._watched.numel, np.float64))
+        norm = np.where(np.isnan(per_root), per_gradient * np.sqrt(columns[:, -1]), per_root * root)
+        return np.concatenate([columns, np.stack([rate, decay, norm, angle], axis=1)], axis=1)
+
+    def _gradient_squares(self) -> Tensor:
+        gradients = [
+            local(p)[:0] if p.grad is None else local_gradient(p.grad, p) for p in self._watched.tensors
+        ]
+        return summed(gradients)[:, 0]
+
+    # What is watched -------------------------------------------------------------------------------------
+
+    def _keep_first(self) -> None:
+        """Copies of the weights that have none yet, under their names; others stay what they were."""
+        for reading, tensor in zip(self._watched.readings, self._watched.tensors, strict=True):
+            values = local(tensor)
+            known = self._first.get(reading.name)
+            if known is None or known.shape != values.shape or known.device != values.device:
+                self._first[reading.name] = values.clone()
+
+    def _look_again(self) -> None:
+        old = {reading.name for reading in self._watched.readings}
+        self._watched: Watched = watch(self._model, self._selection)
+        new = {reading.name for reading in self._watched.readings}
+        self._totals = False
+        foreign = strangers(self._watched, self._optimizer)
+        self._note(
+            f"step {self.step + 1}: the model has other parameters than before ({len(new - old)} new names, "
+            f"{len(old - new)} gone, the rest assigned anew); measured are those that it has now"
+            + (f"; {foreign}, and what it does to them nobody sees" if foreign else "")
+        )
+        if self._first:
+            self._keep_first()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._layout = Layout(
+            run=self._run,
+            readings=self._watched.readings,
+            numel=self._watched.numel,
+            references=["previous", "first"] if self._wants_first else ["previous"],
+            scopes=self._scopes,
+            totals=self._totals,
+        )
+        self._journal.begin(self._layout, self._made_by)
+
+    def _note(self, text: str) -> None:
+        self._made_by["notes"].append(text)
+        warnings.warn(text, SeriesWarning, stacklevel=3)
+
+    def _description(self, every: Every, earlier_notes: Sequence[str]) -> dict[str, Any]:
+        return {
+            "command": COMMAND,
+            "source": self._run,
+            "model": type(self._model).__name__,
+            "optimizer": type(self._optimizer).__name__,
+            "every": every if isinstance(every, int | str) else getattr(every, "__name__", repr(every)),
+            "first": self._wants_first,
+            "selection": asdict(self._selection),
+            "ranks": torch.distributed.get_world_size() if _is_parallel() else 1,
+            "notes": [*earlier_notes, *([f"resumed at step {self.step}"] if self.step else [])],
+            "problems": [],
+            "versions": {
+                "normgrowth": version("normgrowth"),
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+
+
+def _due(every: Every) -> Callable[[int], bool]:
+    """When to measure, as a plain function of the step."""
+    if callable(every):
+        return every
+    if every == "powers":
+        return lambda step: step & (step - 1) == 0
+    if isinstance(every, int) and every >= 1:
+        return lambda step: step % every == 0
+    raise InputError(f'every must be 1 or more, "powers" or a function of the step, not {every!r}')
+
+
+def _is_parallel() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _is_main() -> bool:
+    return not _is_parallel() or torch.distributed.get_rank() == 0

@@ -1,0 +1,341 @@
+"""Real ranks for the distributed tests: `python distributed_worker.py RANKS FOLDER`, results as JSON in FOLDER.
+
+One process loads torch and forks the ranks, so that a launch costs little; every check runs in all of them.
+Each check trains a model twice: as one process would, and spread over the ranks. The records must be the same.
+"""
+
+import datetime
+import faulthandler
+import json
+import os
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from normgrowth import InputError, Records
+from normgrowth.training.tracker import NormTracker
+
+STEPS = 3
+# What is a sum of squares, or its root, is the same to rounding; what may cancel is judged by what cancels.
+EXACT = [
+    "norm",
+    "rms",
+    "largest",
+    "numel",
+    "nonfinite",
+    "step_size",
+    "step_size_first",
+    "relative_step",
+    "growth_steps",
+    "gradient_norm",
+    "decay_step",
+    "gradient_step",
+    "equilibrium_norm",
+    "equilibrium_angle",
+    "learning_rate",
+    "angle",
+    "angle_first",
+    "tangential",
+]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.tanh(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    """Sizes that no number of ranks divides: 5, 6, 11; and a vector of 3, of which a fourth rank has nothing."""
+
+    def __init__(self, hidden: int = 5) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(12, 6)
+        self.layers = nn.ModuleList(Block(6, hidden) for _ in range(2))
+        self.mix = nn.Parameter(torch.ones(3))
+        self.frozen = nn.Parameter(torch.ones(7), requires_grad=False)
+        self.head = nn.Linear(6, 12, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        mix = self.mix.full_tensor() if isinstance(self.mix, DTensor) else self.mix
+        return self.head(x) * mix.prod()
+
+
+def model_of(seed: int = 0, **sizes: int) -> Model:
+    torch.manual_seed(seed)
+    model = Model(**sizes).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, 0.2, 0.4)
+    return model
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    matrices = {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.3}
+    return torch.optim.AdamW([matrices, {"params": [p for p in parameters if p.dim() == 1]}], lr=0.01)
+
+
+def given_gradient(name: str, shape: torch.Size, step: int) -> torch.Tensor:
+    seed = step * 1000 + sum(name.encode())
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def clean(name: str) -> str:
+    return name.removeprefix("module.")
+
+
+def with_given_gradients(model: nn.Module, step: int) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            whole = given_gradient(clean(name), parameter.shape, step)
+            if isinstance(parameter, DTensor):
+                whole = distribute_tensor(
+                    whole, parameter.device_mesh, [Replicate()] * parameter.device_mesh.ndim
+                )
+                whole = whole.redistribute(placements=parameter.placements)
+            parameter.grad = whole
+
+
+def with_real_gradients(model: nn.Module, step: int) -> None:
+    model.zero_grad()
+    tokens = torch.randint(12, (2, 4), generator=torch.Generator().manual_seed(step))
+    logits = model(tokens)
+    nn.functional.cross_entropy(logits.flatten(0, 1), tokens.roll(1, 1).flatten()).backward()
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, gradients, out: Path | None = None) -> Records:
+    with NormTracker(model, optimizer, every=1, out=out, first=True, run="run") as tracker:
+        for step in range(1, STEPS + 1):
+            gradients(model, step)
+            optimizer.step()
+    if out is None:
+        return tracker.records  # on every rank
+    if dist.get_rank() == 0:
+        assert_same(tracker.records, Records.read(out), 0.0)
+    else:
+        with pytest.raises(InputError, match="only rank 0"):
+            _ = tracker.records
+    dist.barrier()
+    return Records.read(out)
+
+
+def assert_same(found: Records, wanted: Records, tolerance: float) -> None:
+    key = ("step", "scope", "name", "layer", "role", "quantity")
+
+    def sorted_rows(records: Records) -> tuple[list[tuple], np.ndarray]:
+        columns = [records.table[name].to_pylist() for name in (*key, "value")]
+        rows = sorted(zip(*columns, strict=True), key=lambda row: (row[0], row[1], row[2], row[5]))
+        return [row[:-1] for row in rows], np.array([row[-1] for row in rows])
+
+    (mine, values), (theirs, true) = sorted_rows(found), sorted_rows(wanted)
+    assert mine == theirs, sorted(map(str, {*mine} ^ {*theirs}))[:5]
+    exact = np.array([row[-1] in EXACT for row in mine])
+    np.testing.assert_allclose(values[exact], true[exact], rtol=tolerance, atol=0)
+    np.testing.assert_allclose(values[~exact], true[~exact], rtol=tolerance, atol=1e3 * tolerance)
+
+
+def compare(spread, folder: Path, *, tolerance: float = 1e-12, **sizes: int) -> None:
+    """Given gradients with AdamW, to rounding; then those of real passes with SGD, written to a folder."""
+    for out, optimizer_of, gradients, within in (
+        (None, adamw, with_given_gradients, tolerance),
+        (folder, lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9), with_real_gradients, 1e-9),
+    ):
+        single = model_of(**sizes)
+        wanted = train(single, optimizer_of(single), gradients)
+        parallel = spread(model_of(**sizes))
+        found = train(parallel, optimizer_of(parallel), gradients, out)
+        assert_same(found, wanted, within)
+        assert found.made_by["ranks"] == dist.get_world_size()
+        assert not found.made_by["notes"]
+
+
+def sharded(model: Model, mesh) -> Model:
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def tensor_parallel(model: Model, mesh) -> Model:
+    plan = {
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "layers.*.norm": SequenceParallel(),  # leaves gradients that are partial sums
+        "layers.*.up": ColwiseParallel(input_layouts=Shard(1)),
+        "layers.*.down": RowwiseParallel(output_layouts=Shard(1)),
+        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+    }
+    parallelize_module(model, mesh, plan)
+    model.head.weight = model.embedding.weight
+    return model
+
+
+def ddp(folder: Path) -> None:
+    compare(DistributedDataParallel, folder)
+
+
+def fsdp(folder: Path) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    compare(lambda model: sharded(model, mesh), folder)
+    lengths = [None] * dist.get_world_size()
+    mix = dict(sharded(model_of(), mesh).named_parameters())["mix"]
+    dist.all_gather_object(lengths, mix.to_local().numel())
+    assert sum(lengths) == 3
+    assert len(set(lengths)) > 1, "the shards are even: nothing was tested"
+
+
+def hsdp(folder: Path) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    compare(lambda model: sharded(model, mesh), folder)
+
+
+def tp(folder: Path) -> None:
+    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("tp", "rest"))["tp"]
+    compare(lambda model: tensor_parallel(model, mesh), folder, hidden=10)
+    model = tensor_parallel(model_of(hidden=10), mesh)
+    with_real_gradients(model, 1)
+    kinds = {p for q in model.parameters() if isinstance(q.grad, DTensor) for p in q.grad.placements}
+    assert any(isinstance(kind, Partial) for kind in kinds), (
+        "no gradient is a partial sum: nothing was tested"
+    )
+
+
+def fsdp_tp(folder: Path) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+
+    def both(model: Model) -> Model:
+        return sharded(tensor_parallel(model, mesh["tp"]), mesh["dp"])
+
+    compare(both, folder, hidden=10)
+    kinds = {type(p).__name__ for q in both(model_of(hidden=10)).parameters() for p in q.placements}
+    assert "_StridedShard" in kinds, "no strided shard: nothing was tested"
+
+
+def refusals(folder: Path) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = nn.Module()
+    model.part = nn.Parameter(DTensor.from_local(torch.ones(3), mesh, [Partial()]))
+    wrapped = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"), use_orig_params=True)
+    for wrong, word in ((model, "partial sum"), (wrapped, "fully_shard")):
+        with pytest.raises(InputError, match=word):
+            NormTracker(wrong, torch.optim.SGD(wrong.parameters(), lr=0.1))
+
+
+def one_reduction(folder: Path) -> None:
+    """All sums of a mesh travel together: one reduction of sums and one of maxima, however many tensors."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = sharded(model_of(), mesh)
+    optimizer = adamw(model)
+    with_given_gradients(model, 1)
+    calls = []
+    plain = dist.all_reduce
+    with NormTracker(model, optimizer, every=2):
+        dist.all_reduce = lambda tensor, *args, **kwargs: (
+            calls.append(tensor.shape) or plain(tensor, *args, **kwargs)
+        )
+        try:
+            optimizer.step()
+            assert not calls
+            optimizer.step()
+        finally:
+            dist.all_reduce = plain
+    assert len(calls) == 2, calls
+
+
+def same_losses(folder: Path) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def losses(tracked: bool) -> list[float]:
+        model = sharded(model_of(), mesh)
+        optimizer = adamw(model)
+        tracker = NormTracker(model, optimizer, every=2, out=folder, first=True) if tracked else None
+        found = []
+        for step in range(6):
+            tokens = torch.randint(
+                12, (2, 4), generator=torch.Generator().manual_seed(step + 10 * dist.get_rank())
+            )
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.roll(1, 1).flatten())
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        if tracker:
+            tracker.close()
+        return found
+
+    assert losses(True) == losses(False)
+
+
+CHECKS = {2: (ddp, fsdp, tp, refusals, one_reduction, same_losses), 4: (ddp, fsdp, hsdp, tp, fsdp_tp)}
+
+
+def run_rank(rank: int, ranks: int, folder: Path) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=ranks,
+        timeout=datetime.timedelta(seconds=60),
+    )
+    results = {}
+    for check in CHECKS[ranks]:
+        own = folder / check.__name__
+        try:
+            check(own)
+            results[check.__name__] = "ok"
+        except Exception:
+            results[check.__name__] = traceback.format_exc()
+        (folder / f"results-{rank}.json").write_text(json.dumps(results))
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(ranks: int, folder: Path) -> None:
+    children = []
+    for rank in range(ranks):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                faulthandler.dump_traceback_later(100, exit=True)
+                run_rank(rank, ranks, folder)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        children.append(child)
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    sys.exit(1 if any(statuses) else 0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))
