@@ -391,7 +391,8 @@ def test_not_finite_weights_are_counted_and_named_nan():
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with NormTracker(model, optimizer, every=1) as tracker:
         model.weight.grad = torch.tensor([[math.inf, 0, 0], [0, math.nan, 0]])
-        optimizer.step()
+        with pytest.warns(SeriesWarning, match="NaN or infinite"):
+            optimizer.step()
     found = row_of(tracker.records, 1, "model", "model")
     assert found["nonfinite"] == 2
     assert math.isnan(found["angle"])

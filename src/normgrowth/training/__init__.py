@@ -6,6 +6,9 @@ sums.py         float64 sums of live tensors, over shards and ranks
 rules.py        what the optimizer says of each parameter: learning rate, decay, equilibrium
 journal.py      the sums on disk while training goes on, and the records they become
 expand.py       from the sums of many steps to quantities, with the definitions of `weights.moments`
+alarms.py       what a person should know of now
+logits.py       how large attention scores and outputs get, on request
+ranks.py        one process among several
 hf.py           the tracker in the Trainer of transformers; lightning.py in that of Lightning
 profile.py      saturation over the checkpoints of a run; loading.py puts their weights into a model
 """

@@ -18,7 +18,9 @@ from normgrowth.weights.trace import scopes_of
 Floats = NDArray[np.float64]
 Totals = Mapping[str, Mapping[str, Sequence[float]]]  # scope -> name -> the three sums of the budget so far
 
-OF_RUN = ("gradient", "learning_rate", "decay", "equilibrium_norm", "equilibrium_angle")
+# What only a run knows: of each tensor, and, the same in every row, of the model.
+OF_MODEL = ("attention_logit", "logit_rms", "logit_largest")
+OF_RUN = ("gradient", "learning_rate", "decay", "equilibrium_norm", "equilibrium_angle", *OF_MODEL)
 SCOPES = ("tensor", "layer", "role", "model")
 TOTALS = tuple(f"total_{term}" for term in BUDGET)
 
@@ -49,10 +51,7 @@ def blocks(layout: Layout, steps: Sequence[int], rows: Floats, before: Totals | 
     before: the budget's sums up to the first of these steps; None where they are not to be told.
     """
     kernel = rows.shape[2] - len(OF_RUN)
-    flat = rows.reshape(-1, rows.shape[2])
-    numel = np.tile(np.asarray(layout.numel, np.int64), len(steps))
-    moments = Moments.from_columns(numel, flat[:, :kernel], layout.references)
-    run = {name: flat[:, kernel + i] for i, name in enumerate(OF_RUN)}
+    moments, run = unpacked(layout, rows)
     for scope, names, layers, roles, group in scopes_of(layout.readings):
         if scope not in layout.scopes:
             continue
@@ -66,7 +65,21 @@ def blocks(layout: Layout, steps: Sequence[int], rows: Floats, before: Totals | 
         if before is not None:
             shaped |= _totals([shaped[term] for term in BUDGET], scope, names, before)
         yield Block(scope, names, layers, roles, steps, shaped)
+    for i, quantity in enumerate(OF_RUN):
+        values = rows[:, 0, kernel + i]
+        if quantity in OF_MODEL and "model" in layout.scopes and (known := ~np.isnan(values)).any():
+            at = np.asarray(steps, np.int64)[known].tolist()
+            yield Block("model", ["model"], [None], [None], at, {quantity: values[known][:, None]})
     yield from _learning_rates(layout, steps, rows[:, :, kernel + OF_RUN.index("learning_rate")])
+
+
+def unpacked(layout: Layout, rows: Floats) -> tuple[Moments, dict[str, Floats]]:
+    """The moments of all tensors at all steps, one step behind the other, and beside them what the run knows."""
+    flat = rows.reshape(-1, rows.shape[-1])
+    kernel = flat.shape[1] - len(OF_RUN)
+    numel = np.tile(np.asarray(layout.numel, np.int64), len(flat) // len(layout.numel))
+    moments = Moments.from_columns(numel, flat[:, :kernel], layout.references)
+    return moments, {name: flat[:, kernel + i] for i, name in enumerate(OF_RUN)}
 
 
 def _of_run(

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from math import nan
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -18,9 +19,12 @@ from torch.optim import Optimizer
 
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Records
-from normgrowth.training.expand import SCOPES, Layout, blocks
+from normgrowth.training.alarms import Alarms
+from normgrowth.training.expand import SCOPES, Layout, blocks, unpacked
 from normgrowth.training.journal import COMMAND, Journal
+from normgrowth.training.logits import Logits
 from normgrowth.training.parameters import Selection, Watched, strangers, watch
+from normgrowth.training.ranks import is_main, of_main, world_size
 from normgrowth.training.rules import innermost, rules
 from normgrowth.training.sums import add_over_ranks, local, local_gradient, summed
 
@@ -59,6 +63,9 @@ class NormTracker:
     first: also compare with the weights before the first step. This keeps a copy of them, for good.
     scope, select, exclude: which parameters count, as in `trace`; by default all of them.
     scopes: which of tensor, layer, role and model to record.
+    logits: also `attention_logit`, the largest before a softmax, and `logit_rms`, `logit_largest` of the outputs, over
+    the forward passes of a measured step; attention costs twice there.
+    warn: say what a person should know of now (NaN, steps below resolution, norms that run away, ...), once each.
     step: where a resumed run goes on. Records of later steps, from before the interruption, are dropped.
 
     Under DDP, FSDP2 (also hybrid), tensor parallelism or several at once the numbers are those of one process.
@@ -84,6 +91,8 @@ class NormTracker:
         select: str | None = None,
         exclude: str | None = None,
         scopes: Sequence[str] = SCOPES,
+        logits: bool = False,
+        warn: bool = True,
         run: str | None = None,
         step: int | None = None,
     ) -> None:
@@ -105,19 +114,24 @@ class NormTracker:
         self._totals = every == 1
         self._held: _Held | None = None
         self._latest: np.ndarray | None = None
-        self._keeps = out is None or _is_main()
-        self._journal = Journal.open(out if _is_main() else None, step)
+        self._alarms: Alarms | None = None
+        self._keeps = out is None or is_main()
+        self._journal = _journal(out, step)
         self._run = run or self._journal.run or (Path(out).name if out else "") or type(model).__name__
         self._made_by = self._description(every, self._journal.notes)
         if first and not self._wants_first:
             self._note(
                 f"resumed at step {self.step}: the first weights are gone, and nothing is compared with them"
             )
+        self._wants_warnings, self._looked = warn, self.step
         self._begin()
-        self._hooks = [
+        self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
         ]
+        self._logits = Logits(model, lambda: self._due(self.step + 1)) if logits else None
+        if self._logits:
+            self._hooks.append(self._logits)
         # The last steps become records also where nobody closes the tracker.
         self._finish = weakref.finalize(self, self._journal.close)
 
@@ -201,19 +215,27 @@ class NormTracker:
             gradient = gradient / held.scale.to(gradient) ** 2
         columns = torch.cat([sums, gradient.to(sums.device)[:, None]], dim=1)
         add_over_ranks(columns, tensors)
+        scores = self._logits.take() if self._logits else (nan, nan, nan)
         if not self._keeps:
             return
         skipped = bool(getattr(optimizer, "found_inf", None))  # a fused optimizer does nothing then
         moved = [p.grad is not None and not skipped for p in tensors]
-        self._latest = self._rows(columns.cpu().numpy(), rules(optimizer, tensors, moved))
+        self._latest = self._rows(columns.cpu().numpy(), rules(optimizer, tensors, moved), scores)
         self._journal.append(self.step, self._latest)
+        if self._alarms and not skipped:  # a scaler tries a scale, and infinite gradients are how it learns
+            for line in self._alarms.look(
+                self.step, self.step - self._looked, *unpacked(self._layout, self._latest)
+            ):
+                self._note(line)
+            self._looked = self.step
 
-    def _rows(self, columns: np.ndarray, rule: np.ndarray) -> np.ndarray:
+    def _rows(self, columns: np.ndarray, rule: np.ndarray, scores: Sequence[float]) -> np.ndarray:
         """The sums of a step and what the optimizer says, in the order of `expand.OF_RUN`."""
         rate, decay, per_root, per_gradient, angle = rule.T
         root = np.sqrt(np.asarray(self._watched.numel, np.float64))
         norm = np.where(np.isnan(per_root), per_gradient * np.sqrt(columns[:, -1]), per_root * root)
-        return np.concatenate([columns, np.stack([rate, decay, norm, angle], axis=1)], axis=1)
+        of_model = np.broadcast_to(np.asarray(scores, np.float64), (len(columns), len(scores)))
+        return np.concatenate([columns, np.stack([rate, decay, norm, angle], axis=1), of_model], axis=1)
 
     def _gradient_squares(self) -> Tensor:
         gradients = [
@@ -255,6 +277,9 @@ class NormTracker:
             scopes=self._scopes,
             totals=self._totals,
         )
+        said = self._alarms.said if self._alarms else set()
+        dtypes = [tensor.dtype for tensor in self._watched.tensors]
+        self._alarms = Alarms(self._watched.readings, dtypes, said) if self._wants_warnings else None
         self._journal.begin(self._layout, self._made_by)
 
     def _note(self, text: str) -> None:
@@ -270,7 +295,7 @@ class NormTracker:
             "every": every if isinstance(every, int | str) else getattr(every, "__name__", repr(every)),
             "first": self._wants_first,
             "selection": asdict(self._selection),
-            "ranks": torch.distributed.get_world_size() if _is_parallel() else 1,
+            "ranks": world_size(),
             "notes": [*earlier_notes, *([f"resumed at step {self.step}"] if self.step else [])],
             "problems": [],
             "versions": {
@@ -293,9 +318,14 @@ def _due(every: Every) -> Callable[[int], bool]:
     raise InputError(f'every must be 1 or more, "powers" or a function of the step, not {every!r}')
 
 
-def _is_parallel() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-def _is_main() -> bool:
-    return not _is_parallel() or torch.distributed.get_rank() == 0
+def _journal(out: str | Path | None, step: int | None) -> Journal:
+    """Opened by rank 0; if that fails it fails on every rank."""
+    opened, problem = None, None
+    try:
+        opened = Journal.open(out if is_main() else None, step)
+    except InputError as error:
+        problem = str(error)
+    problem = of_main(problem) if out is not None else problem
+    if opened is None or problem is not None:
+        raise InputError(problem or "the folder cannot be opened")
+    return opened

@@ -1,0 +1,128 @@
+"""How large scores get: attention logits before the softmax, and the outputs of the network. On request.
+
+At steps that will be measured, forward passes run under a mode that sees calls of `scaled_dot_product_attention`
+and softmaxes of scores (rows, heads, queries, keys), and takes the largest magnitude that no mask hides. Fused
+attention does not tell its scores, so they are computed again: at a measured step attention costs about twice.
+"""
+
+from collections.abc import Callable
+from math import nan, sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from normgrowth.training.ranks import is_parallel
+
+SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+
+
+class Logits:
+    """Watches the forward passes of a model for as long as it is attached to it."""
+
+    def __init__(self, model: nn.Module, due: Callable[[], bool]) -> None:
+        self._due = due
+        self._scores = _Scores()
+        self._outputs: list[tuple[Tensor, int, Tensor]] = []  # sum of squares, values, largest
+        self._hooks = [
+            model.register_forward_pre_hook(self._enter),
+            model.register_forward_hook(self._leave, always_call=True),
+        ]
+        self._inside = False
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def take(self) -> tuple[float, float, float]:
+        """The largest attention logit, RMS and largest of the outputs since this was last asked; over all ranks."""
+        largest = [value.max() for value in self._scores.found]
+        outputs, self._scores.found, self._outputs = self._outputs, [], []
+        top = torch.stack([x.double() for x in largest]).max().item() if largest else nan
+        square = sum(s.item() for s, _, _ in outputs)
+        count = sum(n for _, n, _ in outputs)
+        high = max((m.item() for *_, m in outputs), default=nan)
+        if is_parallel():
+            top, square, count, high = _over_ranks(top, square, count, high)
+        return top, sqrt(square / count) if count else nan, high
+
+    def _enter(self, *_: Any) -> None:
+        if (
+            self._due() and torch.is_grad_enabled() and not self._inside
+        ):  # an evaluation between steps is none
+            self._inside = True
+            self._scores.__enter__()
+
+    def _leave(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if not self._inside:
+            return
+        self._inside = False
+        self._scores.__exit__(None, None, None)
+        logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+        if isinstance(logits, Tensor) and logits.numel():
+            values = logits.detach().double()
+            self._outputs.append((values.square().sum(), values.numel(), values.abs().max()))
+
+
+class _Scores(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with torch.no_grad():
+            if func is F.scaled_dot_product_attention:
+                self._fused(*args, **kwargs)
+            elif func in SOFTMAX and args[0].dim() == 4 and args[0].numel():
+                self._keep(args[0].detach())
+        return func(*args, **kwargs)
+
+    def _fused(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,  # noqa: ARG002
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,  # noqa: ARG002
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> None:
+        if not query.numel() or not key.numel():
+            return
+        query, key = query.detach(), key.detach()
+        if enable_gqa:
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            open_ = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+            scores = scores.masked_fill(~open_, -torch.inf)
+        if attn_mask is not None:
+            scores = (
+                scores.masked_fill(~attn_mask, -torch.inf)
+                if attn_mask.dtype == torch.bool
+                else scores + attn_mask
+            )
+        self._keep(scores)
+
+    def _keep(self, scores: Tensor) -> None:
+        """What a mask hides is at minus infinity, or near the smallest number of the dtype."""
+        hidden = scores < torch.finfo(scores.dtype).min / 4
+        self.found.append(scores.masked_fill(hidden, 0.0).abs().amax())
+
+
+def _over_ranks(top: float, square: float, count: int, high: float) -> tuple[float, float, int, float]:
+    """Sums and largest values of all processes; NaN (nothing seen) counts as nothing."""
+    sums = torch.tensor([square, float(count)], dtype=torch.float64)
+    largest = torch.tensor([top, high], dtype=torch.float64).nan_to_num(nan=-1.0)
+    backend = torch.distributed.get_backend()
+    if "nccl" in backend:
+        sums, largest = sums.cuda(), largest.cuda()
+    torch.distributed.all_reduce(sums)
+    torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+    square, count = float(sums[0]), int(sums[1])
+    top, high = (float(x) if x >= 0 else nan for x in largest)
+    return top, square, count, high
