@@ -15,7 +15,7 @@ from normgrowth.paper.published import published
 from normgrowth.paper.saturation import saturation_records
 from normgrowth.records import Records
 from normgrowth.report.plotting import GREY
-from normgrowth.report.saturation import figure_map, figure_saturation, lines, print_saturation
+from normgrowth.report.saturation import OTHERS, figure_map, figure_saturation, lines, print_saturation
 
 pytest.importorskip("transformers")
 
@@ -55,11 +55,14 @@ def test_a_table_records_and_figures(configs, capsys):
     assert "bert: 3 sentences, 13 tokens of text.txt, its words as ids" in out
     assert "bert: a config alone: the weights are random, seed 0" in out
     (row,) = [line for line in out.splitlines() if line.startswith("embeddings")]
-    assert set(row.split()[1:]) == {"1.000"}
+    assert row.split()[1:].count("1.000") == 8  # of two models and their random selves, by two methods
     records = Records.read("out")
     assert records.distinct("run") == ["bert", "t5"]
     wanted = {
-        f"saturation{c}{end}" for c in ("", "_c1000") for end in ("", "_stderr", "_random", "_random_std")
+        f"saturation{c}{others}{end}"
+        for c in ("", "_c1000")
+        for others in ("", "_others")
+        for end in ("", "_stderr", "_random", "_random_std")
     }
     assert set(records.distinct("quantity")) == wanted | {"tokens", "sentences"}
     files = {path.name for path in (configs / "out" / "figures").iterdir()}
@@ -78,7 +81,12 @@ def _figures(records):
         "random weights, c = 1000",
     ]
     exact, scaled = (ax.get_legend_handles_labels()[1] for ax in figure.axes)
-    assert exact == ["bert", "bert, random self", "t5", "t5, random self"]
+    assert [name for name in exact if name != OTHERS] == [
+        "bert",
+        "bert, random self",
+        "t5",
+        "t5, random self",
+    ]
     assert [name for name in scaled if name.endswith("published")] == [
         f"{model}, published" for model in ("bert-base-cased", "roberta-base", "t5-base", "xlnet-base-cased")
     ]
@@ -108,6 +116,8 @@ def test_json_and_one_scale(configs, capsys):
     assert {row["quantity"] for row in found["records"] if row["scope"] == "layer"} == {
         "saturation_c64",
         "saturation_c64_stderr",
+        "saturation_c64_others",
+        "saturation_c64_others_stderr",
     }
     assert found["made_by"]["runs"]["bert"]["random_weights"]
 

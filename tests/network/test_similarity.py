@@ -63,7 +63,23 @@ def states_of(model, ids):
         return encoder(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
 
 
-def reference(model, rows, c=None):
+def to_others(own, limit):
+    """(tokens, layers): of each token, the mean cosine to the saturated states of the sentence's other tokens."""
+    count = own[0].shape[1]
+    found = [
+        [
+            np.mean(
+                [torch.cosine_similarity(a[0, i], b[0, j], 0).item() for j in range(count) if j != i]
+                or [np.nan]
+            )
+            for a, b in zip(own, limit, strict=True)
+        ]
+        for i in range(count)
+    ]
+    return np.array(found)
+
+
+def reference(model, rows, c=None, others=None):
     """(mean, stderr) of embeddings and blocks; the saturated self is the model times c, or the exact limit."""
     other = copy.deepcopy(model)
     if c is not None:
@@ -85,6 +101,8 @@ def reference(model, rows, c=None):
                 [float(a[0, token] @ b[0, token] / a[0, token].norm() / b[0, token].norm()) for a, b in pairs]
             )
         cosines.append(np.array(sentence))
+        if others is not None:
+            others.append(to_others(own, limit))
     mean = np.concatenate(cosines).mean(0)
     tokens = sum(map(len, cosines))
     residuals = np.array([(one - mean).sum(0) for one in cosines])
@@ -115,6 +133,24 @@ def test_levels_and_errors_are_those_of_a_slow_loop(name):
     assert level(records, "sentences", "model") == 5
     assert not records.made_by["notes"] or "ties" in records.made_by["notes"][0]
     assert "words as ids" in records.made_by["text"]
+
+
+@pytest.mark.parametrize("c", [None, 4])
+def test_cosines_to_other_tokens(c):
+    """The mean over all pairs of unlike tokens of a sentence; a sentence of one token has none."""
+    model, pairs = tiny("bert"), []
+    rows = words()
+    reference(model, rows, c, pairs)
+    wanted = np.concatenate([one for one in pairs if len(one) > 1]).mean(0)
+    records = saturation(model, TEXT, scales=() if c is None else (c,), exact=c is None, random_init=1)
+    method = "saturation" if c is None else "saturation_c4"
+    found = records.where(scope="layer")
+    assert levels(found, f"{method}_others") == pytest.approx(wanted, abs=1e-9)
+    assert level(records, f"{method}_others", "model") == pytest.approx(wanted[1:].mean(), abs=1e-9)
+    assert np.isfinite(levels(found, f"{method}_others_random")).all()
+    alone = saturation(model, ["one"], scales=() if c is None else (c,), exact=c is None)
+    assert np.isnan(levels(alone, f"{method}_others")).all()
+    assert np.isfinite(levels(alone, method)).all()
 
 
 def test_batches_and_one_at_a_time_are_the_same():

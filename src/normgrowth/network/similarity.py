@@ -5,9 +5,13 @@ f(x; cθ) as c grows (`saturated`), or, as in the paper, f(x; cθ) itself at a l
 
     saturation                 by the exact limit
     saturation_c1000           at c = 1000
+    …_others                   the same with the saturated states of the other tokens of the sentence
     …_stderr                   standard error, over sentences: the tokens of one are not independent
     …_random, …_random_std     mean and standard deviation over networks with random weights
     tokens, sentences          that were measured (of the model)
+
+A level says something about a token only as far as it is above that of the others: where all states of a network
+share a direction, each is close to every saturated one, whatever attention does.
 
 Scope "layer": the embeddings (name "embeddings", no layer number), then the output of each block, numbered from 0
 as in every record; the last one is what the network gives out, after its final norm if it has one. Scope "model":
@@ -107,13 +111,13 @@ def saturation(
     sums, counts = _measure(whole, batches, ways, notes, tell)
     values = {}
     for method, found in sums.items():
-        values[method], values[f"{method}_stderr"] = _mean_and_error(found, counts)
+        values[method], values[f"{method}_stderr"] = _mean_and_error(found, _counts(method, counts))
     baselines: dict[str, list[Floats]] = {}
     for number in range(random_init):
         twin = Network(measured_part(random_twin(model, seed + 1 + number), states), states)
         found, _ = _measure(twin, batches, ways, notes, tell)
         for method, one in found.items():
-            baselines.setdefault(method, []).append(_mean_and_error(one, counts)[0])
+            baselines.setdefault(method, []).append(_mean_and_error(one, _counts(method, counts))[0])
     for method, several in baselines.items():
         values[f"{method}_random"] = np.mean(several, 0)
         spread = np.std(several, 0, ddof=1) if len(several) > 1 else np.full_like(several[0], np.nan)
@@ -149,12 +153,12 @@ def _measure(
                 own = whole(batch.inputs)
                 real = _real(own, batch)
                 if ways.exact:
-                    parts.setdefault(EXACT, []).append(_cosines(own, limit(batch.inputs), real))
+                    _compare(EXACT, own, limit(batch.inputs), real, parts)
                     doubtful = doubtful or limit.doubtful > 0
                 for c in ways.scales:
                     with saturate(whole, c), overflow_shows(whole):
                         scaled = whole(batch.inputs)
-                    parts.setdefault(f"{EXACT}_c{c:g}", []).append(_cosines(own, scaled, real))
+                    _compare(f"{EXACT}_c{c:g}", own, scaled, real, parts)
             counts.append(real.sum(1).double().cpu().numpy())
             tell()
     sums = {method: np.concatenate(found) for method, found in parts.items()}
@@ -162,7 +166,7 @@ def _measure(
         notes.append("the limit has ties that an order left out might decide; tied positions share alike")
     for method, found in sums.items():
         bad = [_name(layer, "layer") for layer, good in enumerate(np.isfinite(found).T) if not good.all()]
-        if bad:
+        if bad and not method.endswith("_others"):  # the same ones
             why = "a state is zero or not finite" if method == EXACT else "overflow, or a state that is zero"
             notes.append(f"{method} is NaN at {', '.join(bad)}: {why}")
     return sums, np.concatenate(counts)
@@ -181,20 +185,43 @@ def _real(states: Sequence[Tensor], batch: Batch) -> Tensor:
     return batch.real
 
 
-def _cosines(own: Sequence[Tensor], other: Sequence[Tensor], real: Tensor) -> Floats:
-    """(rows, layers): sums over real tokens, in float64; NaN where a cosine is undefined."""
-    columns = []
+def _compare(
+    method: str,
+    own: Sequence[Tensor],
+    other: Sequence[Tensor],
+    real: Tensor,
+    parts: dict[str, list[Floats]],
+) -> None:
+    """Add sums over the real tokens of each row, (rows, layers): cosines to the token's own saturated state, and to
+    those of the row's other tokens, mean over them. In float64; NaN where a cosine is undefined.
+    """
+    same, others = [], []
+    count = real.sum(1)
     for a, b in zip(own, other, strict=True):
-        a, b = a.double(), b.double()  # (rows, tokens, size)
-        cosine = (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))  # (rows, tokens)
-        columns.append(torch.where(real.to(cosine.device), cosine.clamp(-1, 1), 0.0).sum(1))
-    return torch.stack(columns, 1).cpu().numpy()
+        a, b = (x.double() / x.double().norm(dim=-1, keepdim=True) for x in (a, b))  # (rows, tokens, size)
+        here = real.to(a.device)[..., None]
+        a, b = (torch.where(here, x, 0.0) for x in (a, b))
+        cosine = (a * b).sum(-1).clamp(-1, 1).sum(1)
+        same.append(cosine)
+        # Σᵢ Σⱼ≠ᵢ aᵢ·bⱼ = (Σᵢ aᵢ)·(Σⱼ bⱼ) − Σᵢ aᵢ·bᵢ
+        every = (a.sum(1) * b.sum(1)).sum(-1)
+        others.append((every - cosine) / (count.to(a.device) - 1).clamp(min=1))
+    parts.setdefault(method, []).append(torch.stack(same, 1).cpu().numpy())
+    parts.setdefault(f"{method}_others", []).append(torch.stack(others, 1).cpu().numpy())
+
+
+def _counts(method: str, counts: Floats) -> Floats:
+    """The tokens of each sentence that count: a token alone has no others."""
+    return np.where(counts > 1, counts, 0.0) if method.endswith("_others") else counts
 
 
 def _mean_and_error(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
     """Of embeddings, blocks and, last, the mean over blocks: means over tokens, and their errors over sentences."""
-    sums = np.column_stack([sums, sums[:, 1:].mean(1)])
+    sums = np.column_stack([sums, sums[:, 1:].mean(1)])[counts > 0]
+    counts = counts[counts > 0]
     tokens, rows = counts.sum(), len(counts)
+    if rows == 0:
+        return np.full(sums.shape[1], np.nan), np.full(sums.shape[1], np.nan)
     mean = sums.sum(0) / tokens
     rest = np.square(sums - mean * counts[:, None]).sum(0)
     error = np.sqrt(rest * rows / (rows - 1)) / tokens if rows > 1 else np.full_like(mean, np.nan)
@@ -215,10 +242,6 @@ def _blocks(values: Mapping[str, Floats], counts: Floats, stack: str) -> list[Bl
 
 def _name(layer: int, stack: str) -> str:
     return f"{stack}.{layer - 1}" if layer else "embeddings"
-
-
-def _at(c: float) -> str:
-    return f"{EXACT}_c{c:g}"
 
 
 def _padding_shows(whole: Network, batches: Sequence[Batch], ways: _Ways) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 NAME = "saturation_profile"
+SHARED = 0.3  # a cosine to other tokens' states from which on it must be said
 ROWS = 12  # of the table at most: the first step, the last, and some between
 
 
@@ -53,6 +54,8 @@ class Profile:
         self.norms = {name: self._at(norms, name) for name in layers}
         self.level = self._at(grids.of("model", self.method), "model")
         self.norm = self._at(grids.of("model", "norm"), "model")
+        others = grids.of("model", f"{self.method}_others")
+        self.others = self._at(others, "model") if others.names else np.full(len(self.steps), np.nan)
 
     def _at(self, grid: Grid, name: str) -> Floats:
         return grid.curve(name)[np.isin(grid.steps, self.steps)]
@@ -70,6 +73,15 @@ def sentences(records: Records) -> list[str]:
         f"the mean cosine to the saturated network ({method_name(profile.method)}) went from "
         f"{profile.level[first]:.3f} to {profile.level[last]:.3f}."
     ]
+    shared = profile.others[good]
+    if np.isfinite(shared).any():
+        worst = int(np.nanargmax(shared))
+        if shared[worst] > SHARED:
+            said.append(
+                f"At step {profile.steps[good[worst]]:,} the cosine to the saturated states of other tokens is "
+                f"{shared[worst]:.3f} (to the token's own: {profile.level[good[worst]]:.3f}): states share a "
+                "direction, and a high cosine there is no sign of saturation."
+            )
     if len(good) > 4:
         together = rank_correlation(profile.norm[good], profile.level[good])
         said.append(
@@ -109,6 +121,8 @@ def print_profile(records: Records, console: "Console | None" = None) -> None:
         column("saturation,\nmean of blocks", profile.level),
     ]
     ends = dict.fromkeys([*profile.layers.names[:1], *profile.layers.names[-1:]])
+    if np.isfinite(profile.others).any():
+        columns.append(column("to other\ntokens", profile.others))
     columns += [column(f"saturation\nof {name}", profile.layers.curve(name), rank=1) for name in ends]
     grids = Grids(records)
     for method in profile.methods[1:]:
@@ -150,6 +164,8 @@ def figure_profile(records: Records) -> "Figure":
             line(left, profile.steps, profile.layers.curve(name), color=colour, linewidth=1.1)
             _path(right, profile.norms[name], profile.layers.curve(name), colour)
         line(left, profile.steps, profile.level, color=INK, linewidth=2.0, label="mean of blocks")
+        look = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1)), "marker": ""}
+        line(left, profile.steps, profile.others, label="… to other tokens' states", **look)
         left.legend(loc="best")
         step_axis(left, profile.steps)
         for ax in (left, right):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 COLOURS = (BLUE, *FAMILIES[:-1])
 TRAINED, RANDOM = "the model's weights", "random weights"
+OTHERS = "dotted: to other tokens' states"
 METHOD = re.compile(r"saturation(_c[^_]+)?")
 Floats = NDArray[np.float64]
 
@@ -41,6 +42,7 @@ class Line:
     values: Floats
     errors: Floats  # standard error over sentences; of random weights, deviation over seeds
     mean: float
+    others: Floats  # the same with other tokens' saturated states
     baseline: bool = False  # the random self of the model, not the model itself
 
 
@@ -54,9 +56,9 @@ def lines(records: Records) -> list[Line]:
         methods = list(dict.fromkeys(match[0] for name in rows if (match := METHOD.match(name))))
         for method in methods:
             if method in rows:
-                found.append(_line(rows, run, method, method, f"{method}_stderr", own, False))
-            if (random := f"{method}_random") in rows:
-                found.append(_line(rows, run, method, random, f"{random}_std", RANDOM, True))
+                found.append(_line(rows, run, method, "", "_stderr", own))
+            if f"{method}_random" in rows:
+                found.append(_line(rows, run, method, "_random", "_random_std", RANDOM))
     if not found:
         raise InputError("these records hold no saturation; `normgrowth saturation MODEL -o DIR` makes them")
     return found
@@ -81,7 +83,20 @@ def print_saturation(records: Records, console: "Console | None" = None) -> None
         title = f"{line.run}\n{method_name(line.method)}{f'{chr(10)}random self' if line.baseline else ''}"
         rank = line.baseline + 2 * (line.method != drawn[0].method)  # the exact limit of the models stays
         columns.append(Cells(title, [*cells, _level(line.mean, np.nan, roomy)], rank))
+        if np.isfinite(line.others).any() and line.method == drawn[0].method:
+            other = dict(zip(line.layers, line.others, strict=True))
+            mean = float(np.mean([value for layer, value in other.items() if layer > 0]))
+            cells = [_level(other[layer], np.nan, False) if layer in other else "-" for layer in depth]
+            columns.append(
+                Cells("to other\ntokens", [*cells, _level(mean, np.nan, False)], 4 + line.baseline)
+            )
     show(console, columns, last_bold=True)
+    if any(np.isfinite(line.others).any() for line in drawn):
+        say(
+            console,
+            "A level tells of saturation as far as it is above that to other tokens: what all states share is not it.",
+            "dim",
+        )
     if roomy:
         say(console, "± standard error over sentences; of a random self, deviation over seeds.", "dim")
     for kind, look in (("notes", "dim"), ("problems", "bold red")):
@@ -139,6 +154,11 @@ def figure_saturation(records: Records, published: Records | None = None) -> "Fi
                     self_, mark = (", random self", "s") if line.baseline else ("", "o")
                     look = {"marker": mark, "markersize": 3.0, "linewidth": 1.4, "capsize": 1.5}
                     _curve(ax, line, color=colour[line.run], label=f"{label(line.run)}{self_}", **look)
+                    blocks = [i for i, layer in enumerate(line.layers) if layer > 0]
+                    if np.isfinite(line.others[blocks]).any():
+                        look = {"linestyle": (0, (1, 1)), "linewidth": 1.0, "label": OTHERS}
+                        at = np.array(line.layers)[blocks]
+                        ax.plot(at, line.others[blocks], color=colour[line.run], zorder=1, **look)
             ax.set_title(f"{kind}, {method_name(method)}")
         for ax in axes[:, 0]:
             ax.set_ylabel("cosine to the\nsaturated network")
@@ -225,12 +245,18 @@ def _facts(records: Records, run: str) -> dict[str, float]:
 
 
 def _line(
-    rows: dict[str, dict[int, float]], run: str, method: str, value: str, error: str, weights: str, base: bool
+    rows: dict[str, dict[int, float]], run: str, method: str, self_: str, error: str, weights: str
 ) -> Line:
-    layers = sorted(layer for layer in rows[value] if layer >= 0)
-    values = np.array([rows[value][layer] for layer in layers])
-    errors = np.array([rows.get(error, {}).get(layer, np.nan) for layer in layers])
-    return Line(run, method, weights, layers, values, errors, rows[value].get(-1, np.nan), base)
+    level = rows[f"{method}{self_}"]
+    layers = sorted(layer for layer in level if layer >= 0)
+
+    def of(quantity: str) -> Floats:
+        known = rows.get(quantity, {})
+        return np.array([known.get(layer, np.nan) for layer in layers])
+
+    values, errors = of(f"{method}{self_}"), of(f"{method}{error}")
+    others = of(f"{method}_others{self_}")
+    return Line(run, method, weights, layers, values, errors, level.get(-1, np.nan), others, bool(self_))
 
 
 def _level(value: float, error: float, with_error: bool) -> str:
