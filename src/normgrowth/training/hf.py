@@ -19,7 +19,7 @@ def track(
     prefix: str = "normgrowth/",
     **options: Any,
 ) -> "TrainerCallback":
-    """Track this Trainer's runs from their first step; returns the callback, whose `tracker` has the records.
+    """Track this Trainer's runs from their first step; returns the callback, whose `tracker` has the records::
 
         normgrowth.training.hf.track(trainer, every=10, out="runs/first/norms")
         trainer.train()

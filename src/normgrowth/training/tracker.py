@@ -41,13 +41,13 @@ class _Held(NamedTuple):
 
 
 class NormTracker:
-    """Norms, steps, directions, gradients and the growth budget of every tensor, layer, role and the model.
+    """Norms, steps, directions, gradients and the growth budget of every tensor, layer, role and the model::
 
         with NormTracker(model, optimizer, every=10, out="runs/first"):
             train(model, optimizer)
 
     It hooks into `optimizer.step()`: step n is the n-th call, whatever number of backward passes came before.
-    The quantities are those of `trace` between the weights before and after one step, and
+    The quantities are those of `trace` between the weights before and after one step, and these::
 
         gradient_norm                of the gradient that the step used: averaged, clipped, unscaled
         decay_step, gradient_step    norms of the two parts of the step, −ηλθ and the rest; NaN where decay goes

@@ -1,0 +1,248 @@
+"""What docs/levels.md shows: levels of saturation and scaling curves, measured here, and what measuring costs.
+
+python benchmarks/levels.py PART ... --text brown.txt     measures, and keeps records in docs/records/
+python benchmarks/levels.py pages                         makes pictures and tables again from them
+
+Parts: figure2 (random base models), t5 (how its weights are drawn), minilm (trained), figure4 (the paper's
+encoders), training (a model trained here, over its checkpoints), time. Without a part, all of them.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from normgrowth import Records, saturate, saturated, saturation, saturation_profile, scaling
+from normgrowth.network.batches import make_batches, read_rows
+from normgrowth.network.curves import joined, paper_configs
+from normgrowth.network.models import Loaded, load_model
+from normgrowth.network.states import Network, evaluating, measured_part
+
+ROOT = Path(__file__).parent.parent
+KEPT = ROOT / "docs" / "records"
+SEEDS = 3
+WORDS, STEPS = 4000, 2048  # of the model trained here
+T5_FACTORS = (0.25, 0.5, 1.0, 1.25, 1.5, 2.0)
+
+
+def base_models() -> Iterator[tuple[str, Callable[[], nn.Module]]]:
+    """The paper's four, with the sizes of their base configurations, and random weights."""
+    import transformers as t
+
+    t5: dict[str, Any] = {"d_model": 768, "num_layers": 12, "num_heads": 12, "d_ff": 3072}
+    xlnet: dict[str, Any] = {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072}
+    roberta: dict[str, Any] = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+    yield "bert-base-cased", lambda: t.BertModel(t.BertConfig(vocab_size=28996))
+    yield "roberta-base", lambda: t.RobertaModel(t.RobertaConfig(**roberta))
+    yield "t5-base", lambda: t.T5EncoderModel(t.T5Config(**t5))
+    yield "xlnet-base-cased", lambda: t.XLNetModel(t.XLNetConfig(**xlnet))
+
+
+def built(name: str, make: Callable[[], nn.Module], seed: int = 0) -> Loaded:
+    torch.manual_seed(seed)
+    return Loaded(name, make().eval(), random=True)
+
+
+def figure2(text: str | None) -> None:
+    import pyarrow.compute as pc
+
+    tables, runs = [], {}
+    for name, make in base_models():
+        records = saturation(built(name, make), text, random_init=SEEDS, progress=_say)
+        # The model itself is one more random one: what counts is the mean over seeds.
+        quantity = records.table["quantity"].cast("string")
+        wanted = pc.or_(  # pyright: ignore[reportAttributeAccessIssue]
+            pc.match_substring(quantity, "_random"),  # pyright: ignore[reportAttributeAccessIssue]
+            pc.match_substring_regex(quantity, "^(tokens|sentences)$"),  # pyright: ignore[reportAttributeAccessIssue]
+        )
+        tables.append(records.table.filter(wanted))
+        runs[name] = _public(records.made_by)
+        _keep("figure2", tables, {"command": "saturation", "runs": runs, "notes": [], "problems": []})
+
+
+def t5(text: str | None) -> None:
+    """How far the level of a random T5 follows from the size of its weights: all of them times a factor at first."""
+    import transformers as t
+
+    tables = []
+    for factor in T5_FACTORS:
+        config = t.T5Config(d_model=768, num_layers=12, num_heads=12, d_ff=3072, initializer_factor=factor)
+        loaded = built("t5-base", lambda config=config: t.T5EncoderModel(config))
+        run = f"factor {factor:g}"
+        records = saturation(loaded, text, sentences=30, exact=False, run=run, progress=_say)
+        tables.append(records.table)
+        _keep("t5_initialisation", tables, _public(records.made_by))
+
+
+def minilm(text: str | None) -> None:
+    records = saturation(load_model("minilm"), text, random_init=SEEDS, progress=_say)
+    _keep("minilm", [records.table], _public(records.made_by))
+
+
+def figure4(_: str | None) -> None:
+    parts = []
+    for config in paper_configs():
+        parts.append(scaling(config, seeds=range(SEEDS), progress=_say))
+        records = joined(parts)
+        made_by = {key: value for key, value in records.made_by.items() if key != "config"}
+        _keep("figure4", [records.table], made_by)
+
+
+def training(text: str | None) -> None:
+    """A GPT-2 of four layers on Python's manual, from scratch; checkpoints at powers of two."""
+    from collections import Counter
+    from pydoc_data.topics import topics
+
+    import transformers as t
+    from safetensors.torch import save_file
+
+    words = " ".join(topics[topic] for topic in sorted(topics)).split()
+    number = {word: i + 1 for i, (word, _) in enumerate(Counter(words).most_common(WORDS - 1))}
+    ids = torch.tensor([number.get(word, 0) for word in words])
+    seen, held = ids[: len(ids) * 9 // 10], ids[len(ids) * 9 // 10 :]
+    config = t.GPT2Config(vocab_size=WORDS, n_positions=128, n_embd=128, n_layer=4, n_head=4)
+    config.bos_token_id = config.eos_token_id = None
+    torch.manual_seed(0)
+    model = t.GPT2LMHeadModel(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    losses: dict[int, float] = {}
+
+    def loss(of: torch.Tensor, rows: int) -> torch.Tensor:
+        start = torch.randint(len(of) - 64, (rows,))
+        batch = torch.stack([of[s : s + 64] for s in start])
+        return model(input_ids=batch, labels=batch).loss
+
+    with tempfile.TemporaryDirectory() as folder:
+        for step in range(STEPS + 1):
+            if step == 0 or step.bit_count() == 1:
+                model.eval()
+                with torch.no_grad():
+                    losses[step] = loss(held, 64).item()
+                model.train()
+                _say(step, STEPS, f"training, loss of text held out {losses[step]:.3f}")
+                state = {name: p.detach().clone() for name, p in model.named_parameters()}
+                save_file(state, Path(folder) / f"step_{step}.safetensors")
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-3 * min(1.0, (step + 1) / 100)
+            optimizer.zero_grad()
+            loss(seen, 16).backward()
+            optimizer.step()
+        run = "gpt2, 4 layers, trained here"
+        records = saturation_profile(folder, t.GPT2Model(config), text, run=run, progress=_say)
+    made_by = _public(records.made_by) | {
+        "checkpoints": [],
+        "source": "a run of benchmarks/levels.py",
+        "losses": losses,
+    }
+    _keep("training", [records.where(scope="layer").table, records.where(scope="model").table], made_by)
+
+
+def cost(text: str | None) -> None:
+    """A base model and 100 sentences: the whole against its passes, each timed alone; and one sentence at a time."""
+    name, make = next(base_models())
+    loaded = built(name, make)
+    model = loaded.model
+    rows = read_rows(model, text)
+    batches = make_batches(rows, model, 2048)
+    network = Network(measured_part(model, None), None)
+    limit = saturated(network)
+
+    def plain() -> None:
+        for batch in batches:
+            network(batch.inputs)
+
+    def exact() -> None:
+        for batch in batches:
+            limit(batch.inputs)
+
+    def scaled() -> None:
+        with saturate(network, 1000):
+            for batch in batches:
+                network(batch.inputs)
+
+    whole, one = [], []
+    passes: dict[str, list[float]] = {"plain": [], "exact": [], "scaled": []}
+    for _round in range(3):
+        whole.append(_timed(lambda: saturation(loaded, text)))
+        with evaluating(network):
+            for what, run in (("plain", plain), ("exact", exact), ("scaled", scaled)):
+                passes[what].append(_timed(run))
+        one.append(_timed(lambda: saturation(loaded, text, batch_tokens=1)))
+        _say(_round + 1, 3, "time")
+    total = [sum(each) for each in zip(*passes.values(), strict=True)]
+    found = {
+        "model": name,
+        "sentences": len(rows.rows),
+        "tokens": sum(len(row["input_ids"]) for row in rows.rows),
+        "batches": len(batches),
+        "of the passes": statistics.median(a / b for a, b in zip(whole, total, strict=True)),
+        "one at a time": statistics.median(a / b for a, b in zip(one, whole, strict=True)),
+        "seconds": {"whole": whole, **passes, "one at a time": one},
+    }
+    (KEPT / "levels_cost.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def _timed(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _public(made_by: dict[str, Any]) -> dict[str, Any]:
+    """Without the place of the text on this machine."""
+    found = dict(made_by)
+    if "text" in found:
+        found["text"] = Path(found["text"].split(",")[0]).name + found["text"].removeprefix(
+            found["text"].split(",")[0]
+        )
+    if "saturation" in found:
+        found["saturation"] = _public(found["saturation"]) | {"config": ""}
+    return found
+
+
+def _keep(name: str, tables: list[Any], made_by: dict[str, Any]) -> None:
+    import pyarrow as pa
+
+    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    Records(table, made_by).write(KEPT / name)
+
+
+def _say(done: int, total: int, label: str) -> None:
+    print(f"{label}: {done} of {total}", file=sys.stderr, flush=True)
+
+
+PARTS = {
+    "figure2": figure2,
+    "t5": t5,
+    "minilm": minilm,
+    "figure4": figure4,
+    "training": training,
+    "time": cost,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", nargs="*", choices=[*PARTS, "pages"], help="default: all")
+    parser.add_argument("--text", help="one sentence a line, such as the Brown corpus")
+    arguments = parser.parse_args()
+    for part in arguments.part or PARTS:
+        if part != "pages":
+            PARTS[part](arguments.text)
+    from levels_pages import write
+
+    write(KEPT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The pictures and tables of docs/levels.md, from the records in docs/records."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from normgrowth.paper.figure4 import figure4_records
+from normgrowth.paper.saturation import saturation_records
+from normgrowth.records import Records
+from normgrowth.report.profile import figure_profile
+from normgrowth.report.profile import sentences as profile_sentences
+from normgrowth.report.saturation import Line, figure_map, figure_saturation, lines
+from normgrowth.report.scaling import figure_scaling
+from normgrowth.report.scaling import sentences as scaling_sentences
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "levels.md"
+PICTURES = ROOT / "docs" / "pictures"
+
+
+def write(folder: Path) -> None:
+    """Whatever has been measured so far."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, make in SECTIONS.items():
+        if (folder / name).exists():
+            start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+            table = f"{start}\n{make(folder / name)}\n{end}"
+            text = re.sub(f"{start}.*{end}", lambda _, table=table: table, text, flags=re.S)
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def picture(figure: Figure, name: str) -> None:
+    PICTURES.mkdir(exist_ok=True)
+    figure.savefig(PICTURES / f"{name}.svg", format="svg", metadata={"Date": None})
+
+
+def span(line: Line) -> str:
+    blocks = line.values[np.array(line.layers) > 0]
+    return f"{blocks.min():.2f} to {blocks.max():.2f}".replace("-", "−")
+
+
+def figure2(folder: Path) -> str:
+    records, published = Records.read(folder), saturation_records()
+    picture(figure_saturation(records, published), "levels_figure2")
+    theirs = {line.run: line for line in lines(published) if line.baseline}
+    rows = [
+        "| model | exact limit | c = 1000 | mean | published, c = 1000 | mean |",
+        "|---|---|---|---|---|---|",
+    ]
+    own = {(line.run, line.method): line for line in lines(records)}
+    for run in dict.fromkeys(run for run, _ in own):
+        exact, scaled = own[run, "saturation"], own[run, "saturation_c1000"]
+        beside = theirs[run]
+        others = f"{exact.others[1:].mean():.3f}"
+        cells = (
+            run,
+            span(exact),
+            span(scaled),
+            f"{scaled.mean:.3f}",
+            others,
+            span(beside),
+            f"{beside.mean:.3f}",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def t5_initialisation(folder: Path) -> str:
+    found = lines(Records.read(folder))
+    (theirs,) = (line for line in lines(saturation_records()) if line.run == "t5-base" and line.baseline)
+    rows = ["| initial weights | layer 1 | layer 6 | layer 12 | mean of blocks |", "|---|---|---|---|---|"]
+    for line in found:
+        at = dict(zip(line.layers, line.values, strict=True))
+        factor = line.run.removeprefix("factor ")
+        name = "as transformers draws them" if factor == "1" else f"{factor} times that"
+        rows.append(f"| {name} | {at[1]:.2f} | {at[6]:.2f} | {at[12]:.2f} | {line.mean:.2f} |")
+    at = dict(zip(theirs.layers, theirs.values, strict=True))
+    rows.append(f"| published | {at[1]:.2f} | {at[6]:.2f} | {at[12]:.2f} | {theirs.mean:.2f} |")
+    return "\n".join(rows)
+
+
+def minilm(folder: Path) -> str:
+    records = Records.read(folder)
+    picture(figure_map(records), "levels_minilm")
+    rows = [
+        "| layer | trained, exact | to other tokens | its random self | to other tokens | trained, c = 1000 |",
+        "|---|---|---|---|---|---|",
+    ]
+    found = {(line.method, line.baseline): line for line in lines(records)}
+    trained, random = found["saturation", False], found["saturation", True]
+    scaled = found["saturation_c1000", False]
+    for i, layer in enumerate(trained.layers):
+        if layer:
+            level = [f"{one.values[i]:.3f} ± {one.errors[i]:.3f}" for one in (trained, random, scaled)]
+            other = [f"{one.others[i]:.3f}" for one in (trained, random)]
+            cells = (str(layer), level[0], other[0], level[1], other[1], level[2])
+            rows.append(f"| {' | '.join(cells)} |".replace("| -", "| −"))
+    means = (trained.mean, trained.others[1:].mean(), random.mean, random.others[1:].mean(), scaled.mean)
+    rows.append(f"| mean | {' | '.join(f'{mean:.3f}' for mean in means)} |")
+    return "\n".join(rows)
+
+
+def figure4(folder: Path) -> str:
+    records, published = Records.read(folder), figure4_records()
+    picture(figure_scaling(records, published), "levels_figure4")
+    return "\n".join(f"- {sentence}" for sentence in scaling_sentences(records, published))
+
+
+def training(folder: Path) -> str:
+    records = Records.read(folder)
+    picture(figure_profile(records), "levels_training")
+    return " ".join(profile_sentences(records))
+
+
+def cost(file: Path) -> str:
+    found = json.loads(file.read_text(encoding="utf-8"))
+    return (
+        f"On {found['model']} and {found['sentences']} sentences ({found['tokens']:,} tokens): "
+        f"{found['of the passes']:.2f} times the sum of the three passes that it makes, each timed alone; one sentence "
+        f"at a time takes {found['one at a time']:.1f} times as long."
+    )
+
+
+SECTIONS: dict[str, Callable[[Path], str]] = {
+    "figure2": figure2,
+    "t5_initialisation": t5_initialisation,
+    "minilm": minilm,
+    "figure4": figure4,
+    "training": training,
+    "levels_cost.json": cost,
+}

@@ -1,0 +1,238 @@
+"""What a NormTracker costs a training run, beside wandb.watch(log="all") and a clone and a difference by hand.
+
+python benchmarks/tracker.py          measures, writes tracker.json and the table in docs/tracker.md
+python benchmarks/tracker.py pages    makes the table again
+
+Every variant takes its turn at the same model, one step each round, so that a slow moment hits them all alike.
+Memory is the peak of a process that only does this, less that of one that only trains.
+"""
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from normgrowth import NormTracker
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "tracker.json"
+PAGE = ROOT / "docs" / "tracker.md"
+MODELS: dict[str, dict[str, Any]] = {
+    "12 layers of 768": {"size": (12, 768, 12, 30_000), "batch": (4, 128), "rounds": 12},
+    "4 layers of 128": {"size": (4, 128, 4, 4_000), "batch": (16, 64), "rounds": 300},
+}
+VARIANTS = (
+    "nothing",
+    "tracker, step measured",
+    "clone and difference",
+    "wandb.watch",
+)
+
+
+def build(name: str) -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]:
+    from transformers import BertConfig, BertForMaskedLM
+
+    layers, width, heads, words = MODELS[name]["size"]
+    torch.manual_seed(0)
+    config = BertConfig(
+        num_hidden_layers=layers,
+        hidden_size=width,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        vocab_size=words,
+    )
+    model = BertForMaskedLM(config)
+    ids = torch.randint(words, MODELS[name]["batch"])
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01), ids
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+
+
+@contextmanager
+def variant(
+    name: str, model: nn.Module, optimizer: torch.optim.Optimizer, folder: str
+) -> Iterator[Callable[..., None]]:
+    """A way to take one step."""
+    if name.startswith("tracker"):
+        with NormTracker(model, optimizer, every=1, out=Path(folder) / f"norms-{time.time_ns()}"):
+            yield step
+    elif name == "clone and difference":
+        yield cloned
+    elif name == "wandb.watch":
+        import wandb
+
+        run = wandb.init(
+            project="benchmark", dir=folder, mode="offline", settings=wandb.Settings(silent=True)
+        )
+        run.watch(model, log="all", log_freq=1)
+
+        def logged(*parts: Any) -> None:
+            step(*parts)
+            run.log({})
+
+        try:
+            yield logged
+        finally:
+            run.unwatch(model)
+            run.finish()
+    else:
+        yield step
+
+
+def cloned(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> None:
+    """The obvious way: a copy of all weights, and after the step five numbers of each tensor in float64."""
+    optimizer.zero_grad()
+    model(input_ids=ids, labels=ids).loss.backward()
+    with torch.no_grad():
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        optimizer.step()
+        for name, p in model.named_parameters():
+            old, new = before[name].double().flatten(), p.double().flatten()
+            delta = new - old
+            _ = {
+                "norm": new.norm().item(),
+                "step": delta.norm().item(),
+                "cosine": (new @ old / new.norm() / old.norm()).item(),
+                "alignment": (delta @ old / delta.norm() / old.norm()).item(),
+                "gradient": p.grad.double().norm().item() if p.grad is not None else 0.0,
+            }
+
+
+def times(name: str) -> dict[str, list[float]]:
+    """Seconds of each variant in each round. wandb starts a process, so it stays on for a block of rounds."""
+    model, optimizer, ids = build(name)
+    found: dict[str, list[float]] = {v: [] for v in VARIANTS}
+    rounds = MODELS[name]["rounds"]
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(2):
+            step(model, optimizer, ids)
+        for number in range(rounds):
+            turn = number % (
+                len(VARIANTS) - 1
+            )  # who comes first changes: what one leaves in caches hits all alike
+            for v in (*VARIANTS[turn:-1], *VARIANTS[:turn]):
+                with variant(v, model, optimizer, folder) as run:
+                    start = time.perf_counter()
+                    run(model, optimizer, ids)
+                    found[v].append(time.perf_counter() - start)
+            print(f"{name}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        with variant(VARIANTS[-1], model, optimizer, folder) as run:
+            for _ in range(min(rounds, 20)):
+                start = time.perf_counter()
+                run(model, optimizer, ids)
+                found[VARIANTS[-1]].append(time.perf_counter() - start)
+    return found
+
+
+def hook_seconds(name: str) -> float:
+    """What a tracker does at a step that it does not measure: too little to show in whole steps, so by itself."""
+    model, optimizer, _ = build(name)
+    with NormTracker(model, optimizer, every=lambda _: False) as tracker:
+        start = time.perf_counter()
+        for _ in range(10_000):
+            tracker._before(optimizer, (), {})
+            tracker._after(optimizer)
+        return (time.perf_counter() - start) / 10_000
+
+
+def memory(name: str) -> dict[str, float]:
+    """Peak of the resident memory in MB, of a process for each variant."""
+    found = {}
+    for v in VARIANTS:
+        command = [sys.executable, __file__, "--peak", name, v]
+        found[v] = float(
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
+        )
+    return found
+
+
+def peak(name: str, v: str) -> None:
+    model, optimizer, ids = build(name)
+    with tempfile.TemporaryDirectory() as folder, variant(v, model, optimizer, folder) as run:
+        for _ in range(3):
+            run(model, optimizer, ids)
+    # Not getrusage: its peak begins with that of the process that started this one.
+    print(int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024)
+
+
+def measure() -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for name in MODELS:
+        seconds = times(name)
+        base = seconds["nothing"]
+        ratio = {
+            v: statistics.median(a / b for a, b in zip(s, base[-len(s) :], strict=True)) - 1
+            for v, s in seconds.items()
+        }
+        measured, unmeasured = ratio["tracker, step measured"], hook_seconds(name) / statistics.median(base)
+        used = memory(name)
+        model, _, _ = build(name)
+        results[name] = {
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "weights_mb": sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20,
+            "step_seconds": statistics.median(base),
+            "overhead": ratio,
+            "step not measured": unmeasured,
+            "every 10": (9 * unmeasured + measured) / 10,
+            "every 1": measured,
+            "memory_mb": {v: used[v] - used["nothing"] for v in VARIANTS if v != "nothing"},
+        }
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    return results
+
+
+def table(results: dict[str, Any]) -> str:
+    names = list(results)
+    lines = [f"| | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+
+    def row(title: str, cell: Callable[[dict[str, Any]], str]) -> None:
+        lines.append(f"| {title} | {' | '.join(cell(results[name]) for name in names)} |")
+
+    row("parameters", lambda r: f"{r['parameters'] / 1e6:.1f} M")
+    row("a step without anything", lambda r: f"{1000 * r['step_seconds']:,.0f} ms")
+    row("tracker, step not measured", lambda r: f"{100 * r['step not measured']:+.4f} %")
+    row("tracker, every=10 (goal: under 2 %)", lambda r: f"{100 * r['every 10']:+.1f} %")
+    row("tracker, every=1 (goal: under 15 %)", lambda r: f"{100 * r['every 1']:+.1f} %")
+    row("clone and difference, every step", lambda r: f"{100 * r['overhead']['clone and difference']:+.0f} %")
+    row('`wandb.watch(log="all")`, every step', lambda r: f"{100 * r['overhead']['wandb.watch']:+.0f} %")
+    row("weights", lambda r: f"{r['weights_mb']:,.0f} MB")
+    for v, words in (
+        ("tracker, step measured", "memory more than without: tracker"),
+        ("clone and difference", "clone and difference"),
+        ("wandb.watch", "`wandb.watch`"),
+    ):
+        row(words, lambda r, v=v: f"{r['memory_mb'][v]:+,.0f} MB")
+    return "\n".join(lines)
+
+
+def write(results: dict[str, Any]) -> None:
+    start, end = "<!-- overhead -->", "<!-- end of overhead -->"
+    text = PAGE.read_text(encoding="utf-8")
+    shown = f"{start}\n{table(results)}\n{end}"
+    PAGE.write_text(re.sub(f"{start}.*{end}", lambda _: shown, text, flags=re.S), encoding="utf-8")
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--peak"]:
+        peak(*sys.argv[2:4])
+        return
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if "pages" in sys.argv else measure()
+    write(results)
+
+
+if __name__ == "__main__":
+    main()
