@@ -82,11 +82,19 @@ def sentences(records: Records) -> list[str]:
                 f"{shared[worst]:.3f} (to the token's own: {profile.level[good[worst]]:.3f}): states share a "
                 "direction, and a high cosine there is no sign of saturation."
             )
-    if len(good) > 4:
-        together = rank_correlation(profile.norm[good], profile.level[good])
+    above = profile.level[good] - shared
+    known = np.isfinite(above).all()
+    if known:
         said.append(
-            f"Over these {len(good)} checkpoints the rank correlation of norm and saturation is {together:+.2f}; "
-            "one run cannot tell which causes which."
+            f"What the level is above that to other tokens went from {above[0]:.3f} to {above[-1]:.3f}."
+        )
+    if len(good) > 4:
+        of_level = rank_correlation(profile.norm[good], profile.level[good])
+        of_rest = rank_correlation(profile.norm[good], above) if known else np.nan
+        beside = f", of norm and what is above the others {of_rest:+.2f}" if known else ""
+        said.append(
+            f"Over these {len(good)} checkpoints the rank correlation of norm and saturation is {of_level:+.2f}"
+            f"{beside}; one run cannot tell which causes which."
         )
     return said
 
