@@ -138,7 +138,7 @@ def test_json_and_one_scale(configs, capsys):
         (["bert", "--published"], "-o says where"),
         (["bert", "--text", "missing.txt"], "bert: missing.txt: No such file"),
         (["bert", "--text", "text.txt", "--dtype", "int8"], "not one of float64"),
-        (["bert", "--text", "text.txt", "--scale", "0"], "c must be finite and not zero"),
+        (["bert", "--text", "text.txt", "--scale", "0"], "scales must be finite and above 0"),
     ],
 )
 def test_bad_input_is_one_line(configs, capsys, arguments, message):

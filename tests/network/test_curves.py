@@ -193,3 +193,18 @@ def test_bad_modules_are_said():
     nn.init.constant_(model.blocks[0].attention.query.weight, float("nan"))
     with pytest.raises(InputError, match=r"attention\.query\.weight holds NaN"):
         scaling(model, {"ids": torch.ones(1, 2).long()}, states=lambda m, x: m(**x, return_states=True))
+
+
+def test_a_scale_that_overflows_a_norm_is_nan_and_not_zero():
+    """The norms of transformers square in float32, and give finite nonsense where that overflows."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=99, feed_forward_proj="gated-gelu"
+    )
+    model = transformers.T5EncoderModel(config).double().eval()
+    ids = torch.randint(5, 99, (2, 6))
+    records = scaling(model, ids, scales=(10, 100, 1e3, 1e7))
+    cosines = records.series("cosine_saturated")[1]
+    assert np.isnan(cosines[-1])
+    assert (cosines[:3] > 0.5).all()

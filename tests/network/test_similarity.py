@@ -303,6 +303,9 @@ def test_other_modules_say_what_their_states_are():
 def test_bad_input_in_one_line(given, message):
     with pytest.raises(InputError, match=message):
         saturation(tiny("bert"), given, exact=False)
+    for scales in ((0,), (-5,), (float("nan"),), (1000, 1000), (1_000_000, 1_000_001)):
+        with pytest.raises(InputError, match="scale"):
+            saturation(tiny("bert"), TEXT, exact=False, scales=scales)
     with pytest.raises(InputError, match="exact=True or a scale"):
         saturation(tiny("bert"), TEXT, exact=False, scales=())
 

@@ -240,3 +240,38 @@ def test_figures_of_the_records_have_the_profile_too(series, tmp_path, capsys):
     assert (tmp_path / "out" / "figures" / "saturation_profile.png").is_file()
     assert main(["figures", str(tmp_path / "out"), "-o", str(tmp_path / "figures"), "--formats", "svg"]) == 0
     assert "saturation_profile.svg" in capsys.readouterr().out
+
+
+def test_other_tokens_are_another_question(series, config, tmp_path):
+    """The same text through another tokenizer must not get the old answer."""
+
+    class Letters:
+        def __init__(self, shift):
+            self.shift, self.pad_token_id = shift, 0
+
+        def __call__(self, line, truncation, max_length):
+            return {"input_ids": [self.shift + ord(letter) % 50 for letter in line][:max_length]}
+
+    model = transformers.GPT2Model(config)
+    found = [
+        saturation_profile(series, model, TEXT, out=tmp_path, tokenizer=Letters(shift), exact=False)
+        for shift in (1, 100)
+    ]
+    fresh = saturation_profile(series, model, TEXT, tokenizer=Letters(100), exact=False)
+    assert not same(*found)
+    assert same(found[1], fresh)
+
+
+def test_buffers_that_are_stored_are_copied_too(tmp_path):
+    class Shifted(torch.nn.Module):
+        def __init__(self, shift):
+            super().__init__()
+            self.map = torch.nn.Linear(4, 4)
+            self.register_buffer("shift", torch.full((4,), shift))
+
+    stored = Shifted(2.0)
+    save_file(stored.state_dict(), tmp_path / "step_0.safetensors")
+    model = Shifted(0.0)
+    assert copy_weights(open_source(tmp_path).entries[0].open(), model) == []
+    assert torch.equal(model.shift, stored.shift)
+    assert torch.equal(model.map.weight, stored.map.weight)

@@ -147,6 +147,8 @@ def _series(arguments: argparse.Namespace) -> int:
         records = saturation_profile(
             source, loaded, arguments.text, out=arguments.out, progress=progress, **_options(arguments)
         )
+    if not any(name.startswith("saturation") for name in records.distinct("quantity")):
+        raise InputError(records.made_by["problems"][-1])
     _tell(arguments, records, print_profile)
     if arguments.out:
         _say_paths(arguments, draw_profile(records, Path(arguments.out) / "figures"))

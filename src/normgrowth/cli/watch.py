@@ -50,7 +50,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(arguments: argparse.Namespace) -> Any:
+    from normgrowth.errors import InputError
     from normgrowth.training.journal import read
 
-    records = read(arguments.folder)
+    try:
+        records = read(arguments.folder)
+    except InputError as error:
+        raise InputError(
+            f"{arguments.folder}: no records of a run yet; a NormTracker with this `out` writes them"
+        ) from error
     return records if arguments.layers == "all" else records.where(scope="model")

@@ -69,17 +69,19 @@ def read_rows(
     rows: list[Row]
     if tokenizer is None:
         rows = [{"input_ids": ids} for ids in word_ids(lines, size, _special(config))]
+        cut = sum(len(row["input_ids"]) > longest for row in rows)
         source += ", its words as ids in the order of the text: no tokenizer came with the model"
     else:
-        rows = [_tokens(tokenizer, line) for line in lines]
+        rows = [_tokens(tokenizer, line, longest) for line in lines]
+        full = [line for line, row in zip(lines, rows, strict=True) if len(row["input_ids"]) == longest]
+        cut = sum(len(_tokens(tokenizer, line, 10 * WORD_PIECES)["input_ids"]) > longest for line in full)
         source += ", through the model's tokenizer"
     rows = [row for row in rows if row["input_ids"]]
     if not rows:
         raise InputError(f"{source}: no sentence in it")
     if (largest := max(max(row["input_ids"]) for row in rows)) >= size:
         raise InputError(f"{source}: token {largest} of the tokenizer, but the model knows {size} tokens")
-    long = sum(len(row["input_ids"]) > longest for row in rows)
-    notes = [f"{long} of {len(rows)} sentences were cut at {longest} tokens"] if long else []
+    notes = [f"{cut} of {len(rows)} sentences were cut at {longest} tokens"] if cut else []
     pads = (getattr(config, "pad_token_id", None), getattr(tokenizer, "pad_token_id", None), 0)
     pad = next(token for token in pads if isinstance(token, int) and 0 <= token < size)
     return Sentences([{k: v[:longest] for k, v in row.items()} for row in rows], pad, source, notes)
@@ -135,8 +137,9 @@ def _batch(group: list[Row], pad: int, takes_mask: bool, device: torch.device) -
     return Batch(inputs, real)
 
 
-def _tokens(tokenizer: Any, line: str) -> Row:
-    found = tokenizer(line, truncation=True, max_length=10 * WORD_PIECES)
+def _tokens(tokenizer: Any, line: str, longest: int) -> Row:
+    """The tokenizer cuts, so that the token which ends a sentence stays."""
+    found = tokenizer(line, truncation=True, max_length=longest)
     ids = list(found["input_ids"])
     types = found.get("token_type_ids") if hasattr(found, "get") else None
     return {"input_ids": ids} | ({"token_type_ids": list(types)} if types is not None else {})

@@ -30,7 +30,15 @@ from normgrowth.network.encoders import Encoder, EncoderConfig, Kind
 from normgrowth.network.models import Loaded
 from normgrowth.network.rates import local_powers, rate
 from normgrowth.network.scaling import saturate
-from normgrowth.network.states import Network, States, check_weights, evaluating, measured_part, running
+from normgrowth.network.states import (
+    Network,
+    States,
+    check_weights,
+    evaluating,
+    measured_part,
+    overflow_shows,
+    running,
+)
 from normgrowth.network.texts import default_inputs
 from normgrowth.records import Block, Records
 
@@ -164,7 +172,7 @@ def _curve(
         unit = 0.0
         for i, c in enumerate(scales):
             tell(i / len(scales))
-            with saturate(network, float(c)):
+            with saturate(network, float(c)), overflow_shows(network):
                 found = network(batch)[1:]
             unit = max(unit, *(torch.finfo(state.dtype).eps for state in found))
             for j, state in enumerate(found):

@@ -97,6 +97,10 @@ def saturation(
         raise InputError(
             "saturation needs exact=True or a scale, and at least one sentence and one token a batch"
         )
+    if any(not 0 < c < float("inf") for c in ways.scales):
+        raise InputError(f"scales must be finite and above 0, not {', '.join(f'{c:g}' for c in ways.scales)}")
+    if len({f"{c:g}" for c in ways.scales}) < len(ways.scales):
+        raise InputError("a scale is given twice, or two are the same to six digits")
     check_weights(model)
     part = measured_part(model, states)
     whole = Network(part, states)

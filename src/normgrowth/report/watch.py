@@ -44,7 +44,7 @@ def watch_table(records: Records, console: "Console") -> Any:
     if not grids.steps:
         return Text("nothing measured yet")
     last = grids.steps[-1]
-    things = grids.things()
+    things = sorted(grids.things(), key=lambda thing: thing[0] != "model")  # first: a short screen cuts below
     bars = BARS if (console.encoding or "").lower().startswith("utf") else PLAIN
 
     def column(title: str, quantity: str, rank: int) -> Cells | None:
@@ -69,7 +69,6 @@ def watch_table(records: Records, console: "Console") -> Any:
     ]
     title = f"{grids.run}: step {last:,}, {len(grids.steps):,} measured"
     notes = [*records.made_by.get("notes", [])[-3:], *records.made_by.get("problems", [])[-3:]]
-    shown, _ = fitted(console, [c for c in columns if c is not None], last_bold=True)
-    return Group(
-        Text(visible(title), style="bold"), shown, *(Text(visible(note), style="dim") for note in notes)
-    )
+    shown, _ = fitted(console, [c for c in columns if c is not None])
+    said = (Text(visible(note), style="yellow") for note in notes)
+    return Group(Text(visible(title), style="bold"), *said, shown)

@@ -49,9 +49,9 @@ class Alarms:
     def look(self, step: int, passed: int, moments: Moments, run: dict[str, Floats]) -> list[str]:
         """What is new at this step, a line each. passed: steps since the last look."""
         found = quantities(moments)
-        self._decayed = np.nan_to_num(run["decay"]) * passed + (
-            0.0 if self._decayed is None else self._decayed
-        )
+        # Where decay goes through the gradient, the angle at equilibrium tells it: about √(2ηλ).
+        pace = np.where(np.isnan(run["decay"]), run["equilibrium_angle"] ** 2 / 2, run["decay"])
+        self._decayed = np.nan_to_num(pace) * passed + (0.0 if self._decayed is None else self._decayed)
         lines = [
             *self._nonfinite(moments, run["gradient"]),
             *self._resolution(found["relative_step"], run["gradient"], run["learning_rate"]),
@@ -94,13 +94,9 @@ class Alarms:
             )
 
     def _runaway(self, norms: Floats) -> Iterator[str]:
-        layers = [reading.layer_name for reading in self.readings]
-        names = list(dict.fromkeys(name for name in layers if name is not None))
-        squares = np.array(
-            [sum(norms[i] ** 2 for i, at in enumerate(layers) if at == name) for name in names]
-        )
-        self._norms.append(np.sqrt(squares))
-        if len(self._norms) < REMEMBERED or len({len(n) for n in self._norms}) > 1:
+        names = self._layers
+        self._norms.append(np.sqrt(np.bincount(self._place, norms**2, len(names) + 1)[:-1]))
+        if len(self._norms) < REMEMBERED:
             return
         start, middle, end = self._norms[0], self._norms[REMEMBERED // 2], self._norms[-1]
         with np.errstate(divide="ignore", invalid="ignore"):

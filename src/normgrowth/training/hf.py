@@ -25,15 +25,20 @@ def track(
         trainer.train()
 
     Steps are those of the optimizer, so gradient accumulation changes nothing. A run that is resumed goes on with
-    its records. quantities, scopes: what is logged; the records have everything. options: as of `NormTracker`.
+    its records; one that begins again in its old folder is refused, unless step=0 says that those may go.
+    quantities, scopes: what is logged; the records have everything. options: as of `NormTracker`.
     """
     from transformers import TrainerCallback
+
+    anew = options.pop("step", None)
 
     class NormCallback(TrainerCallback):
         tracker: NormTracker | None = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-            step = state.global_step or None
+            if self.tracker is not None:  # of a run that was interrupted
+                self.tracker.close()
+            step = state.global_step or anew
             self.tracker = NormTracker(parts["model"], parts["optimizer"], every, out, step=step, **options)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:

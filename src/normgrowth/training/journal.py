@@ -90,7 +90,7 @@ class Journal:
         if self._pending and self._writes:
             self._try(self._write_records)
         if self._pending:
-            self._kept = [self.records().table]
+            self._kept = [self.records().table.slice(self._rows_on_disk())]
             self._pending = []
         self._layout, self._made_by = layout, made_by
         if self._writes:
@@ -104,24 +104,40 @@ class Journal:
 
     def records(self) -> Records:
         """All records so far: those on disk, and what is to join them."""
-        tables = self._kept
-        if self.folder is not None and (self.folder / FILE).is_file():
-            tables = [Records.read(self.folder).table, *tables]
-        table = _concatenated(tables)
+        table = _concatenated([*self._on_disk(), *self._kept])
         if self._layout is not None:
             table = _joined(table, self._layout, self._pending)
         return Records(table, self._made_by)
+
+    def noted(self) -> None:
+        """What was said goes to disk at once: it is said once, and it may be the last."""
+        if self._writes and self._file is not None:
+            self._try(self._write_records)
+
+    def _on_disk(self) -> "list[pa.Table]":
+        known = self.folder is not None and (self.folder / FILE).is_file()
+        return [Records.read(self.folder).table] if known and self.folder is not None else []
+
+    def _rows_on_disk(self) -> int:
+        return sum(len(table) for table in self._on_disk())
 
     def close(self) -> None:
         """Put everything into records and let go of the folder."""
         if self.folder is None or self._lock is None:
             return
-        if not (self._pending or self._kept) or self._try(self._write_records):
-            (self.folder / JOURNAL).unlink(missing_ok=True)
+        written = not (self._pending or self._kept) or self._try(self._write_records)
         if self._file is not None:
             self._file.close()
+        if written:
+            (self.folder / JOURNAL).unlink(missing_ok=True)
         self._lock.release()
         self._lock = None
+        if not written:
+            warnings.warn(
+                f"{self.folder}: the last steps could not be written; `records` of the tracker still has them",
+                SeriesWarning,
+                stacklevel=2,
+            )
 
     @property
     def _writes(self) -> bool:

@@ -22,21 +22,33 @@ def callback(
     """For `Trainer(callbacks=[...])`; its `trackers` have the records, one for each optimizer.
 
     What is measured goes to every logger of the Trainer, at the optimizer's step. With several optimizers each has
-    a folder of its own below `out`. quantities, scopes: what is logged; the records have everything.
+    a folder of its own below `out`. quantities, scopes: what is logged; the records have everything. step=0: a run that
+    begins again in its old folder drops what is there. options: as of `NormTracker`.
     """
     from lightning.pytorch import Callback
+
+    anew = options.pop("step", None)
 
     class NormCallback(Callback):
         def __init__(self) -> None:
             self.trackers: list[NormTracker] = []
             self._hooks: list[Any] = []
+            self._steps: list[int] = []  # of each optimizer, from a checkpoint
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"steps": [tracker.step for tracker in self.trackers]}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            self._steps = list(state_dict["steps"])
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             several = len(trainer.optimizers) > 1
+            self.trackers, self._hooks = [], []
             for i, optimizer in enumerate(trainer.optimizers):
                 folder = out if out is None or not several else str(Path(out) / f"optimizer-{i}")
-                # Lightning counts the steps of all optimizers together.
-                step = trainer.global_step // len(trainer.optimizers) or None
+                # Lightning counts the steps of all optimizers together: a checkpoint knows those of each.
+                alike = trainer.global_step // len(trainer.optimizers)
+                step = (self._steps[i] if i < len(self._steps) else alike) or anew
                 tracker = NormTracker(pl_module, optimizer, every, folder, step=step, **options)
                 where = f"{prefix}optimizer-{i}/" if several else prefix
                 self._hooks.append(

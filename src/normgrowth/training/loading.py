@@ -1,11 +1,11 @@
 """A checkpoint's weights into a model that is at hand: built once, filled for each step of a series."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normgrowth.errors import InputError
 from normgrowth.network.states import Network, States, evaluating, measured_part, running
@@ -17,13 +17,11 @@ COMPARED = 32  # names that show which prefix a checkpoint has more or less than
 @contextmanager
 def weights_kept(model: nn.Module) -> Iterator[None]:
     """Whatever happens to its weights, the model has its own afterwards."""
-    before = [parameter.detach().clone() for parameter in model.parameters()]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     try:
         yield
     finally:
-        with torch.no_grad():
-            for parameter, value in zip(model.parameters(), before, strict=True):
-                parameter.copy_(value)
+        model.load_state_dict(before)
 
 
 class Filler:
@@ -59,12 +57,12 @@ def and_more(names: Sequence[str]) -> str:
 
 @torch.no_grad()
 def copy_weights(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
-    """Copy every parameter that the checkpoint has, and say which it has not.
+    """Copy every parameter and stored buffer that the checkpoint has, and say which parameters it has not.
 
     A model with a head calls `transformer.h.0` what the model alone calls `h.0`; tied weights may be stored under
     any of their names.
     """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
+    parameters: dict[str, Tensor] = model.state_dict(keep_vars=True)  # tied ones under each of their names
     stored = _stored_names(parameters, checkpoint)
     done: set[int] = set()
     for name, its in stored.items():
@@ -83,10 +81,14 @@ def copy_weights(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
             f"{checkpoint.label}: none of the model's parameters, such as {next(iter(parameters))}, is in it; "
             "is it this series' config?"
         )
-    return [name for name, parameter in parameters.items() if id(parameter) not in done]
+    return [
+        name
+        for name, parameter in parameters.items()
+        if id(parameter) not in done and isinstance(parameter, nn.Parameter)
+    ]
 
 
-def _stored_names(parameters: dict[str, nn.Parameter], checkpoint: Checkpoint) -> dict[str, str]:
+def _stored_names(parameters: Mapping[str, Tensor], checkpoint: Checkpoint) -> dict[str, str]:
     """Name in the model -> name in the checkpoint, which may have a prefix more or less in front of all."""
     known = {**{name: name for name in checkpoint.tensors}, **checkpoint.aliases}
     longer, shorter = Counter[str](), Counter[str]()

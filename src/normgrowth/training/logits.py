@@ -32,6 +32,10 @@ class Logits:
         ]
         self._inside = False
 
+    def __reduce__(self) -> "tuple[Callable[[], Logits], tuple[()]]":
+        """A copy of the model, saved or deep, is not watched."""
+        return _unwatched, ()
+
     def remove(self) -> None:
         for hook in self._hooks:
             hook.remove()
@@ -66,6 +70,12 @@ class Logits:
             self._outputs.append((values.square().sum(), values.numel(), values.abs().max()))
 
 
+def _unwatched() -> Logits:
+    copy = Logits.__new__(Logits)
+    copy._due, copy._inside, copy._hooks = bool, False, []  # bool() is False: never due
+    return copy
+
+
 class _Scores(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
@@ -76,8 +86,10 @@ class _Scores(TorchFunctionMode):
         with torch.no_grad():
             if func is F.scaled_dot_product_attention:
                 self._fused(*args, **kwargs)
-            elif func in SOFTMAX and args[0].dim() == 4 and args[0].numel():
-                self._keep(args[0].detach())
+            elif func in SOFTMAX:
+                scores = args[0] if args else kwargs.get("input")
+                if isinstance(scores, Tensor) and scores.dim() == 4 and scores.numel():
+                    self._keep(scores.detach())
         return func(*args, **kwargs)
 
     def _fused(
@@ -96,7 +108,8 @@ class _Scores(TorchFunctionMode):
         query, key = query.detach(), key.detach()
         if enable_gqa:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-        scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        scores = (query * factor) @ key.transpose(-1, -2)  # scaled first: float16 must not overflow before
         if is_causal:
             open_ = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
             scores = scores.masked_fill(~open_, -torch.inf)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from normgrowth.errors import InputError
+from normgrowth.network.batches import read_rows
 from normgrowth.network.models import Loaded, load_model
 from normgrowth.network.similarity import BATCH_TOKENS, SENTENCES, saturation
 from normgrowth.network.states import States
@@ -60,7 +60,8 @@ def saturation_profile(
     """
     loaded = config if isinstance(config, Loaded) else load_model(config)
     model, given = loaded.model, _held(texts_or_batches)
-    asked = [LEVELS_VERSION, _architecture(model), _content(given), sentences, list(scales), exact]
+    asked = [LEVELS_VERSION, _architecture(model), list(scales), exact]
+    asked.append(_content(_tokens(model, given, tokenizer or loaded.tokenizer, sentences)))
     traced = trace(source, out, scope=scope, run=run, allow=allow, endpoint=endpoint)
     name = traced.distinct("run")[0]
     steps: list[Levels] = []
@@ -72,7 +73,9 @@ def saturation_profile(
             if progress:
                 progress(number, len(series), entry.label)
             key = hashlib.sha256(json.dumps([*asked, entry.fingerprint]).encode()).hexdigest()
-            found = _load(store, entry.step, key)
+            found = (
+                _load(store, entry.step, key) if states is None else None
+            )  # a function has no name to keep
             if found is None:
                 _fill(filler, entry)
                 if (bad := _not_finite(model)) is not None:
@@ -95,6 +98,15 @@ def saturation_profile(
         records = _joined(traced, name, steps, loaded, filler.notes, problems)
         store.write(records)
     return records
+
+
+def _tokens(model: nn.Module, given: Any, tokenizer: Any, sentences: int) -> Any:
+    """What the network will read: token ids, which a text gives only together with a tokenizer; or the batches."""
+    if isinstance(given, Mapping | Tensor) or (
+        isinstance(given, list) and not all(isinstance(one, str) for one in given)
+    ):
+        return given
+    return [str(row) for row in read_rows(model, given, tokenizer, sentences).rows]
 
 
 def _fill(filler: Filler, entry: Entry) -> None:
@@ -125,11 +137,6 @@ def _architecture(model: nn.Module) -> str:
 def _content(given: Any) -> str:
     """Names the text or the batches by what is in them."""
     digest = hashlib.sha256()
-    if isinstance(given, str | Path):
-        try:
-            return hashlib.sha256(Path(given).read_bytes()).hexdigest()
-        except OSError as error:
-            raise InputError(f"{given}: {error.strerror or error}") from error
     for part in given if isinstance(given, list) else [given]:
         for name, value in part.items() if isinstance(part, Mapping) else [("", part)]:
             said = value.cpu().numpy().tobytes() if isinstance(value, Tensor) else str(value).encode()

@@ -52,7 +52,7 @@ def local(tensor: Tensor) -> Tensor:
         tensor = tensor.coalesce().values()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    return tensor.reshape(-1)
+    return tensor.reshape(-1).contiguous()  # a slice of a matrix is flat, and still not side by side
 
 
 def local_gradient(gradient: Tensor, parameter: Tensor) -> Tensor:

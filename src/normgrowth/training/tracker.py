@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from math import nan
+from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -115,6 +116,7 @@ class NormTracker:
         self._held: _Held | None = None
         self._latest: np.ndarray | None = None
         self._alarms: Alarms | None = None
+        self._blind = False  # whether it was said that no logits are seen
         self._keeps = out is None or is_main()
         self._journal = _journal(out, step)
         self._run = run or self._journal.run or (Path(out).name if out else "") or type(model).__name__
@@ -218,6 +220,11 @@ class NormTracker:
         scores = self._logits.take() if self._logits else (nan, nan, nan)
         if not self._keeps:
             return
+        if self._logits and np.isnan(scores).all() and not self._blind:
+            self._blind = True
+            self._note(
+                f"step {self.step}: no logits were seen: the model that was given to the tracker is not called itself"
+            )
         skipped = bool(getattr(optimizer, "found_inf", None))  # a fused optimizer does nothing then
         moved = [p.grad is not None and not skipped for p in tensors]
         self._latest = self._rows(columns.cpu().numpy(), rules(optimizer, tensors, moved), scores)
@@ -284,6 +291,7 @@ class NormTracker:
 
     def _note(self, text: str) -> None:
         self._made_by["notes"].append(text)
+        self._journal.noted()
         warnings.warn(text, SeriesWarning, stacklevel=3)
 
     def _description(self, every: Every, earlier_notes: Sequence[str]) -> dict[str, Any]:
@@ -313,8 +321,8 @@ def _due(every: Every) -> Callable[[int], bool]:
         return every
     if every == "powers":
         return lambda step: step & (step - 1) == 0
-    if isinstance(every, int) and every >= 1:
-        return lambda step: step % every == 0
+    if isinstance(every, Integral) and (n := int(every)) >= 1:
+        return lambda step: step % n == 0
     raise InputError(f'every must be 1 or more, "powers" or a function of the step, not {every!r}')
 
 
