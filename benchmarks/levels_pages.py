@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from normgrowth.paper.figure4 import figure4_records
 from normgrowth.paper.saturation import saturation_records
 from normgrowth.records import Records
+from normgrowth.report.plotting import style
 from normgrowth.report.profile import figure_profile
 from normgrowth.report.profile import sentences as profile_sentences
 from normgrowth.report.saturation import Line, figure_map, figure_saturation, lines
@@ -35,7 +36,8 @@ def write(folder: Path) -> None:
 
 def picture(figure: Figure, name: str) -> None:
     PICTURES.mkdir(exist_ok=True)
-    figure.savefig(PICTURES / f"{name}.svg", format="svg", metadata={"Date": None})
+    with style():  # also names what is drawn the same each time
+        figure.savefig(PICTURES / f"{name}.svg", format="svg", metadata={"Date": None})
 
 
 def span(line: Line) -> str:
