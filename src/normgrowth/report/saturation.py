@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from normgrowth.errors import InputError
 from normgrowth.records import Records, replacing
 from normgrowth.report.figures import DASHES, FAMILIES, FORMATS, _metadata
-from normgrowth.report.plotting import BLUE, GREY, label, style
+from normgrowth.report.plotting import BLUE, GREY, INK, label, style
 from normgrowth.report.terminal import Cells, new_console, say, show
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ def draw_saturation(
 def figure_saturation(records: Records, published: Records | None = None) -> "Figure":
     """The paper's Figure 2: random weights on the left, the model's own on the right; a row for each method."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     drawn = lines(records)
     theirs = lines(published) if published is not None else []
@@ -168,6 +169,8 @@ def figure_saturation(records: Records, published: Records | None = None) -> "Fi
         entries: dict[str, Any] = {}
         for ax in axes.ravel():
             entries |= {name: handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+        if entries.pop(OTHERS, None) is not None:  # of every colour
+            entries[OTHERS] = Line2D([], [], color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
         figure.legend(entries.values(), entries.keys(), loc="outside right upper")
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
