@@ -34,6 +34,28 @@ def rng():
 
 
 @pytest.fixture
+def one_thread():
+    """For tensors so small that a second thread would only be waited for."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def own_random_numbers():
+    """Torch's from seed 0, and afterwards as they were: no test notices another."""
+    import torch
+
+    before = torch.get_rng_state()
+    torch.manual_seed(0)
+    yield
+    torch.set_rng_state(before)
+
+
+@pytest.fixture
 def data(request):
     folder = request.config.getoption("--data")
     if folder is None or not folder.is_dir():

@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from torch import nn
 
@@ -58,12 +57,3 @@ def scaled(model, c, *args):
 def slope(f, low, high):
     """Of log‖f(c)‖ against log c."""
     return math.log(f(high).norm() / f(low).norm()) / math.log(high / low)
-
-
-@pytest.fixture
-def one_thread():
-    """These tensors are too small to share."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

@@ -27,14 +27,7 @@ from normgrowth.report.saturation import OTHERS, figure_map, figure_saturation, 
 
 transformers = pytest.importorskip("transformers")
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(capsys, *arguments):

@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from homogeneity import one_thread
 from rich.console import Console
 
 from normgrowth.cli import main
@@ -14,7 +13,7 @@ from normgrowth.paper.figure4 import figure4_records
 from normgrowth.records import Records
 from normgrowth.report.scaling import draw_scaling, groups, print_scaling, sentences
 
-pytestmark = pytest.mark.usefixtures(one_thread.__name__)
+pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("scaling", "paper", "--layers", 1, "--width", 12, "--seeds", 2, "--scales", 9)
 
 

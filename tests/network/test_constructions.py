@@ -21,13 +21,10 @@ from normgrowth.network.scaling import saturate
 
 
 @pytest.fixture(autouse=True)
-def plainly():
+def plainly(one_thread):
     """No gradients, and one thread: products of small matrices only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     with torch.no_grad():
         yield
-    torch.set_num_threads(threads)
 
 
 def is_anbn(word):

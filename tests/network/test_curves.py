@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from homogeneity import one_thread, spread_norms
+from homogeneity import spread_norms
 from torch import nn
 from torch.func import functional_call
 
@@ -16,7 +16,7 @@ from normgrowth.network.encoders import EncoderConfig
 from normgrowth.network.rates import local_powers, rate
 from normgrowth.records import Records
 
-pytestmark = pytest.mark.usefixtures(one_thread.__name__)
+pytestmark = pytest.mark.usefixtures("one_thread")
 CONFIG = EncoderConfig(vocabulary=10, max_length=6, layers=2, width=12, heads=3, feedforward=16)
 FEW = (1.0, 3.0, 10.0, 1e4)
 

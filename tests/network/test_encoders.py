@@ -22,6 +22,8 @@ from normgrowth.network.scaling import saturate
 from normgrowth.weights.names import read_names
 from normgrowth.weights.sources.checkpoint import Tensor
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SMALL = EncoderConfig(vocabulary=11, max_length=9, width=12, layers=3, heads=3, feedforward=10)
 KINDS = [
     dict(kind="paper_pre_norm"),
@@ -33,15 +35,6 @@ KINDS = [
 IDS = torch.tensor([[1, 5, 3, 3, 8, 0, 2], [7, 7, 2, 9, 10, 4, 1]])
 every_kind = pytest.mark.parametrize("options", KINDS, ids=lambda o: "+".join(map(str, o.values())))
 with_and_without_biases = pytest.mark.parametrize("bias", [False, True], ids=["no biases", "biases"])
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """These tensors are too small to share."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def seeded(make, seed=0, spread=True):

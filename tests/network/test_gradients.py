@@ -10,7 +10,7 @@ import mpmath
 import pytest
 import torch
 import transformers
-from homogeneity import one_thread, slope, spread_norms
+from homogeneity import slope, spread_norms
 from table1 import EXACT, EXPONENTIAL, IDS, TABLE, built
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
@@ -19,7 +19,7 @@ from normgrowth.network.asymptotics.limit import saturated
 from normgrowth.network.encoders import Encoder, EncoderConfig, LanguageModel
 from normgrowth.network.scaling import saturate
 
-pytestmark = pytest.mark.usefixtures(one_thread.__name__)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def number(out):

@@ -4,6 +4,7 @@ import dis
 import math
 import os
 import sys
+from contextlib import suppress
 from fractions import Fraction
 
 import numpy as np
@@ -257,9 +258,8 @@ def interrupted(function, at):
     old = sys.gettrace()
     sys.settrace(tracer)
     try:
-        function()
-    except KeyboardInterrupt:
-        pass
+        with suppress(KeyboardInterrupt):  # ours, or none if the function ended before
+            function()
     finally:
         sys.settrace(old)
     return seen >= at

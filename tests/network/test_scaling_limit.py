@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from homogeneity import Fed, one_thread, scaled, slope, spread_norms
+from homogeneity import Fed, scaled, slope, spread_norms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from table1 import TABLE, Head, Sublayer, built
@@ -17,7 +17,7 @@ from normgrowth.network.attention import saturated_attention
 from normgrowth.network.constructions import anbn, anbncn, case_of_greatest, counter, dyck1, majority
 from normgrowth.network.encoders import Encoder, EncoderConfig
 
-pytestmark = pytest.mark.usefixtures(one_thread.__name__)
+pytestmark = pytest.mark.usefixtures("one_thread")
 few = settings(max_examples=8, deadline=None, derandomize=True)  # random weights may nearly tie: no surprises
 seeds = st.integers(0, 10**6)
 kinds = st.sampled_from(["paper_pre_norm", "usual_pre_norm", "post_norm"])

@@ -17,6 +17,8 @@ from normgrowth.network.similarity import saturation
 
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TEXT = [
     "the cat sat on the mat",
     "",
@@ -26,15 +28,6 @@ TEXT = [
     "the hill is high",
 ]
 SENTENCES = [line for line in TEXT if line]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def tiny(name, seed=0, dtype=torch.float64):

@@ -3,12 +3,12 @@
 from itertools import pairwise
 
 import pytest
-from homogeneity import one_thread, scaled, slope
+from homogeneity import scaled, slope
 from table1 import EXACT, EXPONENTIAL, TABLE, built
 
 from normgrowth.network.asymptotics.limit import saturated
 
-pytestmark = pytest.mark.usefixtures(one_thread.__name__)
+pytestmark = pytest.mark.usefixtures("one_thread")
 DISAGREE = {"attention head (Prop. 4)", "multi-head attention and W"}  # see the errata
 rows = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.component)
 

@@ -14,16 +14,7 @@ from normgrowth.training.alarms import LOGIT
 
 transformers = pytest.importorskip("transformers")
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small only wait for a second one."""
-    before, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
-    torch.set_rng_state(state)
+pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
 
 
 class Blocks(nn.Module):

@@ -8,23 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from normgrowth.cli import main
 from normgrowth.records import Records
 from normgrowth.training.journal import read
 
+pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-
-
-@pytest.fixture(autouse=True)
-def alone():
-    """One thread, and no random state that another test could notice."""
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
 
 
 def run(name, monkeypatch, *arguments):

@@ -26,18 +26,11 @@ from normgrowth.weights.sources.series import open_source
 
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TEXT = ["if the statement is false then", "a name", "the value of an attribute is the value", "one"]
 SIZES = dict(vocab_size=500, n_positions=32, n_embd=32, n_layer=2, n_head=2)
 STEPS = (0, 20, 40, 60)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

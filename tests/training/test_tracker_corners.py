@@ -15,15 +15,7 @@ from normgrowth import NormTracker
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.training.journal import Journal, read
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
-    torch.set_rng_state(state)
+pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
 
 
 def value(records, quantity, step=-1):

@@ -12,16 +12,9 @@ from vectors import norms
 from normgrowth.errors import InputError
 from normgrowth.weights.equilibrium import boundary, equilibrium
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 C = 10_000
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that wait for each other cost more than these small vectors."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def train(make, steps, norm0, *, gradient_norm=100.0, invariant=False, shrink=0.0, seed=0):

@@ -125,7 +125,7 @@ class Feedforward(nn.Module):
 
 
 class Block(nn.Module):
-    """An attention and a feedforward sublayer, each with its norm."""
+    """An attention and a feedforward sublayer, each with its norm; how they are put together, its kinds say."""
 
     def __init__(self, config: EncoderConfig):
         super().__init__()
@@ -133,9 +133,6 @@ class Block(nn.Module):
         self.attention_norm = _norm(config)
         self.feedforward = Feedforward(config)
         self.feedforward_norm = _norm(config)
-
-    def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        raise NotImplementedError
 
 
 class PaperPreNormBlock(Block):

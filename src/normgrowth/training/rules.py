@@ -73,8 +73,8 @@ def _rule(optimizer: Optimizer, group: dict[str, Any]) -> Rule:
             momentum = float(group["momentum"])
             e = equilibrium("sgd", lr=rate, weight_decay=decay, gradient_norm=1.0, momentum=momentum)
             return settled._replace(per_gradient=_finite(e.norm), angle=e.rotation)
-    except InputError:  # a setting for which there is no equilibrium, such as a decay of everything at once
-        pass
+    except InputError:
+        return settled  # these settings have no equilibrium, such as a decay of everything at once: NaN, as documented
     return settled
 
 

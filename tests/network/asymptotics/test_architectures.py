@@ -9,7 +9,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-import torch
 from network.asymptotics.architectures import BRANCHES, EAGER_ONLY, IMAGE, MODELS, PLAIN, Case, build, cases
 from network.asymptotics.comparison import compare
 
@@ -47,20 +46,10 @@ DEEP_TIES = [Case("BERT masked LM", seed=1), Case("ELECTRA", seed=2)]
 SLOW = [case for case in EVERY if case not in FAST]
 SLOW += [again for case in EVERY if (again := replace(case, seed=1)) not in DEEP_TIES]
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
-)  # DeBERTa
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Small matrices; the other core has its own tests."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),  # DeBERTa
+]
 
 
 def check(case: Case) -> None:

@@ -72,7 +72,8 @@ def test_outputs_are_plain_tensors():
 def test_no_warning_is_given_for_recurrent_layers():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        saturated(nn.LSTM(3, 2).eval())(X[None])
+        states, _ = saturated(nn.LSTM(3, 2).eval())(X[None])
+    assert states.shape == (1, len(X), 2)
 
 
 def test_what_a_call_returns_keeps_its_degree_in_the_next():
