@@ -25,6 +25,7 @@ from normgrowth.network.batches import make_batches, read_rows
 from normgrowth.network.curves import joined, paper_configs
 from normgrowth.network.models import Loaded, load_model
 from normgrowth.network.states import Network, evaluating, measured_part
+from normgrowth.records import concatenated
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "docs" / "records"
@@ -209,10 +210,7 @@ def _public(made_by: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keep(name: str, tables: list[Any], made_by: dict[str, Any]) -> None:
-    import pyarrow as pa
-
-    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-    Records(table, made_by).write(KEPT / name)
+    Records(concatenated(tables), made_by).write(KEPT / name)
 
 
 def _say(done: int, total: int, label: str) -> None:

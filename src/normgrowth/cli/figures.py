@@ -75,8 +75,6 @@ def _records(source: str) -> "Records":
 
 def _with_fit(records: "Records", law: str) -> "Records":
     """The records and, as the quantity `norm_fit` of the model, a law fitted to its norm."""
-    import pyarrow as pa
-
     from normgrowth.records import Block, Records
     from normgrowth.weights.fitting import fit
 
@@ -86,5 +84,6 @@ def _with_fit(records: "Records", law: str) -> "Records":
     values = {"norm_fit": chosen.predict(steps)[:, None]}
     block = Block("model", ["model"], [None], [None], steps.tolist(), values)
     rows = Records.from_blocks(records.distinct("run")[0], [block], {})
-    table = pa.concat_tables([records.table, rows.table]).unify_dictionaries()
-    return Records(table, {**records.made_by, "fit": f"{chosen.formula}, r² = {chosen.r2:.4f}"})
+    return Records.joined(
+        [records, rows], {**records.made_by, "fit": f"{chosen.formula}, r² = {chosen.r2:.4f}"}
+    )

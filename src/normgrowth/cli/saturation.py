@@ -1,16 +1,12 @@
 """normgrowth saturation: how close models are to their saturated selves, layer by layer."""
 
 import argparse
-import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.cli.source import _positive
+from normgrowth.cli.output import tell
+from normgrowth.cli.source import MODEL, add_attention, add_text, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from normgrowth.records import Records
 
 EXAMPLES = """examples:
@@ -41,18 +37,15 @@ def add(subparsers: Any) -> None:
         "model",
         nargs="+",
         metavar="MODEL",
-        help="a hub id, a folder with config.json, a config alone (random weights), or minilm; with --config, "
-        "checkpoints as `normgrowth trace` takes them",
+        help=f"{MODEL}; with --config, checkpoints as `normgrowth trace` takes them",
     )
     parser.add_argument(
         "--config",
         metavar="MODEL",
         help="the checkpoints of a series are weights of this: a config.json, a folder or hub id that has one",
     )
-    parser.add_argument(
-        "--text", metavar="FILE", help="one sentence a line (default: Python's documentation)"
-    )
-    parser.add_argument("--sentences", type=_positive, default=100, metavar="N", help="the first N (100)")
+    add_text(parser)
+    parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="the first N (100)")
     parser.add_argument(
         "--scale", type=float, action="append", metavar="C", help="c times the weights; several times (1000)"
     )
@@ -61,9 +54,8 @@ def add(subparsers: Any) -> None:
         "--random-init", type=int, default=0, metavar="N", help="and N networks of each with random weights"
     )
     parser.add_argument("--published", action="store_true", help="draw the paper's levels too, in grey")
-    parser.add_argument("--batch-tokens", type=_positive, default=2048, metavar="N", help="in a pass (2048)")
-    parser.add_argument("--seed", type=int, default=0, help="of random weights (0)")
-    parser.add_argument("--attn", choices=("eager", "sdpa"), help="which attention of transformers to run")
+    parser.add_argument("--batch-tokens", type=positive, default=2048, metavar="N", help="in a pass (2048)")
+    add_attention(parser)
     parser.add_argument("--dtype", help="float64, float32 (default), bfloat16 or float16")
     parser.add_argument("-o", "--out", metavar="DIR", help="folder for the records (parquet) and figures")
     parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
@@ -84,12 +76,17 @@ def run(arguments: argparse.Namespace) -> int:
     records = _joined([_measure(arguments, model) for model in arguments.model])
     if arguments.out:
         records.write(arguments.out)
-    _tell(arguments, records, print_saturation)
-    if arguments.out:
+    theirs = None
+    if arguments.published:
         from normgrowth.paper.saturation import saturation_records
 
-        theirs = saturation_records() if arguments.published else None
-        _say_paths(arguments, draw_saturation(records, Path(arguments.out) / "figures", published=theirs))
+        theirs = saturation_records()
+    tell(
+        arguments,
+        records,
+        print_saturation,
+        lambda folder: draw_saturation(records, folder, published=theirs),
+    )
     return 0
 
 
@@ -149,33 +146,15 @@ def _series(arguments: argparse.Namespace) -> int:
         )
     if not any(name.startswith("saturation") for name in records.distinct("quantity")):
         raise InputError(records.made_by["problems"][-1])
-    _tell(arguments, records, print_profile)
-    if arguments.out:
-        _say_paths(arguments, draw_profile(records, Path(arguments.out) / "figures"))
+    tell(arguments, records, print_profile, lambda folder: draw_profile(records, folder))
     return 2 if records.made_by["problems"] else 0
-
-
-def _tell(arguments: argparse.Namespace, records: "Records", table: "Callable[[Records], None]") -> None:
-    if arguments.json:
-        json.dump({"made_by": records.made_by, "records": records.to_rows()}, sys.stdout)
-        print()
-    else:
-        table(records)
-
-
-def _say_paths(arguments: argparse.Namespace, paths: list[Path]) -> None:
-    for path in paths:
-        print(path, file=sys.stderr if arguments.json else sys.stdout)
 
 
 def _joined(several: list["Records"]) -> "Records":
     """One table, a run for each model; what made each, under its name."""
-    import pyarrow as pa
-
     from normgrowth.records import Records
 
     runs = {one.made_by["source"]: one.made_by for one in several}
-    table = pa.concat_tables([one.table for one in several]).unify_dictionaries().combine_chunks()
     many = len(several) > 1
     notes = [f"{f'{run}: ' if many else ''}{note}" for run, one in runs.items() for note in one["notes"]]
-    return Records(table, {"command": "saturation", "runs": runs, "notes": notes, "problems": []})
+    return Records.joined(several, {"command": "saturation", "runs": runs, "notes": notes, "problems": []})

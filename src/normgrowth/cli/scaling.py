@@ -1,12 +1,10 @@
 """normgrowth scaling: how a network turns into its saturated self as its weights grow (Figure 4)."""
 
 import argparse
-import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.cli.source import _positive
+from normgrowth.cli.output import tell
+from normgrowth.cli.source import MODEL, add_text, positive
 
 if TYPE_CHECKING:
     from normgrowth.records import Records
@@ -34,17 +32,14 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a hub id, a folder with config.json, a config alone (random weights), minilm; or paper: the paper's "
-        "encoder and its two cousins, with and without biases",
+        help=f"{MODEL}; or paper: the paper's encoder and its two cousins, with and without biases",
     )
-    parser.add_argument("--seeds", type=_positive, metavar="N", help="networks with random weights (3)")
-    parser.add_argument("--layers", type=_positive, metavar="N", help="of `paper` (12)")
-    parser.add_argument("--width", type=_positive, metavar="N", help="of `paper` (768)")
+    parser.add_argument("--seeds", type=positive, metavar="N", help="networks with random weights (3)")
+    parser.add_argument("--layers", type=positive, metavar="N", help="of `paper` (12)")
+    parser.add_argument("--width", type=positive, metavar="N", help="of `paper` (768)")
     parser.add_argument("--largest", type=float, default=1e4, metavar="C", help="the largest c (10000)")
-    parser.add_argument("--scales", type=_positive, default=49, metavar="N", help="how many, from 1 up (49)")
-    parser.add_argument(
-        "--text", metavar="FILE", help="one sentence a line (default: Python's documentation)"
-    )
+    parser.add_argument("--scales", type=positive, default=49, metavar="N", help="how many, from 1 up (49)")
+    add_text(parser)
     parser.add_argument("--dtype", default="float64", help="of a model; errors end at its rounding (float64)")
     parser.add_argument(
         "--published", action="store_true", help="with `paper`: lay the published curves over"
@@ -75,16 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
         beside = figure4_records()
     if arguments.out:
         records.write(arguments.out)
-    if arguments.json:
-        content = {"made_by": records.made_by, "records": records.to_rows()}
-        content |= {"published": beside.to_rows()} if beside else {}
-        json.dump(content, sys.stdout)
-        print()
-    else:
-        print_scaling(records, beside)
-    if arguments.out:
-        for path in draw_scaling(records, Path(arguments.out), published=beside):
-            print(path, file=sys.stderr if arguments.json else sys.stdout)
+    tell(
+        arguments,
+        records,
+        lambda records: print_scaling(records, beside),
+        lambda folder: draw_scaling(records, folder, published=beside),
+        **({"published": beside.to_rows()} if beside else {}),
+    )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Arguments that every command on checkpoints takes."""
+"""Arguments that several commands take: on checkpoints, on models."""
 
 import argparse
 
@@ -30,11 +30,25 @@ def add_source(parser: argparse.ArgumentParser, scope: str = "blocks") -> None:
     parser.add_argument("--endpoint", metavar="URL", help="another address than the Hugging Face hub's")
 
 
+MODEL = "a hub id, a folder with config.json, a config alone (random weights), or minilm"
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--text", metavar="FILE", help="one sentence a line (default: Python's documentation)"
+    )
+
+
+def add_attention(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--attn", choices=("eager", "sdpa"), help="which attention of transformers to run")
+    parser.add_argument("--seed", type=int, default=0, help="of random weights (0)")
+
+
 def add_workers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=_positive, metavar="N", help="threads (default: all cores)")
+    parser.add_argument("--workers", type=positive, metavar="N", help="threads (default: all cores)")
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")

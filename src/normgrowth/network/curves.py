@@ -145,12 +145,9 @@ def random_ids(config: EncoderConfig, seed: int) -> Tensor:
 
 def joined(parts: Sequence[Records], made_by: Mapping[str, Any] | None = None) -> Records:
     """Several curves in one table."""
-    import pyarrow as pa
-
-    table = pa.concat_tables([part.table for part in parts]).unify_dictionaries().combine_chunks()
     runs = {run: facts for part in parts for run, facts in part.made_by["runs"].items()}
     shared = parts[0].made_by if made_by is None else made_by
-    return Records(table, {**shared, "command": "scaling", "runs": runs})
+    return Records.joined(parts, {**shared, "command": "scaling", "runs": runs})
 
 
 def _curve(

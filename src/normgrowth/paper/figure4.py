@@ -12,10 +12,8 @@ NOTE = (
 
 def figure4_records() -> Records:
     """A run for each line: `scale` and `cosine_flattened`, as `normgrowth.network.curves` measures them."""
-    import pyarrow as pa
-
     table = published("scaling_curves")
-    tables, runs = [], {}
+    parts, runs = [], {}
     for position, kind in KINDS.items():
         for bias in ("no-bias", "bias"):
             rows = (table["norm_position"] == position) & (table["bias"] == bias)
@@ -23,7 +21,7 @@ def figure4_records() -> Records:
             values = {"scale": table["c"][rows], "cosine_flattened": table["cosine_to_saturated"][rows]}
             values = {name: column[:, None] for name, column in values.items()}
             block = Block("model", ["model"], [None], [None], list(range(int(rows.sum()))), values)
-            tables.append(Records.from_blocks(run, [block], {}).table)
+            parts.append(Records.from_blocks(run, [block], {}))
             runs[run] = {"group": run, "kind": kind, "bias": bias == "bias"}
     made_by = {"command": "published", "source": table.source, "runs": runs, "notes": [NOTE]}
-    return Records(pa.concat_tables(tables).unify_dictionaries(), made_by)
+    return Records.joined(parts, made_by)

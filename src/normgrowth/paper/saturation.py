@@ -19,22 +19,20 @@ QUANTITIES = {
 
 def saturation_records() -> Records:
     """A run for each model; at c = 1000, of its trained weights and of random ones."""
-    import pyarrow as pa
-
     tables = {name: published(name) for name in QUANTITIES}
-    rows = []
+    parts = []
     for model in dict.fromkeys(tables["saturation_pretrained"]["model"].tolist()):
         blocks = [
             block for name, quantity in QUANTITIES.items() for block in _blocks(tables[name], model, quantity)
         ]
-        rows.append(Records.from_blocks(model, blocks, {}).table)
+        parts.append(Records.from_blocks(model, blocks, {}))
     made_by = {
         "command": "published",
         "source": "; ".join(table.source for table in tables.values()),
         "notes": ["The published line of the trained xlnet-base-cased has 11 layers."],
         "problems": [],
     }
-    return Records(pa.concat_tables(rows).unify_dictionaries().combine_chunks(), made_by)
+    return Records.joined(parts, made_by)
 
 
 def _blocks(table: Mapping[str, Column], model: str, quantity: str) -> list[Block]:

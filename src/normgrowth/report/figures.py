@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.errors import InputError
-from normgrowth.records import Records, replacing
+from normgrowth.records import Records
 from normgrowth.report import budget
 from normgrowth.report.grids import Grids
 from normgrowth.report.plotting import (
+    FORMATS,
     GREY,
     INK,
     ORANGE,
     Layers,
+    known_formats,
     label,
     label_ends,
+    laid_out,
     line,
+    save,
     step_axis,
     style,
     value_axis,
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg", "pdf")
 FAMILIES = ("#009e73", "#d55e00", "#7b3294", "#56b4e9", "#a07800", GREY)  # of roles; none means a term above
 DASHES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 LABELS = {
@@ -62,28 +64,11 @@ def draw(
     beside: other runs, whose model is drawn in grey behind this one. A quantity `norm_fit` of the model
     is drawn as a fitted law, under the name that `made_by["fit"]` gives it.
     """
-    unknown = [form for form in formats if form not in FORMATS]
-    if unknown:
-        raise InputError(f"figures come as {', '.join(FORMATS)}, not as {unknown[0]!r}")
-    folder, paths, text = Path(folder), list[Path](), " ".join(summary(records))
-    for name, (title, make) in FIGURES.items():
-        figure = make(records, beside)
-        if figure is None:
-            continue
-        folder.mkdir(parents=True, exist_ok=True)
-        for form in dict.fromkeys(formats):
-            path = folder / f"{name}.{form}"
-            with replacing(path) as temporary, style():
-                figure.savefig(temporary, format=form, metadata=_metadata(form, title, text))
-            paths.append(path)
-    return paths
-
-
-def _metadata(form: str, title: str, text: str) -> dict[str, str | None]:
-    """Words for those who cannot see the figure; no dates."""
-    if form == "pdf":
-        return {"Title": title, "Subject": text, "CreationDate": None}
-    return {"Title": title, "Description": text} | ({"Date": None} if form == "svg" else {})
+    formats = known_formats(formats)
+    text = " ".join(summary(records))
+    drawn = ((name, title, make(records, beside)) for name, (title, make) in FIGURES.items())
+    figures = {name: (title, figure) for name, title, figure in drawn if figure is not None}
+    return save(figures, folder, formats, text)
 
 
 def _figure(make: Maker) -> Maker:
@@ -93,10 +78,7 @@ def _figure(make: Maker) -> Maker:
     def styled(records: Records, beside: Sequence[Records] = ()) -> "Figure | None":
         with style():
             figure = make(records, beside)
-            if figure is not None:
-                figure.draw_without_rendering()
-                figure.set_layout_engine("none")
-        return figure
+            return None if figure is None else laid_out(figure)
 
     return styled
 

@@ -1,13 +1,16 @@
 """Pieces that figures are made of: the style, lines with gaps, axes, layers from light to dark."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.errors import InputError
+from normgrowth.records import replacing
 from normgrowth.report.grids import Grid
 from normgrowth.report.wording import visible
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GREY, BLUE, ORANGE = "#1a1a1a", "#8c8c8c", "#0072b2", "#e69f00"
+FORMATS = ("png", "svg", "pdf")
 MOST_STACKS = 3  # side by side; where names make more, all layers share a panel
 
 ROUND = [1, 2, 2.5, 5, 10]  # ticks at multiples of these
@@ -59,6 +63,43 @@ def style() -> Iterator[None]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
         yield
+
+
+def save(
+    figures: "Mapping[str, tuple[str, Figure]]", folder: Path | str, formats: Sequence[str], text: str
+) -> list[Path]:
+    """Write figures, {name: (title, figure)}; the paths of the files. text: words for those who cannot see them."""
+    paths = list[Path]()
+    for name, (title, figure) in figures.items():
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for form in known_formats(formats):
+            path = Path(folder) / f"{name}.{form}"
+            with replacing(path) as temporary, style():
+                figure.savefig(temporary, format=form, metadata=_metadata(form, title, text))
+            paths.append(path)
+    return paths
+
+
+def known_formats(formats: Sequence[str]) -> list[str]:
+    """Each once; asked before anything is drawn."""
+    unknown = [form for form in formats if form not in FORMATS]
+    if unknown:
+        raise InputError(f"figures come as {', '.join(FORMATS)}, not as {unknown[0]!r}")
+    return list(dict.fromkeys(formats))
+
+
+def _metadata(form: str, title: str, text: str) -> dict[str, str | None]:
+    """No dates: the same records give the same files."""
+    if form == "pdf":
+        return {"Title": title, "Subject": text, "CreationDate": None}
+    return {"Title": title, "Description": text} | ({"Date": None} if form == "svg" else {})
+
+
+def laid_out(figure: "Figure") -> "Figure":
+    """Laid out once rather than at each saving."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return figure
 
 
 def line(ax: "Axes", steps: Any, values: NDArray[np.float64], **look: Any) -> None:

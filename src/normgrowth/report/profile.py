@@ -8,12 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.records import Records, replacing
-from normgrowth.report.figures import FORMATS, _metadata
+from normgrowth.records import Records
 from normgrowth.report.grids import Grid, Grids
-from normgrowth.report.plotting import GREY, INK, Layers, line, step_axis, style, value_axis
+from normgrowth.report.plotting import (
+    FORMATS,
+    GREY,
+    INK,
+    Layers,
+    known_formats,
+    laid_out,
+    line,
+    save,
+    step_axis,
+    style,
+    value_axis,
+)
 from normgrowth.report.saturation import METHOD, method_name
-from normgrowth.report.terminal import Cells, new_console, say, show
+from normgrowth.report.terminal import Cells, new_console, say, say_remarks, show
 from normgrowth.report.wording import number, times
 
 if TYPE_CHECKING:
@@ -140,23 +151,14 @@ def print_profile(records: Records, console: "Console | None" = None) -> None:
     show(console, columns)
     for sentence in sentences(records):
         say(console, sentence)
-    for kind, look in (("notes", "dim"), ("problems", "bold red")):
-        for text in records.made_by.get(kind) or []:
-            say(console, f"{kind[:-1]}: {text}", look)
+    say_remarks(console, records)
 
 
 def draw_profile(records: Records, folder: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Saturation against step and against norm; the paths of the files."""
-    folder, paths = Path(folder), list[Path]()
-    folder.mkdir(parents=True, exist_ok=True)
-    with style():
-        figure = figure_profile(records)
-        for form in formats:
-            with replacing(folder / f"{NAME}.{form}") as path:
-                text = " ".join(sentences(records))
-                figure.savefig(path, format=form, metadata=_metadata(form, "Saturation and norm", text))
-            paths.append(folder / f"{NAME}.{form}")
-    return paths
+    formats = known_formats(formats)
+    figures = {NAME: ("Saturation and norm", figure_profile(records))}
+    return save(figures, folder, formats, " ".join(sentences(records)))
 
 
 def figure_profile(records: Records) -> "Figure":
@@ -183,9 +185,7 @@ def figure_profile(records: Records) -> "Figure":
         value_axis(left, zero_below=1.0)
         if layers:
             layers.bar(figure, [left, right])
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-    return figure
+        return laid_out(figure)
 
 
 def _path(ax: "Axes", norms: Floats, levels: Floats, colour: Any) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.records import Records, replacing
-from normgrowth.report.figures import DASHES, FAMILIES, FORMATS, _metadata
-from normgrowth.report.plotting import BLUE, GREY, INK, label, style
-from normgrowth.report.terminal import Cells, new_console, say, show
+from normgrowth.records import Records
+from normgrowth.report.figures import DASHES, FAMILIES
+from normgrowth.report.plotting import BLUE, FORMATS, GREY, INK, known_formats, label, laid_out, save, style
+from normgrowth.report.terminal import Cells, new_console, say, say_remarks, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,9 +99,7 @@ def print_saturation(records: Records, console: "Console | None" = None) -> None
         )
     if roomy:
         say(console, "± standard error over sentences; of a random self, deviation over seeds.", "dim")
-    for kind, look in (("notes", "dim"), ("problems", "bold red")):
-        for text in records.made_by.get(kind) or []:
-            say(console, f"{kind[:-1]}: {text}", look)
+    say_remarks(console, records)
 
 
 def draw_saturation(
@@ -112,22 +110,16 @@ def draw_saturation(
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Figure 2 and the heat map; the paths of the files. published: the paper's levels, drawn in grey."""
-    paths = list[Path]()
+    formats = known_formats(formats)
     text = "; ".join(
         f"{line.run}, {line.weights}, {method_name(line.method)}: mean of blocks {line.mean:.3f}"
         for line in lines(records)
     )
-    for name, (title, figure) in {
+    figures = {
         "saturation": ("Saturation by layer", figure_saturation(records, published)),
         "saturation_map": ("Saturation by layer and model", figure_map(records)),
-    }.items():
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for form in formats:
-            path = Path(folder) / f"{name}.{form}"
-            with replacing(path) as temporary, style():
-                figure.savefig(temporary, format=form, metadata=_metadata(form, title, text))
-            paths.append(path)
-    return paths
+    }
+    return save(figures, folder, formats, text)
 
 
 def figure_saturation(records: Records, published: Records | None = None) -> "Figure":
@@ -172,9 +164,7 @@ def figure_saturation(records: Records, published: Records | None = None) -> "Fi
         if entries.pop(OTHERS, None) is not None:  # of every colour
             entries[OTHERS] = Line2D([], [], color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
         figure.legend(entries.values(), entries.keys(), loc="outside right upper")
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-    return figure
+        return laid_out(figure)
 
 
 def figure_map(records: Records) -> "Figure":
@@ -210,9 +200,7 @@ def figure_map(records: Records) -> "Figure":
         bar.set_label("cosine")
         ax.set_title(f"cosine to the saturated\nnetwork, {method_name(every[0].method)}")
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-    return figure
+        return laid_out(figure)
 
 
 def method_name(method: str) -> str:

@@ -12,10 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.records import Records, replacing
-from normgrowth.report.figures import FORMATS, _metadata
+from normgrowth.records import Records
 from normgrowth.report.grids import Grids
-from normgrowth.report.plotting import GREY, INK, Layers, label, line, style
+from normgrowth.report.plotting import (
+    FORMATS,
+    GREY,
+    INK,
+    Layers,
+    known_formats,
+    label,
+    laid_out,
+    line,
+    save,
+    style,
+)
 from normgrowth.report.terminal import Cells, new_console, say, show
 from normgrowth.report.wording import cosine, number
 
@@ -158,27 +168,15 @@ def draw_scaling(
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Figure 4 of these records; the paths of the files, as written."""
-    unknown = [form for form in formats if form not in FORMATS]
-    if unknown:
-        raise InputError(f"figures come as {', '.join(FORMATS)}, not as {unknown[0]!r}")
-    folder, paths = Path(folder), []
-    folder.mkdir(parents=True, exist_ok=True)
+    formats = known_formats(formats)
+    title = "Cosine to the saturated network as weights grow"
     text = " ".join(sentences(records, published))
-    figure = figure_scaling(records, published)
-    for form in dict.fromkeys(formats):
-        with replacing(folder / f"{NAME}.{form}") as path, style():
-            metadata = _metadata(form, "Cosine to the saturated network as weights grow", text)
-            figure.savefig(path, format=form, metadata=metadata)
-        paths.append(folder / f"{NAME}.{form}")
-    return paths
+    return save({NAME: (title, figure_scaling(records, published))}, folder, formats, text)
 
 
 def figure_scaling(records: Records, published: Records | None = None) -> "Figure":
     with style():
-        figure = _figure(records, published)
-        figure.draw_without_rendering()  # laid out once rather than at each saving
-        figure.set_layout_engine("none")
-    return figure
+        return laid_out(_figure(records, published))
 
 
 def _figure(records: Records, published: Records | None) -> "Figure":

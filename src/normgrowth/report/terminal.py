@@ -72,9 +72,8 @@ def print_trace(records: Records, console: "Console | None" = None, *, remarks: 
     show(console, [_layers(things), *columns], last_bold=True)
     for sentence in summary(records):
         say(console, sentence)
-    for key, style in (("notes", "dim"), ("problems", "bold red")) if remarks else ():
-        for text in records.made_by.get(key) or []:
-            say(console, f"{key[:-1]}: {text}", style)
+    if remarks:
+        say_remarks(console, records)
 
 
 def print_names(readings: Iterable[Mapping[str, Any]], console: "Console | None" = None) -> None:
@@ -211,6 +210,13 @@ def literal(console: "Console", text: object, style: str = "") -> "Text":
 
 def say(console: "Console", text: str, style: str = "") -> None:
     console.print(literal(console, text, style))
+
+
+def say_remarks(console: "Console", records: Records) -> None:
+    """The notes and problems that were found on the way."""
+    for key, style in (("notes", "dim"), ("problems", "bold red")):
+        for text in records.made_by.get(key) or []:
+            say(console, f"{key[:-1]}: {text}", style)
 
 
 def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError, SeriesWarning
-from normgrowth.records import FILE, Block, Records, replacing
+from normgrowth.records import FILE, Block, Records, concatenated, replacing
 from normgrowth.training.expand import TOTALS, Layout, Totals, blocks
 from normgrowth.weights.names import Reading
 
@@ -276,9 +276,7 @@ def _totals_before(table: "pa.Table", step: int) -> Totals | None:
 
 
 def _concatenated(tables: "Sequence[pa.Table]") -> "pa.Table":
-    import pyarrow as pa
-
     tables = [table for table in tables if len(table)]
     if not tables:
         return Records.from_blocks("", [Block("model", [], [], [], [], {})], {}).table
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    return tables[0] if len(tables) == 1 else concatenated(tables)

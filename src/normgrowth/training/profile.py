@@ -20,7 +20,7 @@ from normgrowth.network.batches import read_rows
 from normgrowth.network.models import Loaded, load_model
 from normgrowth.network.similarity import BATCH_TOKENS, SENTENCES, saturation
 from normgrowth.network.states import States
-from normgrowth.records import Records, read_parquet, write_parquet
+from normgrowth.records import Records, concatenated, read_parquet, write_parquet
 from normgrowth.training.loading import Filler, weights_kept
 from normgrowth.weights.sources.series import Entry, open_source
 from normgrowth.weights.store import KEY, Store
@@ -198,7 +198,6 @@ def _joined(
         kind = traced.table.schema.field("run").type
         runs = pa.array([run] * len(table)).cast(kind)
         tables.append(table.set_column(table.schema.get_field_index("run"), "run", runs))
-    table = pa.concat_tables([t.cast(tables[0].schema) for t in tables]).unify_dictionaries().combine_chunks()
     said = dict.fromkeys(note for _, made_by in steps for note in made_by["notes"])
     levels = {what: value for what, value in steps[-1][1].items() if what != "notes"} if steps else {}
     made_by = traced.made_by | {
@@ -207,4 +206,4 @@ def _joined(
         "notes": [*traced.made_by["notes"], *notes, *said],
         "problems": [*traced.made_by["problems"], *problems],
     }
-    return Records(table, made_by)
+    return Records(concatenated(tables), made_by)

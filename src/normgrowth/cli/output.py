@@ -1,0 +1,29 @@
+"""How a command that made records says what it found: a table or JSON on stdout, figures in the folder."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normgrowth.records import Records
+
+
+def tell(
+    arguments: argparse.Namespace,
+    records: "Records",
+    table: "Callable[[Records], None]",
+    figures: Callable[[Path], list[Path]],
+    **more: Any,
+) -> None:
+    """Print the table, or everything as JSON with --json, and with -o draw the figures; more: further JSON."""
+    if arguments.json:
+        json.dump({"made_by": records.made_by, "records": records.to_rows(), **more}, sys.stdout)
+        print()
+    else:
+        table(records)
+    if arguments.out:
+        for path in figures(Path(arguments.out) / "figures"):
+            print(path, file=sys.stderr if arguments.json else sys.stdout)
