@@ -15,6 +15,7 @@ from normgrowth.network.curves import encoder, joined, label_of, paper_configs, 
 from normgrowth.network.encoders import EncoderConfig
 from normgrowth.network.rates import local_powers, rate
 from normgrowth.records import Records
+from normgrowth.report.scaling import sentences
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CONFIG = EncoderConfig(vocabulary=10, max_length=6, layers=2, width=12, heads=3, feedforward=16)
@@ -204,7 +205,12 @@ def test_a_scale_that_overflows_a_norm_is_nan_and_not_zero():
     )
     model = transformers.T5EncoderModel(config).double().eval()
     ids = torch.randint(5, 99, (2, 6))
-    records = scaling(model, ids, scales=(10, 100, 1e3, 1e7))
+    records = scaling(model, ids, scales=[*np.geomspace(10, 1e3, 9), 1e7])
     cosines = records.series("cosine_saturated")[1]
     assert np.isnan(cosines[-1])
-    assert (cosines[:3] > 0.5).all()
+    assert (cosines[:-1] > 0.5).all()
+    (facts,) = records.made_by["runs"].values()
+    assert facts["overflow"] == 1e7
+    assert facts["rounding"] == torch.finfo(torch.float32).eps, "its norms compute in float32"
+    assert facts["rate"]["sentence"] == "falls like c^-2.0"
+    assert any("from c = 10,000,000 on a norm overflows" in line for line in sentences(records))

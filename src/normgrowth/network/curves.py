@@ -37,6 +37,7 @@ from normgrowth.network.states import (
     evaluating,
     measured_part,
     overflow_shows,
+    rounding,
     running,
 )
 from normgrowth.network.texts import default_inputs
@@ -171,7 +172,7 @@ def _curve(
             tell(i / len(scales))
             with saturate(network, float(c)), overflow_shows(network):
                 found = network(batch)[1:]
-            unit = max(unit, *(torch.finfo(state.dtype).eps for state in found))
+            unit = max(unit, rounding(network, found[-1]))
             for j, state in enumerate(found):
                 own = _tokens(state, real)
                 cosines[i, j] = torch.cosine_similarity(own, wanted[j], dim=-1).mean()
@@ -191,6 +192,8 @@ def _curve(
     ]
     facts = facts | {"degree": degrees[-1], "rate": _plain(rate(scales, norms, errors[:, -1], unit))}
     facts |= {"norm": float(np.sqrt(squares)), "rounding": unit, "doubtful": limit.doubtful}
+    lost = scales[~np.isfinite(errors[:, -1])]
+    facts["overflow"] = float(lost[0]) if len(lost) else None  # the smallest c at which a norm overflows
     return Records.from_blocks(run, blocks, {"runs": {run: facts}})
 
 

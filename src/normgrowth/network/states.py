@@ -85,27 +85,38 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def overflow_shows(model: nn.Module) -> Iterator[None]:
-    """Norms give NaN where their squares overflow. By themselves they give 0 there: wrong, and finite.
-
-    Those of PyTorch square in the dtype of what they get (float32 at least), those of transformers in float32.
-    """
+    """Norms give NaN where their squares overflow. By themselves they give 0 there: wrong, and finite."""
 
     def spoil(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
         if not (inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor)):
             return output
-        own = isinstance(module, nn.LayerNorm | nn.RMSNorm)
-        dtype = torch.promote_types(inputs[0].dtype, torch.float32) if own else torch.float32
-        largest = torch.finfo(dtype).max ** 0.5 / inputs[0].shape[-1] ** 0.5
+        largest = torch.finfo(_computes_in(module, inputs[0])).max ** 0.5 / inputs[0].shape[-1] ** 0.5
         over = inputs[0].detach().abs().amax(-1, keepdim=True) > largest
         return output.masked_fill(over, torch.nan) if bool(over.any()) else output
 
-    norms = [module for module in model.modules() if type(module).__name__.endswith("Norm")]
-    handles = [module.register_forward_hook(spoil) for module in norms]
+    handles = [module.register_forward_hook(spoil) for module in _norms(model)]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def rounding(model: nn.Module, state: Tensor) -> float:
+    """The unit of rounding behind a state: a float64 model whose norms compute in float32 is no better than these."""
+    return max(
+        torch.finfo(dtype).eps for dtype in (state.dtype, *(_computes_in(n, state) for n in _norms(model)))
+    )
+
+
+def _norms(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if type(module).__name__.endswith("Norm")]
+
+
+def _computes_in(norm: nn.Module, given: Tensor) -> torch.dtype:
+    """Norms of PyTorch compute in the dtype of what they get (float32 at least), those of transformers in float32."""
+    own = isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    return torch.promote_types(given.dtype, torch.float32) if own else torch.float32
 
 
 @contextmanager

@@ -54,6 +54,7 @@ class Curves:
     kind: str
     bias: bool | None
     rates: list[str]
+    overflow: float | None  # the smallest c at which a norm overflows, of any seed
     scales: Floats
     values: dict[str, Floats]
 
@@ -79,9 +80,9 @@ def groups(records: Records) -> list[Curves]:
         values = {q: np.stack([grid.of("model", q).values[:, 0] for grid in grids]) for q in quantities}
         first = facts[runs[0]]
         rates = [facts[run]["rate"]["sentence"] for run in runs if "rate" in facts[run]]
-        found.append(
-            Curves(group, first.get("kind", group), first.get("bias"), rates, values["scale"][0], values)
-        )
+        lost = min((c for run in runs if (c := facts[run].get("overflow")) is not None), default=None)
+        kind, bias = first.get("kind", group), first.get("bias")
+        found.append(Curves(group, kind, bias, rates, lost, values["scale"][0], values))
     return found
 
 
@@ -93,6 +94,10 @@ def sentences(records: Records, published: Records | None = None) -> list[str]:
             count, seeds = curves.rates.count(sentence), len(curves.rates)
             where = f" ({count} of {seeds} seeds)" if count < seeds else ""
             said.append(f"{curves.group}: the error {sentence}{where}.")
+        if curves.overflow is not None:
+            said.append(
+                f"{curves.group}: from c = {curves.overflow:,.0f} on a norm overflows; nothing is drawn there."
+            )
     for bare in own:
         for biased in own:
             if bare.kind == biased.kind and bare.bias is False and biased.bias is True:
