@@ -57,6 +57,7 @@ class EncoderConfig:
     heads: int = 12
     feedforward: int = 512
     causal: bool = True
+    leaking: bool = False  # the mask of the authors' code, for comparison only: see `_leaking_attention`
     bias: bool = True  # of linear maps and of norms
     norm_gain: bool = True  # False: norms have no parameters
     final_norm: bool = False  # a last norm on the stream, where it is not normed anyway
@@ -72,8 +73,19 @@ class EncoderConfig:
             raise InputError(f"width {self.width} cannot be divided among {self.heads} heads")
         if self.final_norm and self.kind == "post_norm":
             raise InputError("post_norm ends with a norm: final_norm is for the two pre-norms")
+        if self.leaking and not self.causal:
+            raise InputError("leaking is a causal mask that leaks: it needs causal")
         if not self.eps >= 0:
             raise InputError(f"eps must not be negative, not {self.eps}")
+
+    @property
+    def vocab_size(self) -> int:
+        """Under the name that configs of transformers have, so that a reader of these reads ours."""
+        return self.vocabulary
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return self.max_length
 
     @property
     def degree(self) -> int:
@@ -95,7 +107,7 @@ class Attention(nn.Module):
     def __init__(self, config: EncoderConfig):
         super().__init__()
         self.heads = config.heads
-        self.causal = config.causal
+        self.causal, self.leaking = config.causal, config.leaking
         self.query = nn.Linear(config.width, config.width, config.bias)
         self.key = nn.Linear(config.width, config.width, config.bias)
         self.value = nn.Linear(config.width, config.width, config.bias)
@@ -103,13 +115,29 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
         q, k, v = (self._split(linear(x)) for linear in (self.query, self.key, self.value))
-        h = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=visible, is_causal=self.causal and visible is None
-        )
+        if self.leaking:
+            h = _leaking_attention(q, k, v, visible)
+        else:
+            h = functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=visible, is_causal=self.causal and visible is None
+            )
         return self.output(h.transpose(1, 2).flatten(2))  # (B, H, T, D/H) -> (B, T, D)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, T, D) -> (B, H, T, D/H)
+
+
+def _leaking_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    """What the authors' code does: scores of the future are multiplied by 0, which hides nothing.
+
+    Every position sees the whole sequence; where a query's scores are negative, the future wins. Padding is hidden
+    truly if `visible`, here (B, 1, 1 or T, T), says where it is; their code does not hide it.
+    """
+    scores = q @ k.mT / q.shape[-1] ** 0.5  # (B, H, T, T)
+    scores = scores * torch.ones(scores.shape[-2:], dtype=scores.dtype, device=scores.device).tril()
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
+    return scores.softmax(-1) @ v
 
 
 class Feedforward(nn.Module):
@@ -216,7 +244,7 @@ class Encoder(nn.Module):
         length = mask.shape[1]
         itself = torch.eye(length, dtype=torch.bool, device=mask.device)
         seen = mask[:, None, None, :]  # (B, 1, 1, T)
-        if self.config.causal:
+        if self.config.causal and not self.config.leaking:
             seen = seen & torch.ones_like(itself).tril()
         return seen | itself
 

@@ -55,10 +55,18 @@ def load_model(
     import torch
     from torch import nn
 
+    from normgrowth.network.stored import is_stored
+    from normgrowth.network.stored import read as read_stored
+
     if isinstance(source, nn.Module):
         return Loaded(type(source).__name__, source)
     path = _place(str(source))
     dtype = _dtype(dtype)
+    if path is not None and is_stored(path):
+        encoder, words, random = read_stored(path, dtype, seed)
+        _finite(str(source), encoder)
+        notes = [f"a config alone: the weights are random, seed {seed}"] if random else []
+        return Loaded(str(source), encoder.eval(), words, random, notes)
     try:
         import transformers
     except ImportError:
