@@ -383,3 +383,49 @@ def test_inputs_that_make_no_sense():
         Encoder(SMALL)(torch.zeros(1, 10, dtype=torch.long))
     with pytest.raises(InputError, match=r"mask has shape \(2, 3\)"):
         Encoder(SMALL)(IDS, torch.ones(2, 3))
+
+
+# The mask of the authors' code -----------------------------------------------------------------------
+
+
+@every_kind
+def test_a_true_mask_hides_the_future_and_the_leaking_one_does_not(options):
+    changed = IDS.clone()
+    changed[:, 4] = (changed[:, 4] + 1) % SMALL.vocabulary
+    true, leaking = encoder(**options), encoder(**options, leaking=True)
+    assert torch.equal(true(IDS)[:, :4], true(changed)[:, :4])
+    assert not torch.equal(true(IDS)[:, 4], true(changed)[:, 4])
+    apart = (leaking(IDS)[:, :4] - leaking(changed)[:, :4]).norm(dim=-1)
+    assert bool((apart > 1e-6).all())
+
+
+def test_the_leaking_mask_by_hand():
+    config = replace(SMALL, leaking=True)
+    attention = encoder(leaking=True).blocks[0].attention
+    x = torch.randn(5, config.width, dtype=torch.float64)
+    d, stream = config.width // config.heads, list(x.numpy())
+    q, k, v = (
+        [linear_by_hand(y, m) for y in stream] for m in (attention.query, attention.key, attention.value)
+    )
+    rows = []
+    for t in range(5):
+        heads = []
+        for head in range(config.heads):
+            part = slice(head * d, (head + 1) * d)
+            scores = [float(q[t][part] @ k[s][part]) / math.sqrt(d) if s <= t else 0.0 for s in range(5)]
+            weights = np.exp(scores) / np.exp(scores).sum()
+            heads.append(sum(w * v[s][part] for s, w in enumerate(weights)))
+        rows.append(linear_by_hand(np.concatenate(heads), attention.output))
+    np.testing.assert_allclose(attention(x[None], None)[0].detach().numpy(), rows, atol=1e-12)
+
+
+def test_padding_is_hidden_from_the_leaking_mask():
+    model = encoder(leaking=True)
+    mask = torch.tensor([[True] * 7, [True] * 5 + [False] * 2])
+    alone = model(IDS[1:, :5])
+    torch.testing.assert_close(model(IDS, mask)[1:, :5], alone, rtol=0, atol=1e-12)
+
+
+def test_a_leaking_mask_must_be_causal():
+    with pytest.raises(InputError, match="leaking is a causal mask"):
+        replace(SMALL, causal=False, leaking=True)

@@ -22,11 +22,12 @@ from normgrowth.cli import (
     saturation,
     scaling,
     trace,
+    train,
     watch,
 )
 from normgrowth.errors import InputError, SeriesWarning
 
-COMMANDS = (trace, names, lint, fit, dynamics, degrees, saturation, scaling, watch, compare, figures)
+COMMANDS = (trace, names, lint, fit, dynamics, degrees, saturation, scaling, train, watch, compare, figures)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

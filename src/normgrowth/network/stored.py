@@ -96,6 +96,13 @@ def write(folder: Path, model: LanguageModel, words: Sequence[str]) -> None:
         path.write_text(json.dumps({"model_type": MODEL_TYPE, **asdict(model.config)}, indent=1) + "\n")
 
 
+def load_weights(folder: Path, model: LanguageModel) -> None:
+    """The weights of a folder into a model of the same shape, its head included."""
+    from safetensors.torch import load_model
+
+    load_model(model, folder / WEIGHTS)
+
+
 def is_stored(path: Path) -> bool:
     """Whether a folder, or a config.json, is one of ours."""
     file = path / CONFIG if path.is_dir() else path
@@ -118,6 +125,9 @@ def read_config(path: Path) -> EncoderConfig:
         wanted = {int: int, bool: bool, float: (int, float)}.get(kinds[name], str)  # pyright: ignore
         if not isinstance(value, wanted) or (kinds[name] is int and isinstance(value, bool)):
             raise InputError(f"{file}: {name} cannot be {value!r}")
+    for name in ("vocabulary", "max_length"):
+        if name not in said:
+            raise InputError(f"{file}: {name} is missing")
     return EncoderConfig(**{name: value for name, value in said.items() if name != "model_type"})
 
 

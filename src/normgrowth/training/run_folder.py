@@ -1,0 +1,149 @@
+"""The folder of a training run of the lab, and how it is never left half written.
+
+settings.json            what the run is; another run is refused
+state.pt                 weights, optimizer, step and evaluations of a moment: where to go on from
+checkpoints/step-…/      a series of models that every command reads
+best/                    the checkpoint with the lowest development loss
+tracker/                 the tracker's records; `normgrowth watch` shows them as they come
+records.parquet, .json   evaluations, and at the end the tracker's rows of model and layers beside them
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from normgrowth.errors import InputError
+from normgrowth.network.encoders import LanguageModel
+from normgrowth.network.stored import write
+from normgrowth.records import replacing
+from normgrowth.training.settings import Settings, difference
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+SETTINGS, STATE, SERIES, BEST, TRACKER = "settings.json", "state.pt", "checkpoints", "best", "tracker"
+
+
+class RunFolder:
+    """Held by one run at a time; on other ranks than the first it only reads."""
+
+    def __init__(self, folder: Path, lock: "BaseFileLock | None") -> None:
+        self.path, self._lock = folder, lock
+
+    @staticmethod
+    def open(out: str | Path, settings: Settings, facts: Mapping[str, Any]) -> "RunFolder":
+        """Lock it, and see that it is empty or holds this run. facts: what the settings stand for (the corpus)."""
+        from filelock import FileLock, Timeout
+
+        folder, new = Path(out), {**asdict(settings), **facts}
+        lock = FileLock(folder / ".lock", timeout=0)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+            file = folder / SETTINGS
+            if file.is_file():
+                _compare(folder, _read(file), new)
+            elif strangers := [path.name for path in folder.iterdir() if path.name != ".lock"]:
+                raise InputError(
+                    f"{folder}: holds {strangers[0]} but no run of this kind; choose another folder"
+                )
+            else:
+                with replacing(file) as path:
+                    path.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+            return RunFolder(folder, lock)
+        except Timeout:
+            raise InputError(f"{folder}: another run is writing here; choose another folder") from None
+        except OSError as error:
+            lock.release()
+            raise InputError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+        except InputError:
+            lock.release()
+            raise
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def load(self) -> dict[str, Any] | None:
+        """The last state, or None at the beginning."""
+        path = self.path / STATE
+        if not path.is_file():
+            return None
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"{path}: not readable ({said}); remove it to begin anew") from error
+
+    def save(self, state: dict[str, Any]) -> None:
+        with _disk(self.path / STATE), replacing(self.path / STATE) as path:
+            torch.save(state, path)
+
+    def checkpoint(self, step: int, model: LanguageModel, words: Sequence[str], *, best: bool) -> None:
+        """One of the series, and if it is the best so far, that too."""
+        target = self.path / SERIES / f"step-{step:08d}"
+        with _disk(target):
+            _whole(target, model, words)
+            if best:
+                _whole(self.path / BEST, model, words)
+
+    @property
+    def best(self) -> Path:
+        return self.path / BEST
+
+
+def _whole(target: Path, model: LanguageModel, words: Sequence[str]) -> None:
+    """A folder comes into being by its name: under it there is all of it, or nothing."""
+    part, old = (target.with_name(f".{target.name}.{what}") for what in ("part", "old"))
+    for rest in (part, old):
+        shutil.rmtree(rest, ignore_errors=True)
+    try:
+        write(part, model, words)
+        if target.is_dir():
+            target.rename(old)
+        part.rename(target)
+    finally:
+        for rest in (part, old):
+            shutil.rmtree(rest, ignore_errors=True)
+
+
+class _disk:
+    """A disk that is full: what was there is whole, and a line says so."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        # torch's writer says RuntimeError for what the system refuses, safetensors its own SafetensorError
+        written = isinstance(error, OSError | RuntimeError) or type(error).__name__ == "SafetensorError"
+        if written:
+            said = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            raise InputError(
+                f"{self.path}: cannot be written ({said}); the run stops. What was saved before is whole: make "
+                "room, and the same command goes on from there"
+            ) from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{file}: not readable: {str(error).splitlines()[0]}") from error
+    if not isinstance(said, dict):
+        raise InputError(f"{file}: not the settings of a run")
+    return said
+
+
+def _compare(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    if different := difference(old, new):
+        raise InputError(
+            f"{folder}: holds another run, and this one has {', '.join(different)}; choose another folder"
+        )

@@ -1,0 +1,178 @@
+"""Corpora: the paper's preparation, rows that predict each token once, batches that waste nothing."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normgrowth.errors import InputError
+from normgrowth.training.corpora import PARTS, in_batches, load_corpus, padded
+from normgrowth.training.languages import language
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"the cat number {i % 7} sat\n" for i in range(100)), encoding="utf-8")
+    return path
+
+
+def words_of(corpus, row):
+    return [corpus.vocabulary.words[i] for i in row]
+
+
+def test_penn_as_in_the_paper(data):
+    corpus = load_corpus("penn", data)
+    assert len(corpus.vocabulary) == 10_000  # with the end mark
+    assert corpus.positions == 83
+    assert [len(getattr(corpus, part)) for part in PARTS] == [42_068, 3_370, 3_761]
+    assert sum(len(row) - 1 for row in corpus.train) == 887_521 + 42_068
+    assert corpus.notes == []
+    lines = (data / "penn" / "valid.txt").read_text(encoding="utf-8").splitlines()
+    assert words_of(corpus, corpus.valid[3]) == ["<eos>", *lines[3].split(), "<eos>"]
+
+
+def test_wikitext_without_headings_has_three_unseen_words(data):
+    """The check that the paper's preparation was understood."""
+    corpus = load_corpus("wikitext-2", data)
+    assert corpus.positions == 700
+    assert [len(getattr(corpus, part)) for part in PARTS] == [17_556, 1_841, 2_183]
+    assert any("test: 3 words that training has not" in note for note in corpus.notes)
+    first = {words_of(corpus, row)[1] for part in PARTS for row in getattr(corpus, part)}
+    assert "=" not in first
+
+
+def test_the_documentation_is_always_there():
+    corpus = load_corpus("pydoc")
+    assert sum(len(row) - 1 for row in corpus.train) > 30_000
+    assert corpus.fingerprint == load_corpus("pydoc").fingerprint
+    rows = {tuple(row) for row in corpus.train}
+    assert not any(tuple(row) in rows for row in corpus.test)
+
+
+def test_parts_of_a_file_follow_each_other(text):
+    corpus = load_corpus(str(text))
+    assert [len(getattr(corpus, part)) for part in PARTS] == [90, 5, 5]
+    lines = text.read_text().splitlines()
+    assert [" ".join(words_of(corpus, row)[1:-1]) for row in corpus.test] == lines[95:]
+
+
+def test_a_folder_with_three_files(tmp_path):
+    for part in PARTS:
+        (tmp_path / f"{part}.txt").write_text("a b\n\n a a\n", encoding="utf-8")
+    corpus = load_corpus(str(tmp_path), min_count=1)
+    assert [words_of(corpus, row) for row in corpus.valid] == [
+        ["<eos>", "a", "b", "<eos>"],
+        ["<eos>", "a", "a", "<eos>"],
+    ]
+
+
+def test_words_that_training_does_not_know(tmp_path):
+    (tmp_path / "train.txt").write_text("a a b b c\n")
+    (tmp_path / "valid.txt").write_text("a z y z\n")
+    (tmp_path / "test.txt").write_text("b\n")
+    corpus = load_corpus(str(tmp_path))
+    assert corpus.vocabulary.words == ["<eos>", "<unk>", "a", "b"]  # c comes once
+    assert words_of(corpus, corpus.valid[0]) == ["<eos>", "a", "<unk>", "<unk>", "<unk>", "<eos>"]
+    assert corpus.notes == ["valid: 2 words that training has not (75.0% of all) became <unk>"]
+
+
+@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=8), positions=st.integers(1, 12))
+def test_long_sentences_are_cut_and_each_token_is_predicted_once(tmp_path_factory, lengths, positions):
+    folder = tmp_path_factory.mktemp("corpus")
+    lines = [" ".join(f"w{i}" for i in range(n)) for n in lengths]
+    for part in PARTS:
+        (folder / f"{part}.txt").write_text("\n".join(lines), encoding="utf-8")
+    corpus = load_corpus(str(folder), positions=positions, min_count=1)
+    assert max(len(row) for row in corpus.train) <= positions + 1
+    assert min(len(row) for row in corpus.train) >= 2
+    predicted = [word for row in corpus.train for word in words_of(corpus, row)[1:]]
+    assert predicted == [word for line in lines for word in [*line.split(), "<eos>"]]
+    cut = sum(n + 1 > positions for n in lengths)
+    assert any(f"{3 * cut} sentences have more than {positions} tokens" in note for note in corpus.notes) == (
+        cut > 0
+    )
+
+
+def test_a_formal_language():
+    corpus = load_corpus("dyck1", longest=20, seed=3)
+    assert corpus.language == "dyck1"
+    assert all(language("dyck1").contains(words_of(corpus, row)[1:-1]) for row in corpus.valid)
+    assert corpus.positions == 21
+    assert corpus.fingerprint != load_corpus("dyck1", longest=20, seed=4).fingerprint
+
+
+def test_the_loss_of_word_frequencies(tmp_path):
+    (tmp_path / "train.txt").write_text(
+        "a a a b\n"
+    )  # with its end: a 3/5, b 1/5, end 1/5; <unk> counts as once
+    (tmp_path / "valid.txt").write_text("a b\n")
+    (tmp_path / "test.txt").write_text("b\n")
+    corpus = load_corpus(str(tmp_path), min_count=1)
+    expected = -(np.log(3 / 6) + np.log(1 / 6) + np.log(1 / 6)) / 3
+    assert corpus.frequency_loss() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no word|too few"),
+        (b"one\ntwo\n", "too few"),
+        (b"\n \n\n", "too few"),
+        (b"\xff\xfe\n" * 9, "not text in UTF-8"),
+    ],
+)
+def test_bad_files(tmp_path, content, says):
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=says):
+        load_corpus(str(path))
+
+
+def test_what_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="none of penn, wikitext-2, pydoc, anbn"):
+        load_corpus("nowhere")
+    with pytest.raises(InputError, match="--data names the one that holds penn"):
+        load_corpus("penn", tmp_path)
+    (tmp_path / "train.txt").write_text("a a\n")
+    with pytest.raises(InputError, match=r"valid\.txt: No such file"):
+        load_corpus(str(tmp_path))
+    (tmp_path / "valid.txt").write_text("\n")
+    (tmp_path / "test.txt").write_text("a\n")
+    with pytest.raises(InputError, match="its valid part has no sentence"):
+        load_corpus(str(tmp_path))
+    with pytest.raises(InputError, match="need 21 positions, not 10"):
+        load_corpus("dyck1", longest=20, positions=10)
+
+
+# Batches ---------------------------------------------------------------------------------------------
+
+
+@given(
+    lengths=st.lists(st.integers(2, 40), min_size=1, max_size=300),
+    size=st.integers(1, 20),
+    pool=st.integers(1, 8),
+    seed=st.integers(0, 9),
+)
+def test_every_row_is_in_one_batch(lengths, size, pool, seed):
+    batches = in_batches(lengths, size, np.random.default_rng(seed), pool)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    assert all(1 <= len(batch) <= size for batch in batches)
+    assert len(batches) == -(-len(lengths) // size)
+    again = in_batches(lengths, size, np.random.default_rng(seed), pool)
+    assert all((a == b).all() for a, b in zip(batches, again, strict=True))
+
+
+def test_batches_are_random_and_hardly_padded(data):
+    lengths = [len(row) - 1 for row in load_corpus("penn", data).train]
+    batches = in_batches(lengths, 16, np.random.default_rng(0))
+    size = np.array([max(lengths[i] for i in batch) * len(batch) for batch in batches])
+    assert sum(lengths) / size.sum() > 0.97
+    first = np.array([np.mean([lengths[i] for i in batch]) for batch in batches])
+    assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.1  # no order of lengths over the epoch
+
+
+def test_rows_as_an_array():
+    ids, real = padded([np.array([5, 6, 7]), np.array([8])], filling=9)
+    assert ids.tolist() == [[5, 6, 7], [8, 9, 9]]
+    assert real.tolist() == [[True, True, True], [True, False, False]]
