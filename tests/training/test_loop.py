@@ -23,7 +23,8 @@ from normgrowth.records import Records
 from normgrowth.training.corpora import in_batches, load_corpus, padded
 from normgrowth.training.evaluation import NextToken, evaluate
 from normgrowth.training.languages import language
-from normgrowth.training.loop import Diverged, corpus_of, new_model, train
+from normgrowth.training.loop import Diverged, train
+from normgrowth.training.making import corpus_of, new_model
 from normgrowth.training.settings import PRESETS, Settings, preset
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,5 +10,10 @@ alarms.py       what a person should know of now
 logits.py       how large attention scores and outputs get, on request
 ranks.py        one process among several
 hf.py           the tracker in the Trainer of transformers; lightning.py in that of Lightning
+loop.py         `train`, the lab: a language model as in the paper, from words to a series of checkpoints
+settings.py     what such a run is; making.py: the model, optimizer and corpus that they stand for
+corpora.py      sentences as rows of ids, in batches without padding; languages.py: formal languages
+evaluation.py   losses on held-out rows, and saturation
+run_folder.py   what a run leaves, whole at any moment; signals.py: being told to stop
 profile.py      saturation over the checkpoints of a run; loading.py puts their weights into a model
 """

@@ -5,31 +5,28 @@ run that was killed goes on from its last state and ends with the same weights, 
 many threads. Under torchrun every rank takes its part of each batch, and the loss is that of the whole batch.
 """
 
-import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from normgrowth.errors import InputError
-from normgrowth.network.encoders import LanguageModel
 from normgrowth.network.stored import load_weights
 from normgrowth.records import Block, Records
-from normgrowth.training.corpora import Corpus, describe, in_batches, load_corpus, padded
+from normgrowth.training.corpora import Corpus, describe, in_batches, padded
 from normgrowth.training.evaluation import NextToken, as_blocks, evaluate, levels
+from normgrowth.training.making import corpus_of, device_of, new_model, new_optimizer
 from normgrowth.training.ranks import is_main, is_parallel, of_main, rank, shared, world_size
 from normgrowth.training.run_folder import TRACKER, RunFolder
 from normgrowth.training.settings import Settings
+from normgrowth.training.signals import heard_between_steps
 from normgrowth.training.tracker import NormTracker
 
 SAVE_SECONDS = 60.0  # between states, so that a killed run loses no more than this
@@ -64,53 +61,10 @@ def train(
     corpus = corpus or corpus_of(settings, data)
     folder = _open(out, settings, corpus)
     try:
-        with _signals() as stopping:
+        with heard_between_steps() as stopping:
             return _Run(settings, corpus, folder, device_of(device), progress, save_seconds).go(stopping)
     finally:
         folder.close()
-
-
-def device_of(name: str | None) -> torch.device:
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name}: {str(error).splitlines()[0]}") from error
-    local = torch.device("cuda", rank() % max(1, torch.cuda.device_count()))
-    return local if is_parallel() and name == "cuda" else device
-
-
-def corpus_of(settings: Settings, data: str | Path | None) -> Corpus:
-    return load_corpus(
-        settings.corpus,
-        data,
-        positions=settings.positions,
-        min_count=settings.min_count,
-        longest=settings.longest,
-        seed=settings.seed,
-    )
-
-
-def new_model(settings: Settings, corpus: Corpus) -> LanguageModel:
-    """As PyTorch initialises it, from the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        config = settings.encoder(len(corpus.vocabulary), corpus.positions)
-        return LanguageModel(config, tied=settings.tied)
-
-
-def new_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
-    kinds = {
-        "adamw": lambda p: torch.optim.AdamW(p, settings.lr, weight_decay=settings.decay, fused=True),
-        "adam": lambda p: torch.optim.Adam(p, settings.lr, weight_decay=settings.decay, fused=True),
-        "sgd": lambda p: torch.optim.SGD(
-            p, settings.lr, settings.momentum, weight_decay=settings.decay, fused=True
-        ),
-        "adafactor": lambda p: torch.optim.Adafactor(p, settings.lr, weight_decay=settings.decay),
-    }
-    return kinds[settings.optimizer](model.parameters())
 
 
 class _Run:
@@ -325,26 +279,3 @@ def _plain(block: Block) -> dict[str, Any]:
 
 def _block(plain: dict[str, Any]) -> Block:
     return Block(**{**plain, "values": {name: np.array(value) for name, value in plain["values"].items()}})
-
-
-class _signals:
-    """Ctrl-C and a scheduler's SIGTERM are heard between two steps; a second Ctrl-C does not wait."""
-
-    def __init__(self) -> None:
-        self.heard = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Callable[[], bool]:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._hear)
-        return lambda: self.heard
-
-    def __exit__(self, *_: Any) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self.heard:
-            raise KeyboardInterrupt
-        self.heard = True

@@ -1,0 +1,134 @@
+"""Real tokens per second of the lab's batches, beside the same sentences padded, in one run.
+
+python benchmarks/lab_speed.py CORPORA     measures on penn, writes lab_speed.json and the table in docs/lab.md
+python benchmarks/lab_speed.py pages       makes the table again
+
+Every way takes its turn, a training step each round, at a model of its own that began as the others did.
+"""
+
+import json
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from normgrowth.network.encoders import LanguageModel
+from normgrowth.training.corpora import Corpus, Row, in_batches, load_corpus, padded
+from normgrowth.training.evaluation import NextToken
+from normgrowth.training.making import new_model, new_optimizer
+from normgrowth.training.settings import Settings, preset
+
+ROOT = Path(__file__).parent.parent
+RESULTS, PAGE = ROOT / "benchmarks" / "lab_speed.json", ROOT / "docs" / "lab.md"
+ROUNDS = 60
+MODELS = {
+    "4 layers of 128": preset("small", "penn"),
+    "6 layers of 256": Settings(corpus="penn", layers=6, width=256, heads=8, feedforward=512),
+}
+Loss = Callable[[LanguageModel, list[Row]], torch.Tensor]
+
+
+def ours(model: LanguageModel, rows: list[Row]) -> torch.Tensor:
+    ids, real = (torch.from_numpy(array) for array in padded(rows))
+    return NextToken(model)(ids, real)
+
+
+def padded_to(width: int | None) -> Loss:
+    """The obvious way: rows as long as the longest (of the batch, or of the corpus), all of it through the head."""
+
+    def loss(model: LanguageModel, rows: list[Row]) -> torch.Tensor:
+        ids, real = (torch.from_numpy(array) for array in padded(rows))
+        if width is not None:
+            ids, real = (functional.pad(tensor, (0, width + 1 - tensor.shape[1])) for tensor in (ids, real))
+        logits = model(ids[:, :-1])
+        assert isinstance(logits, torch.Tensor)
+        targets = ids[:, 1:].masked_fill(~real[:, 1:], -100)
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+    return loss
+
+
+def ways(corpus: Corpus) -> dict[str, tuple[Loss, list[np.ndarray]]]:
+    lengths = [len(row) for row in corpus.train]
+    by_length = in_batches(lengths, 16, np.random.default_rng(0))
+    order = np.random.default_rng(1).permutation(len(lengths))
+    anyhow = [order[i : i + 16] for i in range(0, len(order), 16)]
+    return {
+        "by length, real places only": (ours, by_length),
+        "padded to the longest of the batch": (padded_to(None), anyhow),
+        f"padded to {corpus.positions}": (padded_to(corpus.positions), anyhow),
+    }
+
+
+def measure(settings: Settings, corpus: Corpus) -> dict[str, Any]:
+    chosen = ways(corpus)
+    models = {name: new_model(settings, corpus) for name in chosen}
+    optimizers = {name: new_optimizer(settings, model) for name, model in models.items()}
+    same = [corpus.train[i] for i in range(16)]
+    with torch.no_grad():
+        losses = [loss(models[name], same).item() for name, (loss, _) in chosen.items()]
+    spent: dict[str, list[tuple[int, float]]] = {name: [] for name in chosen}  # tokens, seconds
+    for turn in range(-3, ROUNDS):  # the first three are to warm up
+        for name, (loss, batches) in chosen.items():
+            rows = [corpus.train[i] for i in batches[turn]]
+            start = time.perf_counter()
+            optimizers[name].zero_grad()
+            tokens = sum(len(row) - 1 for row in rows)
+            (loss(models[name], rows) / tokens).backward()
+            optimizers[name].step()
+            if turn >= 0:
+                spent[name].append((tokens, time.perf_counter() - start))
+    speed = {name: _rate(pairs) for name, pairs in spent.items()}
+    first = next(iter(speed))
+    quarters = [_rate(spent[first][part::4]) for part in range(4)]
+    return {
+        "tokens_per_second": speed,
+        "ratio": {name: speed[first] / value for name, value in speed.items()},
+        "spread": statistics.stdev(quarters) / speed[first],
+        "losses": losses,
+    }
+
+
+def _rate(pairs: list[tuple[int, float]]) -> float:
+    return sum(tokens for tokens, _ in pairs) / sum(seconds for _, seconds in pairs)
+
+
+def table(results: dict[str, Any]) -> str:
+    lines = [
+        "| model | batches | real tokens per second | ours is so many times as fast |",
+        "|---|---|---|---|",
+    ]
+    for model, found in results["models"].items():
+        for name, speed in found["tokens_per_second"].items():
+            lines.append(f"| {model} | {name} | {speed:,.0f} | {found['ratio'][name]:.2f} |")
+    return "\n".join(lines)
+
+
+def pages() -> None:
+    results = json.loads(RESULTS.read_text())
+    text = PAGE.read_text(encoding="utf-8")
+    begin, end = "<!-- speed -->", "<!-- /speed -->"
+    new = re.sub(f"{begin}.*?{end}", f"{begin}\n{table(results)}\n{end}", text, flags=re.S)
+    PAGE.write_text(new, encoding="utf-8")
+
+
+def main() -> None:
+    if sys.argv[1:] != ["pages"]:
+        corpus = load_corpus("penn", sys.argv[1])
+        results = {"threads": torch.get_num_threads(), "models": {}}
+        for name, settings in MODELS.items():
+            results["models"][name] = measure(settings, corpus)
+            print(name, json.dumps(results["models"][name], indent=1))
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    pages()
+
+
+if __name__ == "__main__":
+    main()
