@@ -23,9 +23,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 API = re.compile(
-    r"/api/models/(?P<repo>.+?)/(?P<what>refs|revision|tree)(?:/(?P<revision>[^/]+)(?:/(?P<path>.+))?)?"
+    r"/api/(?:models|datasets)/(?P<repo>.+?)/(?P<what>refs|revision|tree)(?:/(?P<revision>[^/]+)(?:/(?P<path>.+))?)?"
 )
-RESOLVE = re.compile(r"/(?P<repo>.+?)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+RESOLVE = re.compile(r"/(?:datasets/)?(?P<repo>.+?)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 
 
 @dataclass(frozen=True)

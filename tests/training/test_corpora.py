@@ -1,7 +1,10 @@
 """Corpora: the paper's preparation, rows that predict each token once, batches that waste nothing."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hub_server import HubServer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,6 +146,57 @@ def test_what_is_not_there(tmp_path):
         load_corpus(str(tmp_path))
     with pytest.raises(InputError, match="need 21 positions, not 10"):
         load_corpus("dyck1", longest=20, positions=10)
+
+
+# From the hub ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Both data sets as the hub lays them out, on a server of our own."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    penn, wiki = tmp_path / "penn", tmp_path / "wiki"
+    lines = {"train": ["a b a", "b", ""], "validation": ["a c"], "test": ["b b"]}
+    for part, own in lines.items():
+        (penn / "penn_treebank" / part).mkdir(parents=True)
+        (wiki / "wikitext-2-v1").mkdir(parents=True, exist_ok=True)
+        for path, column, rows in (
+            (penn / "penn_treebank" / part / "0000.parquet", "sentence", own),
+            (wiki / "wikitext-2-v1" / f"{part}-00000-of-00001.parquet", "text", [" = Heading = ", *own]),
+        ):
+            pq.write_table(pa.table({column: rows}), path)
+    repositories = {
+        "ptb-text-only/ptb_text_only": {"refs/convert/parquet": penn},
+        "Salesforce/wikitext": {"main": wiki},
+    }
+    with HubServer(repositories) as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", ["penn", "wikitext-2"])
+def test_from_the_hub(hub, name):
+    corpus = load_corpus(name, endpoint=hub.endpoint)
+    assert corpus.vocabulary.words == ["<eos>", "<unk>", "a", "b"]
+    assert [words_of(corpus, row)[1:-1] for row in corpus.train] == [["a", "b", "a"], ["b"]]
+    assert [words_of(corpus, row)[1:-1] for row in corpus.valid] == [["a", "<unk>"]]
+    assert [words_of(corpus, row)[1:-1] for row in corpus.test] == [["b", "b"]]
+
+
+def test_a_hub_that_has_it_not(hub):
+    hub.fail("GET .*/resolve/", status=404)
+    hub.fail("HEAD .*/resolve/", status=404)
+    with pytest.raises(InputError, match=r"penn: hf://datasets/ptb-text-only/ptb_text_only: .*--data names a folder"):
+        load_corpus("penn", endpoint=hub.endpoint)
+    hub.repos.clear()
+    with pytest.raises(InputError, match=r"wikitext-2: hf://datasets/Salesforce/wikitext: .*--data"):
+        load_corpus("wikitext-2", endpoint=hub.endpoint)
+
+
+@pytest.mark.network
+def test_from_the_real_hub(data):
+    """The same sentences as in the folder."""
+    for name in ("penn", "wikitext-2"):
+        assert load_corpus(name).fingerprint == load_corpus(name, data).fingerprint
 
 
 # Batches ---------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.network.stored import END, UNKNOWN, Words
+from normgrowth.training.hub_corpora import PLACES, from_hub
 from normgrowth.training.languages import LANGUAGES, sentences
 
 Row = NDArray[np.int64]
@@ -32,10 +33,6 @@ Lines = list[list[str]]
 PARTS = ("train", "valid", "test")
 SHORTEST = 4  # words of a sentence of the documentation
 HELD_OUT = 0.05  # of a corpus without parts of its own, for development, and again for test
-HUB = {  # repository, configuration, revision, column
-    "penn": ("ptb-text-only/ptb_text_only", "penn_treebank", "refs/convert/parquet", "sentence"),
-    "wikitext-2": ("Salesforce/wikitext", "wikitext-2-v1", None, "text"),
-}
 OF_LANGUAGE = {"train": 10_000, "valid": 1_000, "test": 1_000}  # words of a formal language
 
 
@@ -82,15 +79,16 @@ def load_corpus(
     min_count: int | None = None,
     longest: int = 50,
     seed: int = 0,
+    endpoint: str | None = None,
 ) -> Corpus:
     """A corpus by its name, or a folder or file of text.
 
     data: the folder that holds `penn` and `wikitext-2`. positions: of the model; by default as many as the longest row
     needs. min_count: words that training has less often are `<unk>`; 1 for penn and wikitext-2, which have theirs
-    already, and for formal languages, else 2. longest, seed: of a formal language.
+    already, and for formal languages, else 2. longest, seed: of a formal language. endpoint: another hub's address.
     """
-    lines, notes = _read(name, data, longest, seed)
-    known = name in HUB or name in LANGUAGES
+    lines, notes = _read(name, data, longest, seed, endpoint)
+    known = name in PLACES or name in LANGUAGES
     vocabulary = _vocabulary(lines["train"], min_count or (1 if known else 2), name)
     rows = {part: _rows(lines[part], vocabulary) for part in PARTS}
     for part in PARTS:
@@ -134,7 +132,9 @@ def describe(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def _read(name: str, data: str | Path | None, longest: int, seed: int) -> tuple[dict[str, Lines], list[str]]:
+def _read(
+    name: str, data: str | Path | None, longest: int, seed: int, endpoint: str | None
+) -> tuple[dict[str, Lines], list[str]]:
     if name in LANGUAGES:
         seeds = np.random.SeedSequence(seed).generate_state(len(PARTS))
         lines = {
@@ -144,9 +144,9 @@ def _read(name: str, data: str | Path | None, longest: int, seed: int) -> tuple[
         known = {tuple(word) for word in lines["train"]}
         again = sum(tuple(word) in known for word in lines["valid"]) / len(lines["valid"])
         return lines, [f"valid: {again:.0%} of its words are in the training part too: short ones are few"]
-    if name in HUB:
+    if name in PLACES:
         folder = None if data is None else Path(data) / name
-        lines = _from_hub(name) if folder is None else _folder(folder)
+        lines = from_hub(name, endpoint) if folder is None else _folder(folder)
         if name == "wikitext-2":
             lines = {part: [line for line in rows if line[0] != "="] for part, rows in lines.items()}
         return lines, []
@@ -157,7 +157,9 @@ def _read(name: str, data: str | Path | None, longest: int, seed: int) -> tuple[
         return _folder(path), []
     if path.is_file():
         return _split(_lines(path), name)
-    raise InputError(f"{name}: no such file or folder, and none of {', '.join([*HUB, 'pydoc', *LANGUAGES])}")
+    raise InputError(
+        f"{name}: no such file or folder, and none of {', '.join([*PLACES, 'pydoc', *LANGUAGES])}"
+    )
 
 
 def _folder(folder: Path) -> dict[str, Lines]:
@@ -203,23 +205,6 @@ def _split(lines: Lines, name: str) -> tuple[dict[str, Lines], list[str]]:
     end = len(lines) - 2 * held
     parts = {"train": lines[:end], "valid": lines[end : end + held], "test": lines[end + held :]}
     return parts, [f"{held} sentences each are kept for development and test"]
-
-
-def _from_hub(name: str) -> dict[str, Lines]:
-    repository, configuration, revision, column = HUB[name]
-    try:
-        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise InputError(
-            f"{name}: --data names the folder that holds it; from the hub, pip install datasets"
-        ) from None
-    try:
-        found = load_dataset(repository, configuration, revision=revision)
-    except Exception as error:  # whatever it is, the way out is the same
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{name}: not from the hub ({said}); --data names a folder that holds it") from error
-    parts = zip(PARTS, ("train", "validation", "test"), strict=True)
-    return {part: [w for row in found[theirs] if (w := row[column].split())] for part, theirs in parts}
 
 
 def _vocabulary(lines: Lines, min_count: int, name: str) -> Words:

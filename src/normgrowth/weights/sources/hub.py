@@ -75,14 +75,14 @@ def list_revisions(
     not to another address; pass one as `token` where it needs one.
     """
     repo, folder, pattern = _parse(uri)
-    api = _api(endpoint, token)
+    api = api_of(endpoint, token)
 
     def refs() -> list[tuple[str, str]]:
         with _impatient():
             found = api.list_repo_refs(repo)
         return [(str(ref.name), str(ref.target_commit)) for ref in (*found.branches, *found.tags)]
 
-    known = _ask(refs, f"{SCHEME}{repo}", api.endpoint)
+    known = ask(refs, f"{SCHEME}{repo}", api.endpoint)
     if re.fullmatch(r"[0-9a-f]{40}", pattern):
         known.append((pattern, pattern))
     chosen = [(name, commit) for name, commit in known if name == pattern or fnmatchcase(name, pattern)]
@@ -108,7 +108,7 @@ def fetch(
     is gone. `progress` is told of bytes as they come, possibly from another thread; what has to come
     again is counted again, or taken back first with a negative number.
     """
-    api = _api(revision.endpoint, token)
+    api = api_of(revision.endpoint, token)
     sizes = _sizes(api, revision)
     index, weights = _choose([name for name in sizes if "/" not in name])
     if not weights and not index:
@@ -146,7 +146,7 @@ def _parse(uri: str) -> tuple[str, str, str]:
     return "/".join(parts[:2]), "/".join(parts[2:]), pattern or "*"
 
 
-def _api(endpoint: str | None, token: str | bool | None) -> "HfApi":
+def api_of(endpoint: str | None, token: str | bool | None) -> "HfApi":
     from huggingface_hub import HfApi, constants
 
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
@@ -181,7 +181,7 @@ def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
         info = api.model_info(revision.repo, revision=revision.commit, files_metadata=True, timeout=TIMEOUT)
         return {str(file.rfilename): int(file.size or 0) for file in info.siblings or ()}  # 0: not said
 
-    everything = _ask(listing, revision.label, api.endpoint)
+    everything = ask(listing, revision.label, api.endpoint)
     for name in everything:
         parts = name.replace("\\", "/").split("/")
         if not {"", ".", ".."}.isdisjoint(parts) or PureWindowsPath(name).drive or min(name) < " ":
@@ -279,7 +279,7 @@ def _download(
             tqdm_class=_bar(progress),
         )
 
-    file = Path(_ask(transfer, f"{revision.label}: {name}", api.endpoint))
+    file = Path(ask(transfer, f"{revision.label}: {name}", api.endpoint))
     if size and file.stat().st_size != size:
         raise InputError(
             f"{revision.label}: {name} came with {file.stat().st_size} bytes, not the {size} listed"
@@ -311,7 +311,7 @@ def _bar(progress: Callable[[int], None] | None) -> Any:
     return Bar
 
 
-def _ask(call: Callable[[], T], what: str, address: str) -> T:
+def ask(call: Callable[[], T], what: str, address: str) -> T:
     """Call the hub library, again if that may help; whatever it raises becomes one line."""
     for pause in (*PAUSES, None):
         try:
