@@ -10,6 +10,7 @@ from torch import nn
 
 from normgrowth import NormTracker
 from normgrowth.errors import SeriesWarning
+from normgrowth.network.encoders import EncoderConfig, LanguageModel
 from normgrowth.training.alarms import LOGIT
 
 transformers = pytest.importorskip("transformers")
@@ -71,6 +72,29 @@ def test_the_first_tensor_with_nan_is_named_once():
     assert lines[1] == "step 4: NaN or infinite gradients in layers.1.weight"
     assert sum("layers.1.weight" in line for line in lines) == 2
     assert any(line.startswith("step 5") and "layers.0.weight" in line for line in lines), "it spreads"
+
+
+def test_steps_below_the_resolution_of_float32():
+    model = Blocks()
+    lines = followed(model, torch.optim.SGD(model.parameters(), lr=1e-9), 3, loss_of(model))
+    assert len(lines) == 1
+    assert "below the resolution of float32" in lines[0]
+    assert lines[0].endswith("its gradient or learning rate is all but gone")
+
+
+def test_the_bias_of_keys_has_no_gradient_and_nobody_is_told():
+    """It adds the same to all scores of a query: what its gradient holds is rounding."""
+    config = EncoderConfig(vocabulary=20, max_length=8, width=16, layers=2, heads=2, feedforward=16)
+    model = LanguageModel(config)
+    for block in model.encoder.blocks:
+        nn.init.normal_(block.attention.key.bias)
+    ids = torch.randint(20, (4, 8))
+
+    def step(_):
+        F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+
+    assert followed(model, torch.optim.SGD(model.parameters(), lr=0.01), 5, step) == []
+    assert 0 < model.encoder.blocks[0].attention.key.bias.grad.norm() < 1e-6
 
 
 def test_steps_below_the_resolution_of_bfloat16():

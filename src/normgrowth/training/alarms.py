@@ -25,6 +25,7 @@ DOUBLED = 2.0
 APART = 10.0  # a rotation by this factor from its equilibrium is far from it
 SETTLED = 3.0  # times 1/(ηλ), after which an equilibrium may be expected
 NAMED = 3  # tensors that one message names
+ROUNDING = torch.finfo(torch.float32).eps  # a gradient below this part of the model's is none
 LOGIT = 100.0  # a softmax of such scores is an argmax, and float16 scores are near their end
 
 
@@ -82,15 +83,24 @@ class Alarms:
             yield f"NaN or infinite gradients in {some(names)}"
 
     def _resolution(self, relative: Floats, gradient: Floats, rate: Floats) -> Iterator[str]:
-        """Measured steps are sums of whole units of rounding; below half a unit most values did not move at all."""
+        """Measured steps are sums of whole units of rounding; below half a unit most values did not move at all.
+
+        A gradient that is rounding itself is none: a key's bias adds the same to all scores of a query, for nothing.
+        """
         unit = np.array([torch.finfo(t).eps if t.is_floating_point else np.nan for t in self.dtypes])
-        moves = (gradient > 0) & (rate > 0)
+        moves = (gradient > ROUNDING**2 * np.nansum(gradient)) & (rate > 0)
         if names := self._new("resolution", moves & (relative < unit / 2)):
             i = next(i for i, reading in enumerate(self.readings) if reading.name == names[0])
             dtype = str(self.dtypes[i]).removeprefix("torch.")
+            narrow = self.dtypes[i].itemsize < torch.float32.itemsize
+            remedy = (
+                "keep master weights in float32"
+                if narrow
+                else "its gradient or learning rate is all but gone"
+            )
             yield (
                 f"the step of {some(names)} is {relative[i]:.1e} of its norm, below the resolution of {dtype} "
-                f"({unit[i]:.1e}): most of it is rounded away; keep master weights in float32"
+                f"({unit[i]:.1e}): most of it is rounded away; {remedy}"
             )
 
     def _runaway(self, norms: Floats) -> Iterator[str]:

@@ -1,0 +1,353 @@
+"""The pictures and tables of docs/lab.md, from the records in docs/records/lab."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from levels_pages import picture
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from normgrowth import Records, fit
+from normgrowth.paper.heads import heads_records
+from normgrowth.report.grids import Grids
+from normgrowth.report.head_figures import figure_atlas, figure_positions
+from normgrowth.report.plotting import BLUE, GREY, ORANGE, laid_out, style
+from normgrowth.weights.fits import Fits
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "lab.md"
+Floats = NDArray[np.float64]
+COLOURS = {"paper_pre_norm": BLUE, "usual_pre_norm": "#009e73", "post_norm": ORANGE}
+NAMES = {"paper_pre_norm": "paper's pre-norm", "usual_pre_norm": "usual pre-norm", "post_norm": "post-norm"}
+SATURATED = ("argmax-like", "previous-token", "sink", "mean-like", "in between")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the lab: what was recorded of it, by what."""
+
+    name: str
+    records: Records
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.records.made_by["settings"]
+
+    @property
+    def group(self) -> str:
+        corpus = {"penn": "PTB", "wikitext-2": "WikiText-2"}[self.settings["corpus"]]
+        optimizer = {"adamw": "AdamW", "sgd": "SGD"}[self.settings["optimizer"]]
+        return f"{corpus}, {optimizer}" + (", leaking mask" if self.settings["leaking"] else "")
+
+    @property
+    def label(self) -> str:
+        seed = f", seed {self.settings['seed']}" if self.settings["seed"] else ""
+        return NAMES[self.settings["kind"]] + seed
+
+    @property
+    def colour(self) -> str:
+        return COLOURS[self.settings["kind"]]
+
+    @cached_property
+    def tracked(self) -> Grids:
+        return Grids(self.records.where(run=self.name))
+
+    @cached_property
+    def traced(self) -> Grids:
+        return Grids(self.records.where(run=f"{self.name}, checkpoints"))
+
+    @cached_property
+    def heads(self) -> Records:
+        made_by = {**self.records.made_by["heads"], "source": self.name}
+        return Records(self.records.where(run=f"{self.name}, heads").table, made_by)
+
+    @cached_property
+    def fits(self) -> Fits:
+        return fit(*self.tracked.model("norm"))
+
+    def ends(self, quantity: str) -> tuple[float, float]:
+        values = self.tracked.model(quantity)[1]
+        return float(values[0]), float(values[-1])
+
+    def share_of_steps(self) -> float:
+        """How much of the growth of ‖θ‖² came from ‖δ‖², over the steps that were measured."""
+        return float(self.tracked.model("growth_steps")[1].sum() / self.tracked.model("growth")[1].sum())
+
+    def factors(self) -> Floats:
+        """By how much the norm of each layer grew, from the first to the last checkpoint."""
+        norms = self.traced.of("layer", "norm").values
+        return norms[-1] / norms[0]
+
+
+def write(folder: Path) -> None:
+    runs = [Run(path.name, Records.read(path)) for path in sorted(folder.iterdir()) if path.is_dir()]
+    text = PAGE.read_text(encoding="utf-8")
+    for name, make in SECTIONS.items():
+        start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        table = f"{start}\n{make(runs)}\n{end}"
+        assert start in text, f"docs/lab.md has no place for {name}"
+        text = re.sub(f"{start}.*{end}", lambda _, table=table: table, text, flags=re.S)
+    PAGE.write_text(text, encoding="utf-8")
+    for name, draw in PICTURES.items():
+        picture(draw(runs), f"lab_{name}")
+
+
+# Tables ----------------------------------------------------------------------------------------------
+
+
+def table(titles: Sequence[str], row: Callable[[Run], list[str]], runs: Sequence[Run]) -> str:
+    lines = [["corpus, optimizer", "model", *titles], ["---"] * (len(titles) + 2)]
+    lines += [[run.group, run.label, *row(run)] for run in ordered(runs)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("-0.", "−0.")
+
+
+def ordered(runs: Sequence[Run]) -> list[Run]:
+    return sorted(
+        runs, key=lambda run: (run.group, list(NAMES).index(run.settings["kind"]), run.settings["seed"])
+    )
+
+
+def learned(runs: Sequence[Run]) -> str:
+    def row(run: Run) -> list[str]:
+        best, words = run.tracked.model("dev_loss")[1].min(), run.records.made_by["corpus"]["frequency_loss"]
+        facts = [
+            f"{run.settings['lr']:g}",
+            f"{run.records.made_by['steps']:,}",
+            f"{best:.3f}",
+            f"{words:.3f}",
+        ]
+        return [*facts, "yes" if best < words else "no", f"{run.ends('test_perplexity')[1]:,.0f}"]
+
+    titles = ["rate", "steps", "dev loss", "word frequencies", "learned", "test perplexity"]
+    return table(titles, row, runs)
+
+
+def growth(runs: Sequence[Run]) -> str:
+    def row(run: Run) -> list[str]:
+        (first, last), factors = run.ends("norm"), run.factors()
+        best, power = run.fits.best, run.fits["power"]
+        low, high = power.interval("p")
+        return [
+            f"{first:.1f} → {last:.1f}",
+            f"{last / first:.3f}",
+            f"{factors.min():.3f} to {factors.max():.3f}",
+            f"{best.name}, {best.r2:.4f}",
+            f"{power.params['p']:.2f} [{low:.2f}, {high:.2f}]",
+            f"{run.fits['sqrt'].r2:.4f}",
+            f"{run.share_of_steps():.0%}",
+        ]
+
+    law = ["best law, r²", "p in a·t^p + b", "r² of a·√t + b"]
+    return table(["norm", "factor", "factor by layer", *law, "growth by steps"], row, runs)
+
+
+LEVELS = ("saturation", "saturation_others", "saturation_c1000")
+
+
+def levels(runs: Sequence[Run]) -> str:
+    def row(run: Run) -> list[str]:
+        cells = [f"{first:.3f} → {last:.3f}" for first, last in map(run.ends, LEVELS)]
+        above = [own - other for own, other in zip(*map(run.ends, LEVELS[:2]), strict=True)]
+        return [*cells, f"{above[0]:.3f} → {above[1]:.3f}"]
+
+    return table(["saturation", "to other tokens", "at c = 1000", "above other tokens"], row, runs)
+
+
+def attended(runs: Sequence[Run]) -> str:
+    def row(run: Run) -> list[str]:
+        grids = Grids(run.heads)
+        kinds = list(run.records.made_by["heads"]["saturated_kinds"].values())
+        counts = ", ".join(f"{n} {kind}" for kind in SATURATED if (n := kinds.count(kind)))
+        spread = grids.of("head", "attended_spread").values
+        ones = [(values < 0.01).sum() for values in spread]
+        entropy = grids.model("entropy_share")[1]
+        return [
+            f"{ones[0]} → {ones[-1]} of {len(kinds)}",
+            f"{(spread[-1] > 0.9).sum()}",
+            counts,
+            f"{entropy[0]:.2f} → {entropy[-1]:.2f}",
+        ]
+
+    return table(["heads at one position", "heads at all", "saturated heads", "entropy / log n"], row, runs)
+
+
+SECTIONS: dict[str, Callable[[Sequence[Run]], str]] = {
+    "learned": learned,
+    "growth": growth,
+    "levels": levels,
+    "heads": attended,
+}
+
+
+# Pictures --------------------------------------------------------------------------------------------
+
+
+def panels(
+    runs: Sequence[Run], rows: Sequence[str], draw: Callable[[Axes, int, Run], None], log: bool = True
+) -> Figure:
+    """A column for each corpus and optimizer, a row for each thing; the colour says where the norm sits."""
+    groups = list(dict.fromkeys(run.group for run in ordered(runs)))
+    with style():
+        figure = Figure(figsize=(2.1 * len(groups) + 0.8, 1.9 * len(rows) + 0.7))
+        axes = figure.subplots(len(rows), len(groups), squeeze=False, sharex="col", sharey="row")
+        for column, group in enumerate(groups):
+            for row, title in enumerate(rows):
+                ax = axes[row, column]
+                for run in (run for run in runs if run.group == group):
+                    draw(ax, row, run)
+                if log:
+                    ax.set_xscale("symlog", linthresh=1)
+                    ax.set_xticks([0, 1, 10, 100, 1000], ["0", "1", "10", "100", "1k"])
+                    ax.set_xlim(left=-0.2)
+                if column == 0:
+                    ax.set_ylabel(title)
+            axes[0, column].set_title(group.replace(", leaking", ",\nleaking"))
+            axes[-1, column].set_xlabel("training step")
+        used = {run.settings["kind"] for run in runs}
+        from matplotlib.lines import Line2D
+
+        handles = [
+            Line2D([], [], color=COLOURS[kind], label=name) for kind, name in NAMES.items() if kind in used
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+        return laid_out(figure)
+
+
+def curve(ax: Axes, run: Run, found: tuple[Any, Any], **look: Any) -> None:
+    ax.plot(*found, color=run.colour, **{"linewidth": 1.3, **look})
+
+
+def draw_norm(runs: Sequence[Run]) -> Figure:
+    def draw(ax: Axes, row: int, run: Run) -> None:
+        steps, norms = run.tracked.model("norm")
+        if row == 0:
+            curve(ax, run, (steps, norms / norms[0]), linestyle="", marker="o", markersize=1.6, alpha=0.6)
+            at = np.linspace(steps[0], steps[-1], 200)
+            curve(ax, run, (at, run.fits.best.predict(at) / norms[0]), linewidth=0.9)
+        else:
+            layers = run.tracked.of("layer", "norm")
+            for values in layers.values.T:
+                curve(ax, run, (layers.steps, values / values[0]), linewidth=0.8, alpha=0.7)
+
+    return panels(_true(runs), ["norm over the first\n(line: best law)", "of each layer"], draw, log=False)
+
+
+def draw_budget(runs: Sequence[Run]) -> Figure:
+    def draw(ax: Axes, row: int, run: Run) -> None:
+        if row == 0:
+            steps, values = run.tracked.model("alignment")
+            curve(ax, run, (_smooth(steps), _smooth(values)))
+            ax.axhline(0, color=GREY, linewidth=0.6)
+        else:
+            steps, total = run.tracked.model("growth")
+            curve(ax, run, (steps, run.tracked.model("growth_steps")[1].cumsum() / total.cumsum()))
+            ax.axhline(1, color=GREY, linewidth=0.6)
+            ax.set_ylim(0, 2)
+
+    return panels(
+        _true(runs),
+        ["alignment cos(δ, θ)\n(mean of 20)", "share of growth\nby steps, so far"],
+        draw,
+        log=False,
+    )
+
+
+def draw_direction(runs: Sequence[Run]) -> Figure:
+    def draw(ax: Axes, row: int, run: Run) -> None:
+        quantity = ("cosine", "cosine_first")[row]
+        curve(ax, run, run.traced.model(quantity), marker="o", markersize=2.5)
+
+    return panels(_true(runs), ["cosine to the\ncheckpoint at half the step", "cosine to the first"], draw)
+
+
+def draw_saturation(runs: Sequence[Run]) -> Figure:
+    def draw(ax: Axes, row: int, run: Run) -> None:
+        steps, own = run.tracked.model("saturation")
+        others = run.tracked.model("saturation_others")[1]
+        if row == 0:
+            curve(ax, run, (steps, own), marker="o", markersize=2.5)
+            curve(ax, run, (steps, others), linestyle=":")
+        else:
+            curve(ax, run, (steps, own - others), marker="o", markersize=2.5)
+
+    return panels(runs, ["saturation\n(dotted: to others)", "above other tokens"], draw)
+
+
+def draw_heads(runs: Sequence[Run]) -> Figure:
+    def draw(ax: Axes, row: int, run: Run) -> None:
+        grids = Grids(run.heads)
+        if row == 0:
+            heads = grids.of("head", "attended_spread")
+            for values in heads.values.T:
+                curve(ax, run, (heads.steps, values), linewidth=0.6, alpha=0.6)
+        else:
+            quantity = ("", "entropy_share", "hard_distance")[row]
+            heads = grids.of("head", quantity)
+            curve(ax, run, (heads.steps, np.median(heads.values, 1)))
+            ax.fill_between(
+                heads.steps,
+                *np.quantile(heads.values, [0.1, 0.9], axis=1),
+                color=run.colour,
+                alpha=0.15,
+                linewidth=0,
+            )
+
+    return panels(
+        runs,
+        ["saturated: 0 one\nposition, 1 all", "soft: entropy / log n", "soft to hard:\ntotal variation"],
+        draw,
+    )
+
+
+def draw_masks(runs: Sequence[Run]) -> Figure:
+    """Figure 3 of PTB with AdamW: with the true mask, and with that of the authors' code."""
+    chosen = [run for run in ordered(runs) if run.group.startswith("PTB, AdamW") and not run.settings["seed"]]
+    return figure_positions(_together(chosen), heads_records(83))
+
+
+def draw_atlas(runs: Sequence[Run]) -> Figure:
+    chosen = [run for run in ordered(runs) if run.group == "PTB, AdamW" and not run.settings["seed"]]
+    return figure_atlas(_together(chosen))
+
+
+PICTURES: dict[str, Callable[[Sequence[Run]], Figure]] = {
+    "norm": draw_norm,
+    "budget": draw_budget,
+    "direction": draw_direction,
+    "saturation": draw_saturation,
+    "heads": draw_heads,
+    "masks": draw_masks,
+    "atlas": draw_atlas,
+}
+
+
+def _true(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if not run.settings["leaking"]]
+
+
+def _together(runs: Sequence[Run]) -> Records:
+    """The heads of several runs, under names that say what they are."""
+    import pyarrow as pa
+
+    parts, facts = [], {}
+    for run in runs:
+        mask = "leaking mask" if run.settings["leaking"] else "true mask"
+        name = f"{run.label}, {mask}"
+        table = run.heads.table
+        names = pa.array([name] * len(table)).cast(table.schema.field("run").type)
+        table = table.set_column(table.schema.get_field_index("run"), "run", names)
+        parts.append(Records(table))
+        facts[name] = run.heads.made_by
+    return Records.joined(parts, {"runs": facts})
+
+
+def _smooth(values: NDArray[Any], width: int = 20) -> Floats:
+    if len(values) < width:
+        return values
+    return np.convolve(values, np.full(width, 1 / width), "valid")
