@@ -266,6 +266,27 @@ def one_reduction(folder: Path) -> None:
     assert len(calls) == 2, calls
 
 
+def logit_scale(folder: Path) -> None:
+    """Outputs that are spread over the ranks, as for a loss in parallel: scale and largest of the whole."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+
+    def scale(parallel: bool) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 10))
+        plan = {"0": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
+        model = parallelize_module(model, mesh, plan) if parallel else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with NormTracker(model, optimizer, every=1, logits=True) as tracker:
+            output = model(x)
+            assert isinstance(output, DTensor) == parallel
+            output.sum().backward()
+            optimizer.step()
+        return [tracker.records.series(quantity)[1][0] for quantity in ("logit_rms", "logit_largest")]
+
+    np.testing.assert_allclose(scale(True), scale(False), rtol=1e-6)
+
+
 def same_losses(folder: Path) -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
 
@@ -290,7 +311,10 @@ def same_losses(folder: Path) -> None:
     assert losses(True) == losses(False)
 
 
-CHECKS = {2: (ddp, fsdp, tp, refusals, one_reduction, same_losses), 4: (ddp, fsdp, hsdp, tp, fsdp_tp)}
+CHECKS = {
+    2: (ddp, fsdp, tp, refusals, one_reduction, logit_scale, same_losses),
+    4: (ddp, fsdp, hsdp, tp, fsdp_tp),
+}
 
 
 def run_rank(rank: int, ranks: int, folder: Path) -> None:

@@ -78,6 +78,133 @@ def test_lightning(tmp_path, monkeypatch):
     assert [float(row["normgrowth/model/gradient_norm"]) for row in rows] == pytest.approx(gradients.tolist())
 
 
+def two_optimizers():
+    """A Lightning module whose second optimizer steps at every third batch."""
+    import lightning.pytorch as pl
+    import torch
+    from torch import nn
+
+    class Two(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            torch.manual_seed(0)
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.seen = ([], [])
+
+        def training_step(self, batch, i):
+            self.b(self.a(batch[0])).square().mean().backward()
+            for part, optimizer, seen in zip((self.a, self.b), self.optimizers(), self.seen, strict=True):
+                if part is self.a or i % 3 == 0:
+                    optimizer.step()
+                    weights = [*self.a.parameters(), *self.b.parameters()]
+                    gradients = [p.grad for p in part.parameters()]
+                    seen.append([norm_of(weights), norm_of(gradients)])
+            self.zero_grad()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.a.parameters(), lr=0.1), torch.optim.AdamW(self.b.parameters())
+
+    def norm_of(tensors):
+        return torch.cat([t.detach().double().flatten() for t in tensors]).norm().item()
+
+    return Two()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_with_two_optimizers_that_step_unequally(tmp_path):
+    """Numbers, folders and names of each; then the same Trainer goes on, and another one from a checkpoint."""
+    pl = pytest.importorskip("lightning.pytorch")
+    import torch
+    from lightning.pytorch.loggers import CSVLogger
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from normgrowth.training import lightning as norms
+
+    batches = DataLoader(TensorDataset(torch.randn(24, 4)), batch_size=4)
+
+    def trainer(epochs, name):
+        return pl.Trainer(
+            accelerator="cpu",
+            max_epochs=epochs,
+            logger=CSVLogger(tmp_path, name=name, version=0),
+            log_every_n_steps=1,
+            callbacks=[norms.callback(every=1, out=str(tmp_path / "norms"))],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+
+    def recorded(i, quantity):
+        steps, values = read(tmp_path / "norms" / f"optimizer-{i}").series(quantity)
+        assert steps.tolist() == list(range(1, len(steps) + 1))
+        return values.tolist()
+
+    def assert_recorded(seen, before=((), ())):
+        for i, (old, new) in enumerate(zip(before, seen, strict=True)):
+            for at, quantity in enumerate(("norm", "gradient_norm")):
+                wanted = [row[at] for row in [*old, *new]]
+                assert recorded(i, quantity) == pytest.approx(wanted, rel=1e-12)
+
+    first, model = trainer(1, "first"), two_optimizers()
+    first.fit(model, batches)
+    assert [len(rows) for rows in model.seen] == [6, 2]
+    assert_recorded(model.seen)
+    with (tmp_path / "first" / "version_0" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for i in range(2):
+        tag = f"normgrowth/optimizer-{i}/model/gradient_norm"
+        logged = {int(row["step"]): float(row[tag]) for row in rows if row[tag]}
+        assert logged == pytest.approx(dict(enumerate(recorded(i, "gradient_norm"), 1)))
+    first.save_checkpoint(tmp_path / "checkpoint")
+    early = tuple(list(rows) for rows in model.seen)
+
+    first.fit_loop.max_epochs = 2
+    first.fit(model, batches)
+    assert [len(rows) for rows in model.seen] == [12, 4]
+    assert_recorded(model.seen)
+
+    second, resumed = trainer(2, "second"), two_optimizers()
+    second.fit(resumed, batches, ckpt_path=tmp_path / "checkpoint", weights_only=False)
+    assert_recorded(resumed.seen, early)
+    second.fit_loop.max_epochs = 3
+    second.fit(resumed, batches)
+    assert [len(recorded(i, "norm")) for i in range(2)] == [18, 6]
+    assert_recorded(resumed.seen, early)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_trainers_own_log_is_not_left_out(tmp_path):
+    """A log of ours at the same step counted as the Trainer's, and its loss was lost."""
+    pytest.importorskip("accelerate")
+    import torch
+    import transformers
+
+    from normgrowth.training import hf
+
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    config = transformers.GPT2Config(vocab_size=64, n_positions=8, n_embd=8, n_layer=1, n_head=1, **ends)
+    data = [{"input_ids": torch.randint(64, (8,)), "labels": torch.randint(64, (8,))} for _ in range(16)]
+    settings = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=6,
+        per_device_train_batch_size=2,
+        logging_steps=2,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        save_strategy="no",
+    )
+    trainer = transformers.Trainer(
+        model=transformers.GPT2LMHeadModel(config), args=settings, train_dataset=data
+    )
+    hf.track(trainer, every=1)
+    trainer.train()
+    history = trainer.state.log_history
+    assert [row["step"] for row in history if "loss" in row] == [2, 4, 6]
+    assert [row["step"] for row in history if "normgrowth/model/norm" in row] == [1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_plain_loop_with_tensorboard_and_wandb(tmp_path, monkeypatch):
     pytest.importorskip("wandb")

@@ -157,6 +157,7 @@ DECOUPLED = {
     "AdamW": lambda p, decay: torch.optim.AdamW(p, lr=0.01, weight_decay=decay),
     "NAdam": lambda p, decay: torch.optim.NAdam(p, lr=0.01, weight_decay=decay, decoupled_weight_decay=True),
     "RAdam": lambda p, decay: torch.optim.RAdam(p, lr=0.01, weight_decay=decay, decoupled_weight_decay=True),
+    "Adafactor": lambda p, decay: torch.optim.Adafactor(p, lr=0.01, weight_decay=decay),
     "Muon": lambda p, decay: torch.optim.Muon(p, lr=0.01, weight_decay=decay),
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 CHECKS = {
-    2: ("ddp", "fsdp", "tp", "refusals", "one_reduction", "same_losses"),
+    2: ("ddp", "fsdp", "tp", "refusals", "one_reduction", "logit_scale", "same_losses"),
     4: ("ddp", "fsdp", "hsdp", "tp", "fsdp_tp"),
 }
 

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from pathlib import Path
 from typing import Any
 
 EXAMPLES = """examples:
@@ -51,12 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read(arguments: argparse.Namespace) -> Any:
     from normgrowth.errors import InputError
-    from normgrowth.training.journal import read
+    from normgrowth.records import FILE
+    from normgrowth.training.journal import JOURNAL, read
 
-    try:
-        records = read(arguments.folder)
-    except InputError as error:
+    if not any((Path(arguments.folder) / name).is_file() for name in (JOURNAL, FILE)):
         raise InputError(
             f"{arguments.folder}: no records of a run yet; a NormTracker with this `out` writes them"
-        ) from error
+        )
+    records = read(arguments.folder)
     return records if arguments.layers == "all" else records.where(scope="model")

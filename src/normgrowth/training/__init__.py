@@ -2,6 +2,7 @@
 
 tracker.py      `NormTracker`: hooks into `optimizer.step()`, the part that users meet
 parameters.py   which parameters count, under which names
+held.py         one measured step: what is kept during it; when.py: which steps are measured
 sums.py         float64 sums of live tensors, over shards and ranks
 rules.py        what the optimizer says of each parameter: learning rate, decay, equilibrium
 journal.py      the sums on disk while training goes on, and the records they become

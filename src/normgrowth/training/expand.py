@@ -73,6 +73,15 @@ def blocks(layout: Layout, steps: Sequence[int], rows: Floats, before: Totals | 
     yield from _learning_rates(layout, steps, rows[:, :, kernel + OF_RUN.index("learning_rate")])
 
 
+def packed(layout: Layout, columns: Floats, rule: Floats, scores: Sequence[float]) -> Floats:
+    """The rows of one step: its sums with Σg² behind them, a `Rule` of each tensor, and what was seen of the model."""
+    rate, decay, per_root, per_gradient, angle = rule.T
+    root = np.sqrt(np.asarray(layout.numel, np.float64))
+    norm = np.where(np.isnan(per_root), per_gradient * np.sqrt(columns[:, -1]), per_root * root)
+    of_model = np.broadcast_to(np.asarray(scores, np.float64), (len(columns), len(scores)))
+    return np.concatenate([columns, np.stack([rate, decay, norm, angle], axis=1), of_model], axis=1)
+
+
 def unpacked(layout: Layout, rows: Floats) -> tuple[Moments, dict[str, Floats]]:
     """The moments of all tensors at all steps, one step behind the other, and beside them what the run knows."""
     flat = rows.reshape(-1, rows.shape[-1])

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.training.tracker import LOGGED, Every, NormTracker
+from normgrowth.training.tracker import LOGGED, NormTracker
+from normgrowth.training.when import Every
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
@@ -43,7 +44,10 @@ def track(
 
         def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
             if self.tracker is not None and (values := self.tracker.news(quantities, scopes)):
+                # The Trainer takes any log for its own, and would leave that of this step out.
+                due = control.should_log
                 trainer.log({f"{prefix}{name}": value for name, value in values.items()})
+                control.should_log = trainer.control.should_log = due
 
         def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
             if self.tracker is not None:

@@ -11,9 +11,11 @@ written; a step that is in both counts once. The next tracker to open the folder
 """
 
 import json
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +59,7 @@ class Journal:
         self._pending: list[tuple[int, Rows]] = []
         self._file: Any = None
         self._not_before = 0.0
+        self._process = os.getpid()
 
     @staticmethod
     def open(out: str | Path | None, step: int | None) -> "Journal":
@@ -123,13 +126,14 @@ class Journal:
 
     def close(self) -> None:
         """Put everything into records and let go of the folder."""
-        if self.folder is None or self._lock is None:
-            return
+        if self.folder is None or self._lock is None or self._process != os.getpid():
+            return  # the last: the end of a forked process is not that of the run
         written = not (self._pending or self._kept) or self._try(self._write_records)
-        if self._file is not None:
-            self._file.close()
-        if written:
-            (self.folder / JOURNAL).unlink(missing_ok=True)
+        with suppress(OSError):  # what is left behind has no step that the records lack
+            if self._file is not None:
+                self._file.close()
+            if written:
+                (self.folder / JOURNAL).unlink(missing_ok=True)
         self._lock.release()
         self._lock = None
         if not written:
@@ -218,10 +222,12 @@ def _go_back(folder: Path, step: int | None) -> None:
             f"{folder}: has records of a run up to step {last}; give step= to go on from a step of it "
             "(0 begins anew: later records are dropped), or choose another folder"
         )
+    if journal.exists():  # first, with all steps: a kill before the next lines drops none of them
+        records.write(folder)
+        journal.unlink()
     kept = records.table.filter(records.table["step"].to_numpy() <= (step or 0))
-    if journal.exists() or len(kept) < len(records):
+    if len(kept) < len(records):
         Records(kept, records.made_by).write(folder)
-        journal.unlink(missing_ok=True)
 
 
 def _header(layout: Layout, made_by: dict[str, Any]) -> bytes:

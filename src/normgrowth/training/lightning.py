@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.training.tracker import LOGGED, Every, NormTracker
+from normgrowth.training.tracker import LOGGED, NormTracker
+from normgrowth.training.when import Every
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -43,12 +44,15 @@ def callback(
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             several = len(trainer.optimizers) > 1
-            self.trackers, self._hooks = [], []
+            # From a checkpoint, else where this callback was when the same Trainer last stopped.
+            known = self._steps or [tracker.step for tracker in self.trackers]
+            known = known if trainer.global_step else []
+            self.trackers, self._hooks, self._steps = [], [], []
             for i, optimizer in enumerate(trainer.optimizers):
                 folder = out if out is None or not several else str(Path(out) / f"optimizer-{i}")
                 # Lightning counts the steps of all optimizers together: a checkpoint knows those of each.
                 alike = trainer.global_step // len(trainer.optimizers)
-                step = (self._steps[i] if i < len(self._steps) else alike) or anew
+                step = known[i] if i < len(known) else alike or anew
                 tracker = NormTracker(pl_module, optimizer, every, folder, step=step, **options)
                 where = f"{prefix}optimizer-{i}/" if several else prefix
                 self._hooks.append(

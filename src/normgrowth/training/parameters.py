@@ -1,9 +1,11 @@
 """Which parameters of a model count, under which names: read as `trace` reads the names of a checkpoint."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from normgrowth.errors import InputError
@@ -29,6 +31,7 @@ class Watched:
     readings: list[Reading]
     tensors: Sequence[Tensor]
     known: Mapping[str, Tensor]  # all of the model's, by their own names: held, so that no id is given twice
+    kinds: Mapping[str, Hashable]  # and what they were then: `data` may be given to a parameter anew
 
     @property
     def numel(self) -> list[int]:
@@ -36,7 +39,17 @@ class Watched:
 
     def is_current(self, model: nn.Module) -> bool:
         now = dict(model.named_parameters(remove_duplicate=False))
-        return now.keys() == self.known.keys() and all(now[name] is self.known[name] for name in now)
+        return now.keys() == self.known.keys() and all(
+            tensor is self.known[name] and _kind(tensor) == self.kinds[name] for name, tensor in now.items()
+        )
+
+
+def place(tensor: Tensor) -> Hashable:
+    """The same for parameters that share their memory, as after `head.weight.data = embedding.weight.data`."""
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+    if plain and tensor.numel() and (address := tensor.data_ptr()):
+        return address, tuple(tensor.shape), tensor.stride(), tensor.dtype
+    return id(tensor)
 
 
 def watch(model: nn.Module, selection: Selection) -> Watched:
@@ -48,13 +61,18 @@ def watch(model: nn.Module, selection: Selection) -> Watched:
                 "use torch.distributed.fsdp.fully_shard (FSDP2), whose parameters know their place"
             )
     known = dict(model.named_parameters(remove_duplicate=False))
+    for name, tensor in known.items():
+        if isinstance(tensor, UninitializedParameter):
+            raise InputError(
+                f"{name} has no shape before the model's first pass; run one, then make the tracker"
+            )
     stored = without_wrappers(known) or {name: name for name in known}
     tensors = {clean: known[name] for clean, name in stored.items()}
-    first: dict[int, str] = {}
+    first: dict[Hashable, str] = {}
     aliases = {
-        name: first[id(tensor)]
+        name: first[place(tensor)]
         for name, tensor in tensors.items()
-        if first.setdefault(id(tensor), name) != name
+        if first.setdefault(place(tensor), name) != name
     }
     entries = {name: Entry(_word(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()}
     readings = read_names(
@@ -73,7 +91,7 @@ def watch(model: nn.Module, selection: Selection) -> Watched:
     chosen = [tensors[reading.name] for reading in counted]
     for tensor in chosen:
         sharded_over(tensor)  # refuses what cannot be measured now, and not in the middle of a run
-    return Watched(counted, chosen, known)
+    return Watched(counted, chosen, known, {name: _kind(tensor) for name, tensor in known.items()})
 
 
 def strangers(watched: Watched, optimizer: Optimizer) -> str:
@@ -88,6 +106,10 @@ def strangers(watched: Watched, optimizer: Optimizer) -> str:
         f"the optimizer holds {len(foreign)} parameters that the model does not have "
         f"(the first has shape {list(foreign[0].shape)})"
     )
+
+
+def _kind(tensor: Tensor) -> Hashable:
+    return tuple(tensor.shape), tensor.dtype, tensor.device
 
 
 def _word(tensor: Tensor) -> str:

@@ -5,7 +5,7 @@ be split. Coupled decay (SGD, Adam) adds λθ to the gradient, and what becomes 
 on the second moments: no part of the step is its own, and the split is NaN, unless there is no decay.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from math import isfinite, nan
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from normgrowth.errors import InputError
+from normgrowth.training.parameters import place
 from normgrowth.weights.equilibrium import equilibrium
 
 
@@ -38,15 +39,14 @@ STILL = Rule()  # a parameter that this step does not touch
 
 def rules(optimizer: Optimizer, parameters: Sequence[Tensor], moved: Sequence[bool]) -> NDArray[np.float64]:
     """A row of `Rule` for each parameter; `moved` says which have a gradient, since others are left alone."""
-    found: dict[int, Rule] = {}
+    found: dict[Hashable, Rule] = {}
     for group in optimizer.param_groups:
         rule = _rule(optimizer, group)
-        found |= dict.fromkeys(map(id, group["params"]), rule)
+        found |= dict.fromkeys(map(place, group["params"]), rule)
+    of_each = [found.get(place(p), STILL) for p in parameters]
     rows = [
-        found.get(id(p), STILL)
-        if has
-        else STILL._replace(learning_rate=found.get(id(p), STILL).learning_rate)
-        for p, has in zip(parameters, moved, strict=True)
+        rule if has else STILL._replace(learning_rate=rule.learning_rate)
+        for rule, has in zip(of_each, moved, strict=True)
     ]
     return np.array(rows, np.float64).reshape(len(parameters), len(Rule._fields))
 
@@ -59,7 +59,7 @@ def innermost(optimizer: Optimizer) -> Optimizer:
 
 
 def _rule(optimizer: Optimizer, group: dict[str, Any]) -> Rule:
-    rate, decay = float(group.get("lr", nan)), float(group.get("weight_decay", 0.0))
+    rate, decay = _number(group.get("lr")), _number(group.get("weight_decay", 0.0))
     decoupled = _decoupled(optimizer, group)
     settled = Rule(rate, 0.0 if decay == 0 else rate * decay if decoupled else nan)
     if decay == 0:
@@ -79,8 +79,15 @@ def _rule(optimizer: Optimizer, group: dict[str, Any]) -> Rule:
 
 
 def _decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    kinds = tuple(getattr(torch.optim, name) for name in ("AdamW", "Muon") if hasattr(torch.optim, name))
+    kinds = tuple(
+        getattr(torch.optim, name) for name in ("AdamW", "Muon", "Adafactor") if hasattr(torch.optim, name)
+    )
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, kinds)))
+
+
+def _number(setting: Any) -> float:
+    """NaN where the optimizer finds its own: the Adafactor of transformers has a learning rate of None."""
+    return nan if setting is None else float(setting)
 
 
 def _finite(value: float) -> float:

@@ -51,8 +51,9 @@ def local(tensor: Tensor) -> Tensor:
     if tensor.is_sparse:
         tensor = tensor.coalesce().values()
     if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    return tensor.reshape(-1).contiguous()  # a slice of a matrix is flat, and still not side by side
+        tensor = torch.view_as_real(tensor.resolve_conj())  # a gradient is often conjugated in name only
+    # A slice of a matrix is flat, and still not side by side; a sign may be kept beside the values.
+    return tensor.resolve_neg().reshape(-1).contiguous()
 
 
 def local_gradient(gradient: Tensor, parameter: Tensor) -> Tensor:

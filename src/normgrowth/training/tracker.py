@@ -4,14 +4,13 @@ import platform
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from math import nan
-from numbers import Integral
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,24 +20,17 @@ from torch.optim import Optimizer
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Records
 from normgrowth.training.alarms import Alarms
-from normgrowth.training.expand import SCOPES, Layout, blocks, unpacked
+from normgrowth.training.expand import SCOPES, Layout, blocks, packed, unpacked
+from normgrowth.training.held import Held, done, hold
 from normgrowth.training.journal import COMMAND, Journal
 from normgrowth.training.logits import Logits
 from normgrowth.training.parameters import Selection, Watched, strangers, watch
 from normgrowth.training.ranks import is_main, of_main, world_size
 from normgrowth.training.rules import innermost, rules
-from normgrowth.training.sums import add_over_ranks, local, local_gradient, summed
+from normgrowth.training.sums import local
+from normgrowth.training.when import Every, due
 
-Every = int | str | Callable[[int], bool]
 LOGGED = ("norm", "relative_step", "angle", "equilibrium_angle", "alignment", "gradient_norm")  # unasked
-
-
-class _Held(NamedTuple):
-    """What is kept during one measured step: the weights before it, and what is known only before it."""
-
-    before: list[Tensor]
-    gradient: Tensor | None  # Σg² of each parameter; None where the step itself computes gradients
-    scale: Tensor | None  # what a gradient scaler leaves to a fused optimizer to divide by
 
 
 class NormTracker:
@@ -97,14 +89,14 @@ class NormTracker:
         run: str | None = None,
         step: int | None = None,
     ) -> None:
-        self._due = _due(every)
+        self._due = due(every)
         if step is not None and step < 0:
             raise InputError(f"step must be 0 or more, not {step}")
         for unknown in set(scopes) - set(SCOPES):
             raise InputError(f"scopes: {unknown!r} is none of {', '.join(SCOPES)}")
         self.step = step or 0
         optimizer = innermost(optimizer)
-        self._model, self._optimizer = model, optimizer
+        self._model = model
         self._selection = Selection(scope, select, exclude)
         self._watched = watch(model, self._selection)
         if foreign := strangers(self._watched, optimizer):
@@ -113,23 +105,24 @@ class NormTracker:
         self._wants_first = first and not self.step
         self._first: dict[str, Tensor] = {}
         self._totals = every == 1
-        self._held: _Held | None = None
-        self._latest: np.ndarray | None = None
+        self._held: Held | None = None
         self._alarms: Alarms | None = None
         self._blind = False  # whether it was said that no logits are seen
         self._keeps = out is None or is_main()
         self._journal = _journal(out, step)
         self._run = run or self._journal.run or (Path(out).name if out else "") or type(model).__name__
-        self._made_by = self._description(every, self._journal.notes)
+        self._made_by = self._description(optimizer, every, self._journal.notes)
         if first and not self._wants_first:
             self._note(
                 f"resumed at step {self.step}: the first weights are gone, and nothing is compared with them"
             )
         self._wants_warnings, self._looked = warn, self.step
         self._begin()
+        # A step that is compiled calls them as they are: what they do is nothing for a compiler.
+        as_it_is: Any = torch.compiler.disable
         self._hooks: list[Any] = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
+            optimizer.register_step_pre_hook(as_it_is(self._before)),
+            optimizer.register_step_post_hook(as_it_is(self._after)),
         ]
         self._logits = Logits(model, lambda: self._due(self.step + 1)) if logits else None
         if self._logits:
@@ -147,9 +140,11 @@ class NormTracker:
 
     def close(self) -> None:
         """Take the hooks away and finish the records; what was measured stays to be asked for."""
-        for hook in self._hooks:
-            hook.remove()
-        self._held, self._first = None, {}
+        if self._hooks:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks, self._held, self._first = [], None, {}
+            del self._model, self._watched, self._logits  # who keeps a tracker does not keep the weights
         self._finish()
 
     @property
@@ -191,15 +186,9 @@ class NormTracker:
         if not self._due(self.step + 1):
             return
         if not self._watched.is_current(self._model):
-            self._look_again()
-        moves = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
-        tensors = self._watched.tensors
-        # What the optimizer does not hold stays as it is, and is its own copy.
-        before = [local(p).clone() if id(p) in moves else local(p) for p in tensors]
+            self._look_again(optimizer)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        # Some optimizers change gradients in place, so these are summed before; a closure makes them within.
-        gradient = self._gradient_squares() if closure is None else None
-        self._held = _Held(before, gradient, getattr(optimizer, "grad_scale", None))
+        self._held = hold(optimizer, self._watched.tensors, closure=closure is not None)
 
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
@@ -207,27 +196,21 @@ class NormTracker:
         held, self._held = self._held, None
         if held is None:
             return
-        tensors, names = self._watched.tensors, [reading.name for reading in self._watched.readings]
-        references = [held.before]
-        if self._first:
-            references.append([self._first[name] for name in names])
-        sums = summed([local(p) for p in tensors], *references)
-        gradient = self._gradient_squares() if held.gradient is None else held.gradient
-        if held.scale is not None and held.gradient is not None:
-            gradient = gradient / held.scale.to(gradient) ** 2
-        columns = torch.cat([sums, gradient.to(sums.device)[:, None]], dim=1)
-        add_over_ranks(columns, tensors)
+        tensors = self._watched.tensors
+        first = [self._first[reading.name] for reading in self._watched.readings] if self._first else None
+        columns, used = done(held, optimizer, tensors, first)
         scores = self._logits.take() if self._logits else (nan, nan, nan)
         if not self._keeps:
             return
-        if self._logits and np.isnan(scores).all() and not self._blind:
+        if self._logits and self._logits.blind and not self._blind:
             self._blind = True
             self._note(
                 f"step {self.step}: no logits were seen: the model that was given to the tracker is not called itself"
             )
         skipped = bool(getattr(optimizer, "found_inf", None))  # a fused optimizer does nothing then
-        moved = [p.grad is not None and not skipped for p in tensors]
-        self._latest = self._rows(columns.cpu().numpy(), rules(optimizer, tensors, moved), scores)
+        moved = [there and not skipped for there in used]
+        rule = rules(optimizer, tensors, moved)
+        self._latest = packed(self._layout, columns.cpu().numpy(), rule, scores)
         self._journal.append(self.step, self._latest)
         if self._alarms and not skipped:  # a scaler tries a scale, and infinite gradients are how it learns
             for line in self._alarms.look(
@@ -235,20 +218,6 @@ class NormTracker:
             ):
                 self._note(line)
             self._looked = self.step
-
-    def _rows(self, columns: np.ndarray, rule: np.ndarray, scores: Sequence[float]) -> np.ndarray:
-        """The sums of a step and what the optimizer says, in the order of `expand.OF_RUN`."""
-        rate, decay, per_root, per_gradient, angle = rule.T
-        root = np.sqrt(np.asarray(self._watched.numel, np.float64))
-        norm = np.where(np.isnan(per_root), per_gradient * np.sqrt(columns[:, -1]), per_root * root)
-        of_model = np.broadcast_to(np.asarray(scores, np.float64), (len(columns), len(scores)))
-        return np.concatenate([columns, np.stack([rate, decay, norm, angle], axis=1), of_model], axis=1)
-
-    def _gradient_squares(self) -> Tensor:
-        gradients = [
-            local(p)[:0] if p.grad is None else local_gradient(p.grad, p) for p in self._watched.tensors
-        ]
-        return summed(gradients)[:, 0]
 
     # What is watched -------------------------------------------------------------------------------------
 
@@ -260,12 +229,12 @@ class NormTracker:
             if known is None or known.shape != values.shape or known.device != values.device:
                 self._first[reading.name] = values.clone()
 
-    def _look_again(self) -> None:
+    def _look_again(self, optimizer: Optimizer) -> None:
         old = {reading.name for reading in self._watched.readings}
         self._watched: Watched = watch(self._model, self._selection)
         new = {reading.name for reading in self._watched.readings}
         self._totals = False
-        foreign = strangers(self._watched, self._optimizer)
+        foreign = strangers(self._watched, optimizer)
         self._note(
             f"step {self.step + 1}: the model has other parameters than before ({len(new - old)} new names, "
             f"{len(old - new)} gone, the rest assigned anew); measured are those that it has now"
@@ -276,6 +245,7 @@ class NormTracker:
         self._begin()
 
     def _begin(self) -> None:
+        self._latest: np.ndarray | None = None  # of an earlier layout
         self._layout = Layout(
             run=self._run,
             readings=self._watched.readings,
@@ -294,12 +264,14 @@ class NormTracker:
         self._journal.noted()
         warnings.warn(text, SeriesWarning, stacklevel=3)
 
-    def _description(self, every: Every, earlier_notes: Sequence[str]) -> dict[str, Any]:
+    def _description(
+        self, optimizer: Optimizer, every: Every, earlier_notes: Sequence[str]
+    ) -> dict[str, Any]:
         return {
             "command": COMMAND,
             "source": self._run,
             "model": type(self._model).__name__,
-            "optimizer": type(self._optimizer).__name__,
+            "optimizer": type(optimizer).__name__,
             "every": every if isinstance(every, int | str) else getattr(every, "__name__", repr(every)),
             "first": self._wants_first,
             "selection": asdict(self._selection),
@@ -313,17 +285,6 @@ class NormTracker:
             },
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-
-
-def _due(every: Every) -> Callable[[int], bool]:
-    """When to measure, as a plain function of the step."""
-    if callable(every):
-        return every
-    if every == "powers":
-        return lambda step: step & (step - 1) == 0
-    if isinstance(every, Integral) and (n := int(every)) >= 1:
-        return lambda step: step % n == 0
-    raise InputError(f'every must be 1 or more, "powers" or a function of the step, not {every!r}')
 
 
 def _journal(out: str | Path | None, step: int | None) -> Journal:

@@ -1,0 +1,79 @@
+"""The callbacks over two real ranks (gloo, DDP): the numbers of given weights, told by rank 0 alone, and no hang."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from normgrowth.records import Records
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="gloo between local processes"),
+]
+
+WORKER = Path(__file__).with_name("callbacks_worker.py")
+MEASURED = [2, 4, 6]
+
+
+def launched(kind, folder, *launcher):
+    """What both ranks saw. One that waited for the other would run into the time limit."""
+    done = subprocess.run(
+        [sys.executable, *launcher, str(WORKER), kind, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+
+def assert_numbers_of_given_weights(folder, ranks):
+    records = Records.read(folder / "norms")
+    assert records.distinct("step") == MEASURED
+    assert records.made_by["ranks"] == 2
+    assert records.made_by["notes"] == []
+    for rank in ranks:
+        assert rank["wrapped"] == "DistributedDataParallel"
+        assert len(rank["history"]) == 6, "a step is not one of the optimizer"
+        for step in MEASURED:
+            for name, wanted in rank["history"][step - 1].items():
+                scope = "model" if name == "model" else "layer"
+                for quantity, value in wanted.items():
+                    rows = records.where(step=step, scope=scope, name=name, quantity=quantity).table
+                    assert rows["value"].to_pylist() == [pytest.approx(value, rel=1e-12)], (
+                        step,
+                        name,
+                        quantity,
+                    )
+    assert [rank["has records"] for rank in ranks] == [True, False]
+    return records
+
+
+def test_the_trainer_of_transformers(tmp_path):
+    pytest.importorskip("accelerate")
+    run = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    ranks = launched("hf", tmp_path, *run)
+    records = assert_numbers_of_given_weights(tmp_path, ranks)
+    norms = [(row["step"], row["normgrowth/model/norm"]) for row in ranks[0]["logged"] if len(row) > 5]
+    assert norms == list(zip(*(series.tolist() for series in records.series("norm")), strict=True))
+    for rank in ranks:  # the Trainer's own log is as it was
+        assert [row["step"] for row in rank["logged"] if "loss" in row] == MEASURED
+    assert not [key for row in ranks[1]["logged"] for key in row if key.startswith("normgrowth")]
+
+
+def test_lightning(tmp_path):
+    pytest.importorskip("lightning")
+    ranks = launched("lightning", tmp_path)  # it starts the second rank by itself
+    records = assert_numbers_of_given_weights(tmp_path, ranks)
+    with (tmp_path / "logs" / "version_0" / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["normgrowth/model/norm"]]
+    steps, norms = records.series("norm")
+    assert [int(row["step"]) for row in rows] == steps.tolist() == MEASURED
+    assert [float(row["normgrowth/model/norm"]) for row in rows] == pytest.approx(norms.tolist())
