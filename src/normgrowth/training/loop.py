@@ -25,7 +25,7 @@ from normgrowth.training.evaluation import NextToken, as_blocks, evaluate, level
 from normgrowth.training.making import corpus_of, device_of, new_model, new_optimizer
 from normgrowth.training.ranks import is_main, is_parallel, of_main, rank, shared, world_size
 from normgrowth.training.run_folder import TRACKER, RunFolder
-from normgrowth.training.settings import Settings
+from normgrowth.training.settings import Settings, every
 from normgrowth.training.signals import heard_between_steps
 from normgrowth.training.tracker import NormTracker
 
@@ -95,13 +95,10 @@ class _Run:
         self._load()
 
     def go(self, stopping: Callable[[], bool]) -> Records:
-        every: int | str = (
-            int(self.settings.track) if self.settings.track.isdecimal() else self.settings.track
-        )
         with NormTracker(
             self.model,
             self.optimizer,
-            every,
+            every(self.settings.track),
             self.folder.path / TRACKER,
             scope=self.settings.scope,
             run=self.folder.path.name,

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from normgrowth.errors import InputError
 from normgrowth.network.encoders import EncoderConfig, Kind
 from normgrowth.schedules import SHAPES, Schedule
+from normgrowth.training.when import due
 
 Optimizers = Literal["adamw", "adam", "sgd", "adafactor"]
 DECAY = {"adamw": 0.01, "adam": 0.0, "sgd": 0.0, "adafactor": 0.0}  # PyTorch's defaults
@@ -98,13 +99,16 @@ class Settings:
 
     def evaluates(self, step: int) -> bool:
         """Whether a step in the midst of an epoch is one to evaluate at."""
-        if self.evaluate == "epochs":
-            return False
-        return step & (step - 1) == 0 if self.evaluate == "powers" else step % int(self.evaluate) == 0
+        return self.evaluate != "epochs" and due(every(self.evaluate))(step)
 
     @property
     def decay(self) -> float:
         return DECAY[self.optimizer] if self.weight_decay is None else self.weight_decay
+
+
+def every(text: str) -> int | str:
+    """As `NormTracker` takes it: each n-th step, or "powers"."""
+    return int(text) if text.isdecimal() else text
 
 
 PRESETS: dict[str, dict[str, Any]] = {
