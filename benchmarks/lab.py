@@ -109,7 +109,8 @@ def measure(name: str, data: Path, runs: Path) -> None:
     parts = [_only(run, DRAWN)]
     checkpoints = sorted((runs / name / "checkpoints").iterdir())
     traced = trace(runs / name / "checkpoints", run=f"{name}, checkpoints")
-    parts.append(_only(traced, ["norm", "cosine", "angle", "step_size", "alignment", "cosine_first"]))
+    of_series = ["norm", "cosine", "angle", "step_size", "alignment", "cosine_first", "total_share_steps"]
+    parts.append(_only(traced, of_series))
     for path in checkpoints:
         step = int(path.name.removeprefix("step-"))
         last = path == checkpoints[-1]

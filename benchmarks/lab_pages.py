@@ -79,6 +79,10 @@ class Run:
         """How much of the growth of ‖θ‖² came from ‖δ‖², over the steps that were measured."""
         return float(self.tracked.model("growth_steps")[1].sum() / self.tracked.model("growth")[1].sum())
 
+    def share_between_checkpoints(self) -> float:
+        """The same with δ from one checkpoint to the next, at twice the step."""
+        return float(self.traced.model("total_share_steps")[1][-1])
+
     def factors(self) -> Floats:
         """By how much the norm of each layer grew, from the first to the last checkpoint."""
         norms = self.traced.of("layer", "norm").values
@@ -141,10 +145,11 @@ def growth(runs: Sequence[Run]) -> str:
             f"{power.params['p']:.2f} [{low:.2f}, {high:.2f}]",
             f"{run.fits['sqrt'].r2:.4f}",
             f"{run.share_of_steps():.0%}",
+            f"{run.share_between_checkpoints():.0%}",
         ]
 
     law = ["best law, r²", "p in a·t^p + b", "r² of a·√t + b"]
-    return table(["norm", "factor", "factor by layer", *law, "growth by steps"], row, runs)
+    return table(["norm", "factor", "factor by layer", *law, "growth by steps", "by intervals"], row, runs)
 
 
 LEVELS = ("saturation", "saturation_others", "saturation_c1000")
@@ -286,6 +291,7 @@ def draw_heads(runs: Sequence[Run]) -> Figure:
             heads = grids.of("head", "attended_spread")
             for values in heads.values.T:
                 curve(ax, run, (heads.steps, values), linewidth=0.6, alpha=0.6)
+            ax.set_ylim(-0.05, 1.05)
         else:
             quantity = ("", "entropy_share", "hard_distance")[row]
             heads = grids.of("head", quantity)

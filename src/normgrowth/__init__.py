@@ -15,6 +15,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     saturated_attention       attention as argmax or mean
     saturation(model, texts)  how close a network is to its saturated self, layer by layer
     saturation_profile(...)   the same for every checkpoint of a series, beside its trace
+    heads(model, texts)       what every attention head does, and what its saturated self does
     scaling(model)            how it turns into its saturated self as the weights grow
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
     InputError                what bad input raises: one line, with the way out
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from normgrowth.network.asymptotics.limit import saturated
     from normgrowth.network.attention import saturated_attention
     from normgrowth.network.curves import scaling
+    from normgrowth.network.heads import heads
     from normgrowth.network.scaling import saturate
     from normgrowth.network.similarity import saturation
     from normgrowth.records import Records
@@ -51,6 +53,7 @@ __all__ = [
     "degrees",
     "equilibrium",
     "fit",
+    "heads",
     "lint",
     "open_source",
     "predict_norm",
@@ -73,6 +76,7 @@ _HOME = {
     "degrees": "normgrowth.network.asymptotics.explain",
     "equilibrium": "normgrowth.weights.equilibrium",
     "fit": "normgrowth.weights.fitting",
+    "heads": "normgrowth.network.heads",
     "lint": "normgrowth.weights.lint",
     "open_source": "normgrowth.weights.sources.series",
     "predict_norm": "normgrowth.weights.dynamics",

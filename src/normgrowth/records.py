@@ -4,8 +4,8 @@ One row is one number. A new analysis adds quantities; nobody has to change the 
 
     run       string   which series or training run
     step      int64    training step
-    scope     string   "tensor", "layer", "role" or "model": what was summed over
-    name      string   which tensor, layer ("encoder.3"), role ("attention.query"); "model"
+    scope     string   "tensor", "layer", "role", "head" or "model": what was summed over
+    name      string   which tensor, layer ("encoder.3"), role ("attention.query"), head ("encoder.3.head.5"); "model"
     layer     int32    block index, counted from 0; null outside blocks and for role and model
     role      string   role of a tensor or of a role row; null otherwise
     quantity  string   "norm", "cosine", "step_size", ...: see `normgrowth.weights.moments`

@@ -17,6 +17,7 @@ from normgrowth.cli import (
     dynamics,
     figures,
     fit,
+    heads,
     lint,
     names,
     saturation,
@@ -27,7 +28,21 @@ from normgrowth.cli import (
 )
 from normgrowth.errors import InputError, SeriesWarning
 
-COMMANDS = (trace, names, lint, fit, dynamics, degrees, saturation, scaling, train, watch, compare, figures)
+COMMANDS = (
+    trace,
+    names,
+    lint,
+    fit,
+    dynamics,
+    degrees,
+    saturation,
+    heads,
+    scaling,
+    train,
+    watch,
+    compare,
+    figures,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -32,9 +32,10 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "t5_steps_by_layer": ("Figure 5, by layer", ("t5_norm_by_layer", "t5_direction_by_layer")),
     "saturation_pretrained": ("Figure 2, right", ()),
     "saturation_random_init": ("Figure 2, left", ()),
+    "attention_positions": ("Figure 3, and the same for WikiText-2", ()),
     "scaling_curves": ("Figure 4", ()),
 }
-WORDS = ("model", "norm_position", "bias")  # columns of text
+WORDS = ("model", "norm_position", "bias", "data", "encoder")  # columns of text
 _DERIVED = ("step_size", "relative_step", "alignment", "angle", *BUDGET)
 
 

@@ -1,0 +1,156 @@
+"""normgrowth heads as a person meets it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tiny_configs import tiny_config
+
+from normgrowth.cli import main
+from normgrowth.errors import InputError
+from normgrowth.network import stored
+from normgrowth.network.encoders import EncoderConfig, LanguageModel
+from normgrowth.network.heads import heads
+from normgrowth.network.models import load_model
+from normgrowth.paper.heads import heads_records
+from normgrowth.paper.published import published
+from normgrowth.records import Records
+
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WORDS = ["<eos>", "<unk>", "the", "cat", "sat", "on", "mat", "a", "dog"]
+
+
+def run(capsys, *arguments):
+    try:
+        code = main(["heads", *map(str, arguments)])
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    """Two of our own, with a true and with a leaking mask, a BERT, and a text."""
+    for name, leaking in (("true", False), ("leaking", True)):
+        torch.manual_seed(0)
+        shape = {"width": 16, "layers": 2, "heads": 4, "feedforward": 16}
+        config = EncoderConfig(vocabulary=len(WORDS), max_length=83, leaking=leaking, **shape)
+        stored.write(tmp_path / name, LanguageModel(config), WORDS)
+    tiny_config("bert").save_pretrained(tmp_path / "bert")
+    (tmp_path / "text.txt").write_text("the cat sat\n\na dog\nthe dog and the cat sat on the mat\n")
+    (tmp_path / "empty.txt").write_text("\n\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_table_records_and_figures(models, capsys):
+    options = ["--text", "text.txt", "--window", 83, "--published", "--scale", 1000, "-o", "out"]
+    code, out, err = run(capsys, "true", "leaking", *options)
+    assert (code, err) == (0, "")
+    assert "true: 8 heads, 3 sentences, 17 tokens of text.txt, through the model's tokenizer" in out
+    assert "in its saturated self: " in out
+    assert "Saturated, 8 of 8 heads attend to exactly one position, always." in out
+    records = Records.read("out")
+    assert records.distinct("run") == ["true", "leaking"]
+    assert {"attended", "attended_c1000", "attended_window", "attended_window_c1000", "hard_scale"} <= set(
+        records.distinct("quantity")
+    )
+    here = heads(load_model("leaking"), "text.txt", window=83, scales=(1000,))
+    np.testing.assert_array_equal(
+        records.where(run="leaking").table["value"].to_numpy(), here.table["value"].to_numpy()
+    )
+    assert records.made_by["runs"]["leaking"]["kinds"] == here.made_by["kinds"]
+    files = {path.name for path in (models / "out" / "figures").iterdir()}
+    assert files == {
+        f"{n}.{form}" for n in ("heads_positions", "heads_atlas") for form in ("png", "svg", "pdf")
+    }
+
+
+def test_patterns_of_a_sentence(models, capsys):
+    show = ["--show", "the zebra sat on a mat", "--text", "text.txt"]
+    code, out, err = run(capsys, "true", *show, "--head", "layer.1.head.3", "-o", "out", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert "heads_patterns.png" in err
+    patterns = found["made_by"]["runs"]["true"]["patterns"]
+    assert patterns["tokens"] == ["<eos>", "the", "<unk>", "sat", "on", "a", "mat"]
+    assert list(patterns["heads"]) == ["layer.1.head.3"]
+    for weights in patterns["heads"]["layer.1.head.3"].values():
+        assert np.array(weights).sum(1) == pytest.approx(1, abs=1e-3)
+    assert found["made_by"]["notes"] == ["--show: 1 words of the sentence are unknown to the model: zebra"]
+    code, out, _ = run(capsys, "bert", *show, "-o", "more", "--json")
+    assert len(json.loads(out)["made_by"]["runs"]["bert"]["patterns"]["heads"]) == 4
+
+
+def test_soft_heads_alone(models, capsys):
+    code, out, _ = run(capsys, "bert", "--text", "text.txt", "--no-exact", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert not {row["quantity"] for row in found["records"]} & {"attended", "saturated_distance"}
+    assert "kinds" in found["made_by"]["runs"]["bert"]
+    assert "saturated_kinds" not in found["made_by"]["runs"]["bert"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere/at/all"], "no such folder or file"),
+        (["true", "true"], "named twice"),
+        (["true", "--window", "83", "--published"], "-o says where"),
+        (["true", "--published", "-o", "out"], "--window 83"),
+        (["true", "--window", "50", "--published", "-o", "out"], "nothing is published for a window of 50"),
+        (["true", "--show", "the cat"], "-o says where"),
+        (["true", "--head", "layer.0.head.0"], "--show gives one"),
+        (["true", "--show", " ", "--text", "text.txt", "-o", "out"], "empty sentence"),
+        (
+            ["true", "--show", "a", "--head", "x", "--text", "text.txt", "-o", "out"],
+            "no head x: there are layer.0",
+        ),
+        (["true", "--text", "missing.txt"], "true: missing.txt: No such file"),
+        (["true", "--text", "empty.txt"], "true: empty.txt: no sentence in it"),
+        (["true", "--text", "text.txt", "--window", "84"], "the model has 83 positions"),
+        (["true", "--text", "text.txt", "--scale", "0"], "finite and above 0"),
+        (["true", "--text", "text.txt", "--tolerance", "2"], "between 0 and 0.5"),
+    ],
+)
+def test_bad_input_is_one_line(models, capsys, arguments, message):
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (models / "out").exists()
+
+
+def test_long_sentences_are_cut_and_that_is_said(models, capsys):
+    (models / "long.txt").write_text(" ".join(["cat"] * 100) + "\n")
+    code, out, _ = run(capsys, "true", "--text", "long.txt")
+    assert code == 0
+    assert "note: 1 of 1 sentences were cut at 83 tokens" in out
+
+
+def test_what_was_published():
+    """144 heads for each model; the largest values are those of a mask that leaks."""
+    records = heads_records()
+    assert records.distinct("run") == [
+        "penn, paper-pre-norm",
+        "penn, post-norm",
+        "wikitext-2, paper-pre-norm",
+        "wikitext-2, post-norm",
+    ]
+    for run_, facts in records.made_by["runs"].items():
+        values = records.where(run=run_).table["value"].to_numpy()
+        assert len(values) == 144
+        assert values.max() < facts["largest"]
+        window = facts["window"]
+        assert ((window - 1) * window / 2 + 1) / window <= facts["largest"] + 1e-3 < (window + 1) / 2
+    assert heads_records(700).distinct("run") == ["wikitext-2, paper-pre-norm", "wikitext-2, post-norm"]
+    table = published("attention_positions")
+    assert table["heads"].sum() == 4 * 144
+    assert table.source.startswith("published: ")
+    with pytest.raises(InputError, match="window of 84"):
+        heads_records(84)

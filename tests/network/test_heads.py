@@ -1,0 +1,650 @@
+"""Heads against a slow reference: one sentence, one layer, one head, one query at a time, in float64."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_configs import BLOCKS, tiny_config
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from normgrowth.errors import InputError
+from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.network.batches import read_rows
+from normgrowth.network.encoders import Encoder, EncoderConfig
+from normgrowth.network.head_patterns import patterns
+from normgrowth.network.heads import HARD_QUERIES, KINDS, heads, kind, kinds
+from normgrowth.network.models import Loaded, load_model
+from normgrowth.network.scores import BLOCK, WHOLE, seen, seen_weights
+from normgrowth.network.stored import StoredEncoder, Words
+from normgrowth.records import Records
+
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXT = [
+    "the cat sat on the mat",
+    "dogs bark",
+    "one",
+    "a cat and a dog are not the same as one mat on a hill",
+    "the hill is high",
+]
+VOCABULARY = ["<eos>", "<unk>", *sorted({word for line in TEXT for word in line.split()})]
+TOLERANCE = 0.01
+SOFT = [
+    *("visible", "one_share"),
+    *("entropy", "entropy_share", "effective", "effective_2"),
+    *("distance", "largest_share", "first_share", "previous_share"),
+    *("hard_distance", "largest_logit", "gap", "hard_scale"),
+]
+HARD = [
+    *("attended", "attended_share", "attended_spread"),
+    *("saturated_largest_share", "saturated_first_share", "saturated_previous_share", "saturated_distance"),
+]
+
+
+def encoder(seed=0, dtype=torch.float64, **options):
+    torch.manual_seed(seed)
+    shape = {"width": 16, "layers": 2, "heads": 4, "feedforward": 24, "max_length": 90}
+    return StoredEncoder(EncoderConfig(vocabulary=len(VOCABULARY), **(shape | options))).to(dtype).eval()
+
+
+def loaded(model):
+    return Loaded("tiny", model, Words(VOCABULARY))
+
+
+def rows_of(text=TEXT):
+    return [Words(VOCABULARY)(line)["input_ids"] for line in text]
+
+
+def value(records, quantity, name="model"):
+    (row,) = records.where(quantity=quantity, name=name).table.to_pylist()
+    return row["value"]
+
+
+def of_heads(records, quantity):
+    return np.array(records.where(quantity=quantity, scope="head").table["value"].to_pylist())
+
+
+def scores_by_hand(model, ids):
+    """(layers, heads, queries, keys) of a paper_pre_norm or post_norm encoder: attention reads the stream itself."""
+    with torch.no_grad():
+        states = model(torch.tensor([ids])).hidden_states
+    found = []
+    for block, x in zip(model.blocks, states, strict=False):
+        a, size = block.attention, x.shape[-1] // block.attention.heads
+        q, k = (linear(x[0]).detach().numpy() for linear in (a.query, a.key))
+        layer = []
+        for h in range(a.heads):
+            part = slice(h * size, (h + 1) * size)
+            s = q[:, part] @ k[:, part].T / math.sqrt(size)
+            length = len(ids)
+            if a.leaking:
+                s = s * np.tril(np.ones((length, length)))
+            elif a.causal:
+                s = np.where(np.tril(np.ones((length, length))) > 0, s, -np.inf)
+            layer.append(s)
+        found.append(layer)
+    return np.array(found)
+
+
+def softmax(s):
+    e = np.exp(s - s.max())
+    return e / e.sum()
+
+
+def hardest(s, tolerance):
+    """By bisection: the factor at which the largest weight is 1 − tolerance; none is enough in a tie."""
+    if (s == s.max()).sum() > 1:
+        return np.inf
+    low, high = 0.0, 1e12
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 1 - softmax(middle * s).max() > tolerance else (low, middle)
+    return high
+
+
+def reference(all_scores, limits=None):
+    """all_scores: of each sentence (layers, heads, queries, keys). quantity -> (layers · heads,)"""
+    layers, count = all_scores[0].shape[:2]
+    found = {}
+    for layer in range(layers):
+        for head in range(count):
+            lists = {}
+
+            def note(name, one, lists=lists):
+                lists.setdefault(name, []).append(one)
+
+            for number, scores in enumerate(all_scores):
+                for query, row in enumerate(scores[layer, head]):
+                    places = np.flatnonzero(row > -np.inf)
+                    if len(places) < 2:
+                        continue
+                    s = row[places]
+                    a = softmax(s)
+                    h = -sum(p * math.log(p) for p in a if p > 0)
+                    note("visible", len(places))
+                    note("one_share", 1 / len(places))
+                    note("entropy", h)
+                    note("entropy_share", h / math.log(len(places)))
+                    note("effective", math.exp(h))
+                    note("effective_2", 1 / sum(a**2))
+                    note("distance", sum(a * abs(places - query)))
+                    note("largest_share", max(a))
+                    note("largest_logit", max(abs(s)))
+                    note("gap", np.sort(s)[-1] - np.sort(s)[-2])
+                    note("hard_scale", hardest(s, TOLERANCE))
+                    note("hard_distance", 0.5 * np.abs(a - (s == s.max()) / (s == s.max()).sum()).sum())
+                    if 0 in places:
+                        note("first_share", a[list(places).index(0)])
+                    if query - 1 in places:
+                        note("previous_share", a[list(places).index(query - 1)])
+                    if limits is not None:
+                        w = limits[number][layer, head, query, places]
+                        n = sum(w >= w.max() / 2)
+                        note("attended", n)
+                        note("attended_share", n / len(places))
+                        note("attended_spread", (n - 1) / (len(places) - 1))
+                        note("saturated_largest_share", max(w))
+                        note("saturated_distance", 0.5 * np.abs(w - a).sum())
+                        if 0 in places:
+                            note("saturated_first_share", w[list(places).index(0)])
+                        if query - 1 in places:
+                            note("saturated_previous_share", w[list(places).index(query - 1)])
+            for name, values in lists.items():
+                if name == "gap":
+                    one = np.median(values)
+                elif name == "hard_scale":
+                    one = sorted(values)[math.ceil(HARD_QUERIES * len(values)) - 1]
+                elif name == "largest_logit":
+                    one = max(values)
+                else:
+                    one = np.mean(values)
+                found.setdefault(name, []).append(one)
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def limit_by_scaling(model, ids, c=1e4):
+    """The weights at a large c, where there are no ties."""
+    scaled = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in scaled.parameters():
+            parameter.mul_(c)
+    scores = scores_by_hand(scaled, ids)
+    return (scores == scores.max(-1, keepdims=True)) * 1.0
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"kind": "post_norm"}, {"leaking": True}, {"causal": False}], ids=str
+)
+def test_every_quantity_is_that_of_a_slow_loop(options):
+    model = encoder(**options)
+    records = heads(loaded(model), TEXT)
+    scores = [scores_by_hand(model, ids) for ids in rows_of()]
+    hard = options.get("leaking") is None and options.get("kind") is None
+    limits = [limit_by_scaling(model, ids) for ids in rows_of()] if hard else None
+    for quantity, wanted in reference(scores, limits).items():
+        assert of_heads(records, quantity) == pytest.approx(wanted, rel=1e-7, abs=1e-9), quantity
+    assert set(records.where(scope="head").distinct("quantity")) == {*SOFT, *HARD}
+    assert records.where(scope="head").distinct("name") == [
+        f"layer.{layer}.head.{h}" for layer in range(2) for h in range(4)
+    ]
+    assert value(records, "tokens") == sum(map(len, rows_of()))
+    assert value(records, "sentences") == len(TEXT)
+
+
+def test_layers_and_the_model_are_made_of_heads():
+    told = []
+    records = heads(
+        loaded(encoder()),
+        TEXT,
+        step=70,
+        run="here",
+        progress=lambda *passes: told.append(passes),
+        batch_tokens=1,
+    )
+    assert told == [(i + 1, 10, "tiny") for i in range(10)]  # five sentences, the network and its limit
+    assert records.distinct("step") == [70]
+    assert records.distinct("run") == ["here"]
+    for quantity in (*SOFT, *HARD):
+        every = of_heads(records, quantity).reshape(2, 4)
+        together = {"largest_logit": np.max, "gap": np.median, "hard_scale": np.median}.get(quantity, np.mean)
+        for layer in range(2):
+            assert value(records, quantity, f"layer.{layer}") == pytest.approx(together(every[layer]))
+        assert value(records, quantity) == pytest.approx(together(every))
+    (row,) = records.where(name="layer.1.head.2", quantity="gap").table.to_pylist()
+    assert (row["layer"], row["role"], row["scope"]) == (1, None, "head")
+
+
+ARCHITECTURES = ("bert", "gpt2", "t5", "llama", "mistral", "roberta", "bloom", "xlnet", "gemma2", "albert")
+
+
+def architecture(name):
+    small = dict(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=99
+    )
+    ends = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    made = {
+        "llama": lambda: transformers.LlamaConfig(**small, **ends, num_key_value_heads=2),
+        "mistral": lambda: transformers.MistralConfig(
+            **small, **ends, num_key_value_heads=2, sliding_window=4
+        ),
+        "roberta": lambda: transformers.RobertaConfig(**small, **ends, max_position_embeddings=64),
+        "bloom": lambda: transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=99, **ends),
+        "xlnet": lambda: transformers.XLNetConfig(d_model=32, n_layer=2, n_head=4, d_inner=64, vocab_size=99),
+        "gemma2": lambda: transformers.Gemma2Config(**small, **ends, num_key_value_heads=2, head_dim=8),
+        "albert": lambda: transformers.AlbertConfig(**small, **ends, embedding_size=16),
+    }
+    config = made[name]() if name in made else tiny_config(name)
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config).double().eval()
+    with torch.no_grad():  # larger than at the start of training, so that heads differ
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures_of_transformers(name):
+    """What transformers gives out as attentions, one sentence at a time; in the limit too, by its own eager code."""
+    model = architecture(name)
+    records = heads(model, TEXT)
+    part = model.get_encoder() if model.config.is_encoder_decoder else model
+    eager = copy.deepcopy(part)
+    if name not in ("bloom", "xlnet"):  # which know nothing else
+        eager.set_attn_implementation("eager")
+    scores, limits = [], []
+    for row in read_rows(model, TEXT).rows:
+        inputs = {"input_ids": torch.tensor([row["input_ids"]]), "output_attentions": True}
+        with torch.no_grad():
+            soft = eager(**inputs).attentions
+        scores.append(torch.stack([a[0] for a in soft]).double().log().numpy())
+        hard = saturated(eager, orders=3)(**inputs).attentions
+        limits.append(torch.stack([a[0] for a in hard]).double().numpy())
+    wanted = reference(scores, limits)
+    slack = 1e-6 if name in ("llama", "mistral", "gemma2", "bloom") else 1e-8  # these take softmax in float32
+    for quantity in (*SOFT, *HARD):
+        if quantity in ("largest_logit", "hard_scale", "gap"):  # their logarithms have lost the former
+            continue
+        assert of_heads(records, quantity) == pytest.approx(wanted[quantity], abs=30 * slack), quantity
+    stack = "encoder" if name == "t5" else "layer"
+    layers = BLOCKS if name in ("bert", "gpt2", "t5") else 2
+    assert records.where(scope="layer").distinct("name") == [f"{stack}.{i}" for i in range(layers)]
+    assert bool(name == "t5") == any("encoder" in note for note in records.made_by["notes"])
+
+
+def test_padding_changes_nothing():
+    for model in (encoder(), encoder(leaking=True), encoder(causal=False)):
+        alone = heads(loaded(model), TEXT, batch_tokens=1)
+        packed = heads(loaded(model), TEXT, batch_tokens=4096)
+        ids = [row + [0] * (20 - len(row)) for row in rows_of()]
+        mask = [[1] * len(row) + [0] * (20 - len(row)) for row in rows_of()]
+        left = [[0] * (20 - len(row)) + row for row in rows_of()]
+        given_right = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+        given_left = {"input_ids": torch.tensor(left), "attention_mask": torch.tensor(mask).flip(1)}
+        for other in (packed, heads(model, [given_right]), heads(model, given_left)):
+            assert other.table["value"].to_numpy() == pytest.approx(
+                alone.table["value"].to_numpy(), rel=1e-7, abs=1e-9
+            )
+
+
+def test_heads_that_would_see_padding_get_none():
+    class Deaf(transformers.BertModel):
+        def forward(self, input_ids, attention_mask=None, **rest):
+            return super().forward(input_ids=input_ids, **rest)
+
+    torch.manual_seed(0)
+    model = Deaf(tiny_config("bert")).double().eval()
+    lines = ["a b c d e f g h i j", "a b c d e f g h i"]
+    records = heads(model, lines)
+    assert "equal length" in records.made_by["notes"][0]
+    assert value(records, "visible") == pytest.approx((10 * 10 + 9 * 9) / 19)
+    ids = torch.randint(3, 90, (2, 6))
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    with pytest.raises(InputError, match="attend to padding"):
+        heads(model, [{"input_ids": ids, "attention_mask": mask}])
+
+
+@pytest.mark.parametrize("kind_", ["paper_pre_norm", "usual_pre_norm", "post_norm"])
+@pytest.mark.parametrize("leaking", [False, True])
+def test_the_limit_and_a_large_scale_agree(kind_, leaking):
+    model = encoder(kind=kind_, leaking=leaking, width=32)
+    records = heads(loaded(model), TEXT, scales=(1000, 1e5), window=20)
+    for quantity in ("attended", "attended_share", "attended_spread", "attended_window"):
+        exact = of_heads(records, quantity)
+        assert of_heads(records, f"{quantity}_c100000") == pytest.approx(exact, abs=1e-12)
+        assert of_heads(records, f"{quantity}_c1000") == pytest.approx(exact, abs=0.2)  # not quite there
+    assert (of_heads(records, "attended") == 1).all() != leaking
+
+
+def test_ties_among_equal_values_are_decided_too():
+    """The leading order leaves them open and the output cannot show it, so `saturated` alone would stop there."""
+    torch.manual_seed(0)
+    small = dict(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=50
+    )
+    model = transformers.AlbertModel(transformers.AlbertConfig(**small, embedding_size=16)).double().eval()
+    plain = []
+    batch = {"input_ids": torch.randint(3, 50, (3, 9))}
+    limit = saturated(model)
+    with seen_weights(model, lambda _, __, w: plain.append(w), plain.clear):
+        limit(**batch)
+    records = heads(model, [batch], scales=(1000,))
+    found = of_heads(records, "attended")
+    assert found == pytest.approx(of_heads(records, "attended_c1000"))
+    assert limit.undecided > 0
+    assert limit.used_orders == 1
+    assert (torch.stack(plain) > 0).sum(-1).double().mean() > found.mean()
+
+
+def test_the_limit_is_not_changed_by_looking():
+    for model in (encoder(), architecture("llama"), architecture("mistral")):
+        ids = torch.randint(3, 20, (2, 12))
+        limit = saturated(model, orders=1)
+        alone = limit(input_ids=ids).last_hidden_state
+        with seen_weights(model, lambda *_: None, lambda: None):
+            watched = saturated(model, orders=1)(input_ids=ids).last_hidden_state
+        assert torch.allclose(alone.clone(), watched.clone(), rtol=1e-12, atol=1e-12)
+
+
+def leaking_negative(heads_=2, negative=True):
+    """Queries all alike and keys all their opposite (or zero): every score is negative (or zero)."""
+    model = encoder(leaking=negative, layers=1, heads=heads_)
+    attention = model.blocks[0].attention
+    with torch.no_grad():
+        for linear in (attention.query, attention.key):
+            linear.weight.zero_()
+            linear.bias.zero_()
+        if negative:
+            # Keys that differ, all in the half-space away from the query.
+            size = 16 // heads_
+            attention.query.bias[::size] = 1.0
+            attention.key.bias[::size] = -1.0
+            attention.key.weight[::size] = -1.0
+            model.token_embedding.weight.abs_()
+            model.position_embedding.weight.abs_()
+    return model
+
+
+def test_figure_3_in_its_published_form():
+    """A leaking mask: negative scores lose against the zeros of the future, of which the last query has none."""
+    wanted = (sum(range(1, 83)) + 1) / 83
+    assert wanted == pytest.approx(41.012, abs=5e-4)
+    records = heads(loaded(leaking_negative()), TEXT, window=83, scales=(1000,))
+    assert of_heads(records, "attended_window") == pytest.approx([wanted, wanted], abs=1e-12)
+    assert of_heads(records, "attended_window_c1000") == pytest.approx([wanted, wanted], abs=1e-12)
+    mean = heads(loaded(leaking_negative(negative=False)), TEXT, window=83)
+    assert of_heads(mean, "attended_window") == pytest.approx([42.0, 42.0], abs=1e-12)
+    assert of_heads(mean, "attended_spread") == pytest.approx([1.0, 1.0], abs=1e-12)
+    assert of_heads(mean, "attended_share") == pytest.approx([1.0, 1.0], abs=1e-12)
+    assert np.isinf(of_heads(mean, "hard_scale")).all()
+    assert of_heads(mean, "gap").tolist() == [0.0, 0.0]
+    assert (
+        set(mean.made_by["kinds"].values()) == set(mean.made_by["saturated_kinds"].values()) == {"mean-like"}
+    )
+
+
+def test_a_window_fills_and_cuts():
+    records = heads(loaded(encoder()), TEXT, window=4)
+    assert "3 of 5 sentences were cut at 4 tokens to fit the window" in records.made_by["notes"]
+    with pytest.raises(InputError, match="has 90 positions"):
+        heads(loaded(encoder()), TEXT, window=91)
+    with pytest.raises(InputError, match="give sentences"):
+        heads(encoder(), [{"input_ids": torch.tensor([[1, 2, 3]])}], window=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 12), st.integers(1, 3), st.floats(0.01, 30), st.integers(0, 10**6), st.booleans())
+def test_laws(length, rows, size, seed, causal):
+    """Whatever the scores are: bounds, and that heads get hard as scores grow."""
+    source = torch.Generator().manual_seed(seed)
+
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+        def forward(self, x):
+            s = self.factor * x
+            if causal:
+                s = s.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+            return torch.softmax(s, -1) @ torch.ones(length, 1, dtype=torch.float64)
+
+    x = size * torch.randn(rows, 2, length, length, generator=source, dtype=torch.float64)
+    model = Scores()
+    records = heads(model, [(x,)], scales=(1e6,))
+    found = {name: of_heads(records, name) for name in records.where(scope="head").distinct("quantity")}
+    for name in ("entropy_share", "first_share", "previous_share", "hard_distance", "saturated_distance"):
+        assert ((found[name] >= 0) & (found[name] <= 1)).all(), name
+    for name in ("effective", "effective_2", "attended"):
+        assert (found[name] >= 1 - 1e-12).all(), name
+        assert (found[name] <= found["visible"] + 1e-9).all(), name
+    assert (found["effective_2"] <= found["effective"] + 1e-9).all()
+    assert (found["entropy"] <= math.log(length) + 1e-12).all()
+    assert (found["distance"] <= length - 1).all()
+    assert found["attended"] == pytest.approx(found["attended_c1e+06"])
+    assert (found["hard_scale"] >= math.log(99) / size / 20).all()
+    # At its own scale a head is hard: 9 of 10 queries have 99 % of their weight on one position.
+    for h in range(2):
+        hard = torch.softmax(
+            (1 + 1e-9)
+            * found["hard_scale"][h]
+            * (
+                x[:, h]
+                if not causal
+                else x[:, h].masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+            ),
+            -1,
+        ).amax(-1)
+        queries = hard[:, 1:] if causal else hard
+        assert (queries >= 0.99).double().mean() >= 0.9
+
+
+@pytest.mark.parametrize("leaking", [False, True])
+def test_long_sequences_are_looked_at_in_blocks(leaking):
+    """4,096 tokens: no tensor of ours has all queries and all keys. An explicit softmax makes its own."""
+
+    class Largest(TorchDispatchMode):
+        size = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            for tensor in out if isinstance(out, tuple | list) else [out]:
+                if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64:
+                    self.size = max(self.size, tensor.numel())
+            return out
+
+    length = 4096 if not leaking else 1024
+    model = encoder(dtype=torch.float32, width=8, layers=1, heads=2, max_length=4096, leaking=leaking)
+    ids = torch.randint(0, 19, (1, length))
+    with Largest() as mode:
+        records = heads(model, {"input_ids": ids})
+    assert mode.size <= max(BLOCK, 16 * length)
+    assert WHOLE < 2 * 4096**2  # the limit went by blocks too
+    assert value(records, "visible") == (length if leaking else pytest.approx((length + 2) / 2))
+
+
+def test_the_model_is_left_as_it_was():
+    model = encoder(dtype=torch.float32).train()
+    model.blocks[0].eval()
+    before = copy.deepcopy(model.state_dict())
+    first = heads(loaded(model), TEXT, scales=(1000,), window=20)
+    assert all(torch.equal(a, before[name]) for name, a in model.state_dict().items())
+    assert model.training
+    assert not model.blocks[0].training
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    again = heads(loaded(model), TEXT, scales=(1000,), window=20)
+    np.testing.assert_array_equal(first.table["value"].to_numpy(), again.table["value"].to_numpy())
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_models_of_torch_itself(norm_first):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=norm_first)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).double().eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    x = torch.randn(3, 7, 16, dtype=torch.float64)
+    records = heads(model, [x], scales=(1e5,))
+    assert records.where(scope="layer").distinct("name") == ["layer.0", "layer.1"]
+    assert of_heads(records, "attended") == pytest.approx(of_heads(records, "attended_c100000"))
+    first = model.layers[0]
+    with torch.no_grad():
+        given_ = first.norm1(x) if norm_first else x
+        weights = first.self_attn(given_, given_, given_, average_attn_weights=False)[1]
+    entropy = -torch.special.xlogy(weights, weights).sum(-1).mean((0, 2))
+    assert of_heads(records, "entropy")[:4] == pytest.approx(entropy.numpy())
+
+
+def test_an_encoder_in_training():
+    """As a training loop has it, with its own names for what it takes."""
+    model = encoder()
+    bare = Encoder(model.config).double()
+    bare.load_state_dict(model.state_dict())
+    ids = torch.tensor([row + [0] * (16 - len(row)) for row in rows_of()])
+    mask = torch.tensor([[1] * len(row) + [0] * (16 - len(row)) for row in rows_of()])
+    found, wanted = heads(bare, [{"ids": ids, "mask": mask}]), heads(loaded(model), TEXT)
+    for quantity in (*SOFT, *HARD):
+        assert of_heads(found, quantity) == pytest.approx(of_heads(wanted, quantity), rel=1e-7)
+
+
+def test_bad_input():
+    with pytest.raises(InputError, match="no softmax over"):
+        heads(nn.Linear(3, 3), [torch.zeros(2, 3)])
+    model = encoder()
+    with pytest.raises(InputError, match="more than one position"):
+        heads(model, [{"input_ids": torch.tensor([[3]])}])
+    for options, message in (
+        ({"sentences": 0}, "at least one sentence"),
+        ({"window": 1}, "a window of two"),
+        ({"scales": (0,)}, "finite and above 0"),
+        ({"scales": (2, 2)}, "given twice"),
+        ({"tolerance": 0.5}, "between 0 and 0.5"),
+    ):
+        with pytest.raises(InputError, match=message):
+            heads(loaded(model), TEXT, **options)
+    with torch.no_grad():
+        model.blocks[1].attention.key.weight[0, 0] = torch.nan
+    with pytest.raises(InputError, match=r"blocks\.1\.attention\.key\.weight holds NaN"):
+        heads(loaded(model), TEXT)
+
+
+def test_scores_that_overflow_are_named():
+    model = encoder(dtype=torch.float32)
+    with torch.no_grad():
+        model.blocks[1].attention.key.weight.fill_(3e38)
+    with pytest.raises(InputError, match=r"blocks\.1\.attention: scores are not finite"):
+        heads(loaded(model), TEXT)
+
+
+def test_a_scale_that_overflows_is_left_out():
+    """T5's norms compute in float32: what is too large for that is no measurement."""
+    records = heads(architecture("t5"), TEXT, scales=(10, 1e30), window=16)
+    assert "with the weights times 1e+30 scores overflow: left out" in records.made_by["notes"]
+    found = set(records.distinct("quantity"))
+    assert {"attended", "attended_c10", "attended_window_c10"} <= found
+    assert not any(name.endswith("1e+30") for name in found)
+
+
+def test_kinds():
+    plain = dict(entropy_share=0.5, first_share=0.1, previous_share=0.1, largest_share=0.5)
+    assert kind(plain) == "in between"
+    assert kind(plain | {"entropy_share": 0.9}) == "mean-like"
+    assert kind(plain | {"first_share": 0.5}) == "sink"
+    assert kind(plain | {"previous_share": 0.5}) == "previous-token"
+    assert kind(plain | {"largest_share": 0.75}) == "argmax-like"
+    assert kind(plain, of_saturated=True) == ""
+    hard = dict(attended_spread=0.0, saturated_largest_share=1.0)
+    hard |= dict(saturated_first_share=0.0, saturated_previous_share=0.0)
+    assert kind(hard, of_saturated=True) == "argmax-like"
+    assert kind(hard | {"saturated_first_share": 1.0}, of_saturated=True) == "sink"
+    assert kind(hard | {"attended_spread": 1.0}, of_saturated=True) == "mean-like"
+    assert kind(hard | {"saturated_largest_share": 0.5}, of_saturated=True) == "in between"
+    records = heads(loaded(encoder()), TEXT, run="a", step=3)
+    for key, of_saturated in (("kinds", False), ("saturated_kinds", True)):
+        again = kinds(records, of_saturated=of_saturated)
+        assert again == {("a", 3, name): found for name, found in records.made_by[key].items()}
+        assert list(records.made_by[f"{key}_counts"]) == list(KINDS)
+        assert sum(records.made_by[f"{key}_counts"].values()) == 8
+    assert "saturated_kinds" not in heads(loaded(encoder()), TEXT, exact=False).made_by
+
+
+def test_records_are_written_and_read(tmp_path):
+    records = heads(loaded(encoder()), TEXT)
+    records.write(tmp_path)
+    again = Records.read(tmp_path)
+    assert again.made_by["kinds"] == records.made_by["kinds"]
+    np.testing.assert_array_equal(again.table["value"].to_numpy(), records.table["value"].to_numpy())
+
+
+def test_patterns_of_one_sentence():
+    model = encoder()
+    sentence = "the cat sat on the zebra"
+    found = patterns(loaded(model), sentence, ["layer.1.head.2"])
+    assert found["tokens"] == ["<eos>", "the", "cat", "sat", "on", "the", "<unk>"]
+    assert found["notes"] == ["1 words of the sentence are unknown to the model: zebra"]
+    ids = Words(VOCABULARY)(sentence)["input_ids"]
+    scores = scores_by_hand(model, ids)[1, 2]
+    wanted = np.array([softmax(row) for row in scores])
+    assert np.array(found["heads"]["layer.1.head.2"]["soft"]) == pytest.approx(wanted, abs=1e-4)
+    hard = limit_by_scaling(model, ids)[1, 2]
+    assert np.array(found["heads"]["layer.1.head.2"]["saturated"]) == pytest.approx(hard)
+    long = patterns(loaded(model), " ".join(["cat"] * 80), ["layer.0.head.0"])
+    assert len(long["tokens"]) == 64
+    assert "cut at 64" in long["notes"][0]
+    with pytest.raises(InputError, match=r"no head layer\.2\.head\.0: there are layer\.0\.head\.0"):
+        patterns(loaded(model), sentence, ["layer.2.head.0"])
+    with pytest.raises(InputError, match="empty sentence"):
+        patterns(loaded(model), "  ", [])
+
+
+def test_a_trained_model():
+    """MiniLM: in the limit nearly every head is an argmax; soft, hardly any is."""
+    model = load_model("minilm")
+    records = heads(model, sentences=10)
+    assert len(of_heads(records, "attended")) == 72
+    assert value(records, "attended_spread") < 0.01
+    assert records.made_by["saturated_kinds_counts"]["mean-like"] == 0
+    assert 0.3 < value(records, "entropy_share") < 0.9
+    rows = read_rows(model.model, None, model.tokenizer, 10).rows
+    eager = copy.deepcopy(model.model)
+    eager.set_attn_implementation("eager")
+    scores = []
+    for row in rows[:10]:
+        with torch.no_grad():
+            found = eager(
+                **{name: torch.tensor([cells]) for name, cells in row.items()}, output_attentions=True
+            )
+        scores.append([a[0].double() for a in found.attentions])
+    entropies = [
+        torch.cat([-torch.special.xlogy(one[layer], one[layer]).sum(-1) for one in scores], 1).mean(1)
+        for layer in range(6)
+    ]
+    assert of_heads(records, "entropy") == pytest.approx(torch.cat(entropies).numpy(), abs=1e-4)
+
+
+def test_attention_outside_of_modules_is_not_guessed():
+    with pytest.raises(InputError, match="outside of every module"), seen(nn.Identity(), lambda _: None):
+        torch.softmax(torch.zeros(1, 1, 2, 2), -1)
+
+
+def test_shapes_that_are_not_tokens_over_tokens_are_left_out():
+    class Cross(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own = encoder(layers=1)
+
+        def forward(self, ids):
+            q = torch.ones(1, 2, 3, 4, dtype=torch.float64)
+            nn.functional.scaled_dot_product_attention(q, q[:, :, :2], q[:, :, :2])
+            return self.own(ids)
+
+    records = heads(Cross(), [torch.tensor([[3, 4, 5]])], scales=(1000,))
+    assert len(of_heads(records, "entropy")) == 4
+    assert "scores (1, 2, 3, 2) are not tokens over tokens" in records.made_by["notes"][0]

@@ -1,0 +1,214 @@
+"""What the report says of heads, from records alone."""
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from normgrowth.errors import InputError
+from normgrowth.paper.heads import heads_records
+from normgrowth.records import Block, Records
+from normgrowth.report.head_figures import (
+    COLOURS,
+    draw_heads,
+    figure_atlas,
+    figure_patterns,
+    figure_positions,
+)
+from normgrowth.report.heads import clearest, models, print_heads, sentences
+from normgrowth.report.plotting import BLUE
+
+KINDS = ("argmax-like", "previous-token", "sink", "mean-like", "in between")
+
+
+def make(run="model", layers=3, count=5, window=83, exact=True, patterns=False, seed=0):
+    """Heads whose kinds go round; in the saturated network every second one is a mean."""
+    rng = np.random.default_rng(seed)
+    names = [f"layer.{layer}.head.{h}" for layer in range(layers) for h in range(count)]
+    numbers = [layer for layer in range(layers) for _ in range(count)]
+    total = len(names)
+    spread = np.arange(total) % 2 * 1.0
+    values = {
+        "entropy_share": rng.uniform(0, 1, total),
+        "largest_share": rng.uniform(0, 1, total),
+        "first_share": rng.uniform(0, 1, total),
+        "previous_share": rng.uniform(0, 1, total),
+        "hard_scale": np.where(spread > 0, np.inf, 12.0),
+        "visible": np.full(total, 11.0),
+        "one_share": np.full(total, 0.12),
+    }
+    if exact:
+        values |= {
+            "attended": 1 + spread * 10,
+            "attended_share": np.where(spread > 0, 1.0, 0.12),
+            "attended_spread": spread,
+        }
+        values |= {"attended_window": 1 + spread * 41} if window else {}
+    kinds = {name: KINDS[i % len(KINDS)] for i, name in enumerate(names)}
+    made_by = {
+        "source": run,
+        "text": "text",
+        "window": window,
+        "tolerance": 0.01,
+        "kinds": kinds,
+        "notes": [],
+    }
+    if exact:
+        hard = {name: "mean-like" if s else "argmax-like" for name, s in zip(names, spread, strict=True)}
+        made_by["saturated_kinds"] = hard
+    if patterns:
+        tokens = ["<eos>", "the", "[red]cat[/red]", "$x_1$"]
+        weights = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
+        both = {"soft": weights.tolist(), "saturated": np.eye(4).tolist()}
+        made_by["patterns"] = {"tokens": tokens, "heads": {names[0]: both, names[3]: both}, "notes": []}
+    none = [None] * total
+    by_layer = {q: v.reshape(layers, count).mean(1)[None] for q, v in values.items()}
+    whole = {q: np.array([[np.median(v) if q == "hard_scale" else v.mean()]]) for q, v in values.items()}
+    whole |= {"tokens": np.array([[120.0]]), "sentences": np.array([[9.0]])}
+    blocks = [
+        Block("head", names, numbers, none, [0], {q: v[None] for q, v in values.items()}),
+        Block("layer", [f"layer.{i}" for i in range(layers)], range(layers), [None] * layers, [0], by_layer),
+        Block("model", ["model"], [None], [None], [0], whole),
+    ]
+    return Records.from_blocks(run, blocks, made_by)
+
+
+def both():
+    parts = [make("a"), make("b", seed=1)]
+    made_by = {"runs": {part.made_by["source"]: part.made_by for part in parts}, "notes": [], "problems": []}
+    return Records.joined(parts, made_by)
+
+
+def printed(records, width=200):
+    out = io.StringIO()
+    print_heads(records, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def test_the_table_counts_kinds_by_layer():
+    text = printed(make())
+    assert "model: 15 heads, 9 sentences, 120 tokens of text" in text
+    rows = [line.split() for line in text.splitlines() if line[:1].isdigit() or line.startswith("all")]
+    assert [row[:6] for row in rows] == [[str(i), *"11111"] for i in range(3)] + [["all", *"33333"]]
+    assert "attended in" in text
+    assert "windows of 83" in text
+    assert "∞" in text
+    assert (
+        "Of 15 heads, in the network itself: 3 argmax-like, 3 previous-token, 3 sink, 3 mean-like, 3 in between."
+        in text
+    )
+    assert "Of 15 heads, in its saturated self: 8 argmax-like, 7 mean-like." in text
+    assert "8 of 15 heads attend to exactly one position, always; 7 attend to all visible ones" in text
+    assert "Scores 12.0 times as large would make the median head hard" in text
+    narrow = printed(make(), 60)
+    assert "Too narrow for:" in narrow
+
+
+def test_soft_heads_alone_say_no_more():
+    heads = models(make(exact=False))[0]
+    assert heads.form == ("", "")
+    assert not any("aturated" in sentence for sentence in sentences(heads))
+    assert "- " in printed(make(exact=False))
+
+
+def test_a_tied_model_is_never_hard():
+    records = make(layers=1, count=3)  # two of three have ties at once
+    (heads,) = models(records)
+    tied = {**heads.model, "hard_scale": np.inf}
+    said = sentences(type(heads)(**{**vars(heads), "model": tied}))
+    assert any("No factor on its scores" in sentence for sentence in said)
+
+
+def test_figure_3_has_measured_and_published_bars():
+    figure = figure_positions(both(), heads_records(83))
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["a", "", "b", ""]
+    left, right = figure.axes[:2]
+    blue = [bar for bar in left.patches if bar.get_facecolor()[:3] == pytest.approx(_rgb(BLUE))]
+    heights = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in blue if bar.get_height()}
+    assert heights == {1: pytest.approx(8 / 15), 42: pytest.approx(7 / 15)}
+    theirs = [bar for bar in left.patches if bar not in blue]
+    at_41 = sorted(bar.get_height() for bar in theirs if round(bar.get_x() + bar.get_width() / 2) == 41)
+    assert at_41 == pytest.approx([61 / 144, 70 / 144])
+    words = [text.get_text() for text in left.texts]
+    assert words == ["all visible: 42.00", "all of the future: 41.01"]
+    assert [text.get_text() for text in right.texts] == ["one position: 12.0%"]
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries == [
+        "measured, exact limit",
+        "published: penn, paper-pre-norm",
+        "published: penn, post-norm",
+    ]
+
+
+def test_figure_3_without_a_window_counts_real_tokens():
+    figure = figure_positions(make(window=None))
+    assert "real tokens only" in figure.axes[0].get_xlabel()
+    assert [text.get_text() for text in figure.axes[0].texts] == ["all visible: 11.00"]
+
+
+def test_the_atlas_has_a_cell_for_each_head():
+    figure = figure_atlas(both())
+    assert [ax.get_title(loc="left") for ax in figure.axes] == [
+        "a, as it is",
+        "a, saturated",
+        "b, as it is",
+        "b, saturated",
+    ]
+    soft, hard = figure.axes[:2]
+    assert len(soft.patches) == len(hard.patches) == 15
+    assert [patch.get_facecolor()[:3] for patch in soft.patches[:5]] == [
+        pytest.approx(_rgb(COLOURS[kind])) for kind in KINDS
+    ]
+    assert [text.get_text() for text in soft.texts[:4]] == ["A", "P", "S", "M"]
+    assert len(figure_atlas(make(exact=False)).axes) == 1
+
+
+def test_patterns_side_by_side():
+    (heads,) = models(make(patterns=True))
+    figure = figure_patterns(heads)
+    panels = [ax for ax in figure.axes if ax.images]
+    assert len(panels) == 4
+    assert np.asarray(panels[0].images[0].get_array())[3] == pytest.approx([0.25] * 4)
+    assert np.asarray(panels[2].images[0].get_array()) == pytest.approx(np.eye(4))
+    assert panels[0].get_title(loc="left") == "layer.0.head.0\nargmax-like"
+    assert [tick.get_text() for tick in panels[0].get_yticklabels()] == [
+        "<eos>",
+        "the",
+        "[red]cat[/red]",
+        "$x_1$",
+    ]
+
+
+def test_files(tmp_path):
+    paths = draw_heads(make(patterns=True), tmp_path, formats=("png",))
+    assert [path.name for path in paths] == ["heads_positions.png", "heads_atlas.png", "heads_patterns.png"]
+    again = draw_heads(make(patterns=True), tmp_path / "again", formats=("png",))
+    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
+    assert [path.name for path in draw_heads(make(exact=False), tmp_path, formats=("svg",))] == [
+        "heads_atlas.svg"
+    ]
+
+
+def test_heads_worth_a_look():
+    records = make()
+    chosen = clearest(records, "model")
+    assert len(chosen) == 4
+    kinds = [records.made_by["kinds"][name] for name in chosen]
+    assert sorted(kinds) == sorted(KINDS[:4])
+    values = dict(zip(records.made_by["kinds"], models(records)[0].of("first_share"), strict=True))
+    sink = chosen[kinds.index("sink")]
+    assert values[sink] == max(
+        values[name] for name, kind in records.made_by["kinds"].items() if kind == "sink"
+    )
+
+
+def test_other_records_are_refused(trace):
+    with pytest.raises(InputError, match="no heads"):
+        models(trace(layers=2, steps=2))
+
+
+def _rgb(colour):
+    from matplotlib.colors import to_rgb
+
+    return to_rgb(colour)
