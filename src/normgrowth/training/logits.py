@@ -11,7 +11,6 @@ fast path with other roundings, which any mode would turn off: of such a model o
 
 from collections.abc import Callable
 from math import nan, sqrt
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -19,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from normgrowth.network.scores import SOFTMAX, opened
 from normgrowth.training.ranks import is_parallel
 from normgrowth.training.sums import local
 
-SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 HIDDEN = -1e8  # masks are minus infinity, the smallest number of a dtype, or -1e9 and beyond: scores are not
 
 
@@ -118,7 +117,7 @@ class _Scores(TorchFunctionMode):
         self._in_heads = True
         try:
             with self:
-                return _opened(func)(*args, **kwargs)
+                return opened(func)(*args, **kwargs)
         finally:
             self._in_heads = False
 
@@ -155,12 +154,6 @@ class _Scores(TorchFunctionMode):
         scores = local(scores)
         hidden = scores < max(torch.finfo(scores.dtype).min / 4, HIDDEN)
         self.found.append(scores.masked_fill(hidden, 0.0).abs().amax())
-
-
-def _opened(function: FunctionType) -> FunctionType:
-    """The same code without its first question, whether a mode wants the whole call."""
-    names = {**function.__globals__, "has_torch_function": lambda _: False}
-    return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
 
 
 def _over_ranks(top: float, square: float, count: int, high: float) -> tuple[float, float, int, float]:
