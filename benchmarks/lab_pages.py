@@ -199,7 +199,7 @@ def panels(
     """A column for each corpus and optimizer, a row for each thing; the colour says where the norm sits."""
     groups = list(dict.fromkeys(run.group for run in ordered(runs)))
     with style():
-        figure = Figure(figsize=(2.1 * len(groups) + 0.8, 1.9 * len(rows) + 0.7))
+        figure = Figure(figsize=(max(2.1 * len(groups) + 0.8, 4.6), 1.9 * len(rows) + 0.7))
         axes = figure.subplots(len(rows), len(groups), squeeze=False, sharex="col", sharey="row")
         for column, group in enumerate(groups):
             for row, title in enumerate(rows):

@@ -114,8 +114,9 @@ def test_damaged_weights(tmp_path):
     model = stored(tmp_path)
     whole = (tmp_path / WEIGHTS).read_bytes()
     (tmp_path / WEIGHTS).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"model\.safetensors: not readable"):
-        load_model(tmp_path)
+    for read in (load_model, lambda folder: load_weights(folder, model)):
+        with pytest.raises(InputError, match=r"model\.safetensors: not readable"):
+            read(tmp_path)
     with torch.no_grad():
         model.encoder.blocks[1].feedforward.inner.weight[0, 0] = torch.nan
     write(tmp_path, model, WORDS)

@@ -72,12 +72,18 @@ def test_a_folder_with_three_files(tmp_path):
 
 def test_words_that_training_does_not_know(tmp_path):
     (tmp_path / "train.txt").write_text("a a b b c\n")
-    (tmp_path / "valid.txt").write_text("a z y z\n")
+    (tmp_path / "valid.txt").write_text("a z c z\n")
     (tmp_path / "test.txt").write_text("b\n")
     corpus = load_corpus(str(tmp_path))
     assert corpus.vocabulary.words == ["<eos>", "<unk>", "a", "b"]  # c comes once
     assert words_of(corpus, corpus.valid[0]) == ["<eos>", "a", "<unk>", "<unk>", "<unk>", "<eos>"]
-    assert corpus.notes == ["valid: 2 words that training has not (75.0% of all) became <unk>"]
+    assert corpus.notes == ["valid: 2 words that training has less than 2 times (75.0% of all) became <unk>"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_word(tmp_path):
+    for part in PARTS:
+        (tmp_path / f"{part}.txt").write_bytes(b"\xef\xbb\xbfthe cat\r\nthe cat\r\n")
+    assert load_corpus(str(tmp_path)).vocabulary.words == ["<eos>", "<unk>", "cat", "the"]
 
 
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=8), positions=st.integers(1, 12))
@@ -185,7 +191,9 @@ def test_from_the_hub(hub, name):
 def test_a_hub_that_has_it_not(hub):
     hub.fail("GET .*/resolve/", status=404)
     hub.fail("HEAD .*/resolve/", status=404)
-    with pytest.raises(InputError, match=r"penn: hf://datasets/ptb-text-only/ptb_text_only: .*--data names a folder"):
+    with pytest.raises(
+        InputError, match=r"penn: hf://datasets/ptb-text-only/ptb_text_only: .*--data names a folder"
+    ):
         load_corpus("penn", endpoint=hub.endpoint)
     hub.repos.clear()
     with pytest.raises(InputError, match=r"wikitext-2: hf://datasets/Salesforce/wikitext: .*--data"):
@@ -230,3 +238,10 @@ def test_rows_as_an_array():
     ids, real = padded([np.array([5, 6, 7]), np.array([8])], filling=9)
     assert ids.tolist() == [[5, 6, 7], [8, 9, 9]]
     assert real.tolist() == [[True, True, True], [True, False, False]]
+
+
+def test_a_line_may_be_a_book(tmp_path):
+    (tmp_path / "book.txt").write_text("\n".join(["word " * 5000, *["a word"] * 20]))
+    corpus = load_corpus(str(tmp_path / "book.txt"))
+    assert corpus.positions == 1024
+    assert any("1 sentences have more than 1024 tokens, up to 5001" in note for note in corpus.notes)

@@ -396,9 +396,12 @@ def test_a_damaged_state(tmp_path, pydoc):
         ({"heads": 5}, "width 16 cannot be divided among 5 heads"),
         ({"evaluate": "often"}, "evaluate is epochs or powers or a number of steps, not 'often'"),
         ({"track": "0"}, "track is powers or a number"),
+        ({"end": 0.1}, "end is for linear and cosine"),
         ({"momentum": 0.9}, "momentum is for sgd"),
         ({"clip": 0.0}, "clip must be more than 0"),
+        ({"clip": math.inf}, "clip must be more than 0, not inf"),
         ({"seed": -1}, "seed must be 0 or more"),
+        ({"seed": 2**70}, "seed must be below"),
         ({"scope": "heads"}, "scope"),
     ],
 )

@@ -14,7 +14,8 @@ EXAMPLES = """examples:
 
 Stopped in any way, the same command goes on, and ends with the same weights. What it leaves:
   normgrowth watch runs/first/tracker                             (while it runs)
-  normgrowth trace runs/first/checkpoints                         (and lint, fit)
+  normgrowth trace runs/first/checkpoints                         (and lint)
+  normgrowth fit runs/first                                       (and figures)
   normgrowth saturation runs/first/best
   normgrowth heads runs/first/best
 """
@@ -25,7 +26,11 @@ SHAPE: list[tuple[str, Any, str]] = [
     ("width", positive, "of the residual stream"),
     ("heads", positive, "attention heads of a block"),
     ("feedforward", positive, "inner width of the feedforward sublayer"),
-    ("positions", positive, "longer sentences are cut into pieces (default: as many as the longest needs)"),
+    (
+        "positions",
+        positive,
+        "longer sentences are cut into pieces (default: as many as the longest needs, up to 1024)",
+    ),
 ]
 RUN: list[tuple[str, Any, str]] = [
     ("lr", float, "the learning rate, at its peak"),

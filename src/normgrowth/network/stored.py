@@ -98,9 +98,13 @@ def write(folder: Path, model: LanguageModel, words: Sequence[str]) -> None:
 
 def load_weights(folder: Path, model: LanguageModel) -> None:
     """The weights of a folder into a model of the same shape, its head included."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_model
 
-    load_model(model, folder / WEIGHTS)
+    try:
+        load_model(model, folder / WEIGHTS)
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise InputError(f"{folder / WEIGHTS}: not readable: {str(error).splitlines()[0]}") from error
 
 
 def is_stored(path: Path) -> bool:

@@ -87,13 +87,12 @@ def sentences(records: Records) -> list[str]:
         said.append(
             f"The norm went from {number(norms[0])} to {number(norms[-1])} ({times(norms[-1] / norms[0])})."
         )
-    levels = grids.model("saturation")[1]
+    levels, others = (grids.model(name)[1] for name in ("saturation", "saturation_others"))
     if len(levels) > 1:
-        others = grids.model("saturation_others")[1]
-        said.append(
-            f"Saturation, mean over blocks, went from {levels[0]:.3f} to {levels[-1]:.3f}; to the saturated states of "
-            f"other tokens from {others[0]:.3f} to {others[-1]:.3f}."
-        )
+        beside = ""
+        if len(others) > 1:  # with one token a row there are none
+            beside = f"; to the saturated states of other tokens from {others[0]:.3f} to {others[-1]:.3f}"
+        said.append(f"Saturation, mean over blocks, went from {levels[0]:.3f} to {levels[-1]:.3f}{beside}.")
     return said
 
 

@@ -32,6 +32,7 @@ Lines = list[list[str]]
 
 PARTS = ("train", "valid", "test")
 SHORTEST = 4  # words of a sentence of the documentation
+MOST_POSITIONS = 1024  # of a model whose user did not say; a line may be a whole book
 HELD_OUT = 0.05  # of a corpus without parts of its own, for development, and again for test
 OF_LANGUAGE = {"train": 10_000, "valid": 1_000, "test": 1_000}  # words of a formal language
 
@@ -60,11 +61,14 @@ class Corpus:
             )
         return digest.hexdigest()[:16]
 
-    def frequency_loss(self, part: str = "valid") -> float:
-        """Nats per token of the model that knows word frequencies only: what any model must get below."""
+    def frequency_loss(self, part: str = "valid", first: int | None = None) -> float:
+        """Nats per token of the model that knows word frequencies only: what any model must get below.
+
+        first: of so many rows of the part.
+        """
         size = len(self.vocabulary)
         seen = np.bincount(np.concatenate([row[1:] for row in self.train]), minlength=size)
-        wanted = np.bincount(np.concatenate([row[1:] for row in getattr(self, part)]), minlength=size)
+        wanted = np.bincount(np.concatenate([row[1:] for row in getattr(self, part)[:first]]), minlength=size)
         share = (
             np.maximum(seen, 1) / np.maximum(seen, 1).sum()
         )  # a word that training never has counts as once
@@ -84,18 +88,21 @@ def load_corpus(
     """A corpus by its name, or a folder or file of text.
 
     data: the folder that holds `penn` and `wikitext-2`. positions: of the model; by default as many as the longest row
-    needs. min_count: words that training has less often are `<unk>`; 1 for penn and wikitext-2, which have theirs
-    already, and for formal languages, else 2. longest, seed: of a formal language. endpoint: another hub's address.
+    needs, and 1,024 at the most. min_count: words that training has less often are `<unk>`; 1 for penn and wikitext-2, which have theirs
+    already, else 2; of a formal language all symbols are known. longest, seed: of such. endpoint: another hub.
     """
     lines, notes = _read(name, data, longest, seed, endpoint)
     known = name in PLACES or name in LANGUAGES
-    vocabulary = _vocabulary(lines["train"], min_count or (1 if known else 2), name)
+    min_count = min_count or (1 if known else 2)
+    vocabulary = _vocabulary(lines["train"], min_count, name)
     rows = {part: _rows(lines[part], vocabulary) for part in PARTS}
     for part in PARTS:
         if not rows[part]:
             raise InputError(f"{name}: its {part} part has no sentence")
     need = max(len(row) for part in rows.values() for row in part) - 1
     language = name if name in LANGUAGES else None
+    if positions is None and not language:
+        positions = min(need, MOST_POSITIONS)
     if positions is not None and need > positions and language:
         raise InputError(
             f"{name}: its words have up to {need - 1} symbols, which need {need} positions, not {positions}"
@@ -106,7 +113,7 @@ def load_corpus(
             f"{long} sentences have more than {positions} tokens, up to {need}: they are cut into pieces"
         )
         rows = {part: [piece for row in rows[part] for piece in _pieces(row, positions)] for part in PARTS}
-    notes += _unseen(lines, vocabulary)
+    notes += _unseen(lines, vocabulary, min_count)
     return Corpus(
         name,
         vocabulary,
@@ -118,8 +125,8 @@ def load_corpus(
     )
 
 
-def describe(corpus: Corpus) -> dict[str, Any]:
-    """What a corpus is, for those who read records."""
+def describe(corpus: Corpus, dev_sentences: int | None = None) -> dict[str, Any]:
+    """What a corpus is, for those who read records; the loss of word frequencies where the model has its own."""
     parts = {part: getattr(corpus, part) for part in PARTS}
     return {
         "name": corpus.name,
@@ -128,7 +135,7 @@ def describe(corpus: Corpus) -> dict[str, Any]:
         "positions": corpus.positions,
         "sentences": {part: len(rows) for part, rows in parts.items()},
         "tokens": {part: sum(len(row) - 1 for row in rows) for part, rows in parts.items()},
-        "frequency_loss": corpus.frequency_loss(),
+        "frequency_loss": corpus.frequency_loss("valid", dev_sentences),
     }
 
 
@@ -170,7 +177,7 @@ def _folder(folder: Path) -> dict[str, Lines]:
 
 def _lines(path: Path) -> Lines:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # a byte order mark is no part of the first word
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -210,6 +217,9 @@ def _split(lines: Lines, name: str) -> tuple[dict[str, Lines], list[str]]:
 def _vocabulary(lines: Lines, min_count: int, name: str) -> Words:
     """The end mark, `<unk>`, then words from the most to the least frequent; ties by the word itself."""
     counts = Counter(word for line in lines for word in line)
+    if name in LANGUAGES:  # all symbols: short words need not have each
+        counts.update(dict.fromkeys(LANGUAGES[name].alphabet, 0))
+        min_count = 0
     kept = sorted(
         (word for word, n in counts.items() if n >= min_count), key=lambda word: (-counts[word], word)
     )
@@ -229,15 +239,16 @@ def _pieces(row: Row, positions: int) -> Iterator[Row]:
         yield row[start : start + positions + 1]
 
 
-def _unseen(lines: dict[str, Lines], vocabulary: Words) -> list[str]:
+def _unseen(lines: dict[str, Lines], vocabulary: Words, min_count: int) -> list[str]:
     found = []
+    has = "has not" if min_count == 1 else f"has less than {min_count} times"
     for part in ("valid", "test"):
         words = [word for line in lines[part] for word in line]
         types = {word for word in words if word not in vocabulary.ids}
         if types:
             share = sum(word in types for word in words) / len(words)
             found.append(
-                f"{part}: {len(types):,} words that training has not ({share:.1%} of all) became {UNKNOWN}"
+                f"{part}: {len(types):,} words that training {has} ({share:.1%} of all) became {UNKNOWN}"
             )
     return found
 

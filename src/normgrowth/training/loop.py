@@ -59,6 +59,7 @@ def train(
     the settings name. device: by default a GPU where there is one.
     """
     corpus = corpus or corpus_of(settings, data)
+    settings.rate(_total(settings, corpus))  # what is wrong with it is said before a folder is taken
     folder = _open(out, settings, corpus)
     try:
         with heard_between_steps() as stopping:
@@ -85,7 +86,8 @@ class _Run:
         self.optimizer = new_optimizer(settings, self.model)
         self.lengths = [len(row) for row in corpus.train]
         self.per_epoch = -(-len(corpus.train) // settings.batch)
-        self.total = min(settings.steps or 2**62, settings.epochs * self.per_epoch)
+        self.total = _total(settings, corpus)
+        self.described = describe(corpus, settings.dev_sentences)
         self.rate = settings.rate(self.total)
         self.step = 0
         self.best: tuple[float, int] | None = None  # development loss, step
@@ -101,7 +103,7 @@ class _Run:
             every(self.settings.track),
             self.folder.path / TRACKER,
             scope=self.settings.scope,
-            run=self.folder.path.name,
+            run=self.folder.name,
             step=self.step,
         ) as tracker:
             if not self.rows:
@@ -111,7 +113,7 @@ class _Run:
         records = self._records(self._test())
         if is_main():
             records = Records.joined([records, _few(tracker.records)], records.made_by)
-            records.write(self.folder.path)
+            self.folder.write(records)
         return records
 
     def _epoch(self, stopping: Callable[[], bool]) -> None:
@@ -123,7 +125,7 @@ class _Run:
             loss, tokens = self._update(chosen)
             stop, broken = self._together(stopping(), not isfinite(loss))
             if broken:
-                raise Diverged(self._diverged(loss))
+                raise Diverged(self._diverged(f"the loss is {loss} at step {self.step + 1}"))
             self.since[0] += loss * tokens
             self.since[1] += tokens
             if self.progress and is_main():
@@ -164,7 +166,9 @@ class _Run:
         found = evaluate(self.whole, corpus.valid[: settings.dev_sentences], corpus)
         values = {("dev_loss" if name == "loss" else name): value for name, value in found.items()}
         if not isfinite(values["dev_loss"]):
-            raise Diverged(self._diverged(values["dev_loss"]))
+            raise Diverged(
+                self._diverged(f"the development loss is {values['dev_loss']} after step {self.step}")
+            )
         if self.since[1]:
             values["train_loss"] = self.since[0] / self.since[1]
         values["epoch"] = self.step / self.per_epoch
@@ -178,7 +182,7 @@ class _Run:
         self.since = [0.0, 0.0]
         self._save()
         if is_main():
-            self._records().write(self.folder.path)
+            self.folder.write(self._records())
 
     def _test(self) -> list[Block]:
         """The best checkpoint on the test part; every rank takes its part, with the weights that the first has."""
@@ -196,7 +200,7 @@ class _Run:
         facts = {
             "command": "train",
             "settings": asdict(self.settings),
-            "corpus": describe(self.corpus),
+            "corpus": self.described,
             "steps": self.total,
             "best_step": self.best[1] if self.best else None,
             "parameters": sum(p.numel() for p in self.model.parameters()),
@@ -205,7 +209,7 @@ class _Run:
             "notes": list(self.corpus.notes),
             "problems": [],
         }
-        return Records.from_blocks(self.folder.path.name, [*self.rows, *(more or [])], facts)
+        return Records.from_blocks(self.folder.name, [*self.rows, *(more or [])], facts)
 
     # Where to go on from ---------------------------------------------------------------------------------
 
@@ -243,12 +247,17 @@ class _Run:
         torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
         return tuple(bool(flag) for flag in told)
 
-    def _diverged(self, loss: float) -> str:
+    def _diverged(self, said: str) -> str:
         kept = f"; the best weights, of step {self.best[1]}, are in {self.folder.best}" if self.best else ""
         return (
-            f"{self.folder.path}: the loss is {loss} at step {self.step + 1}, so the run stops{kept}; "
+            f"{self.folder.path}: {said}, so the run stops{kept}; "
             "a lower --lr, a --warmup or --clip 1 may help"
         )
+
+
+def _total(settings: Settings, corpus: Corpus) -> int:
+    """Steps of the whole run."""
+    return min(settings.steps or 2**62, settings.epochs * -(-len(corpus.train) // settings.batch))
 
 
 def _open(out: str | Path, settings: Settings, corpus: Corpus) -> RunFolder:

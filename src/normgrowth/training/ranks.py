@@ -15,7 +15,8 @@ def joined() -> Iterator[None]:
     if alone:
         yield
         return
-    torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    # What is no tensor goes over the processors: nccl would have every rank put it on the same GPU.
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ import torch
 from normgrowth.errors import InputError
 from normgrowth.network.encoders import LanguageModel
 from normgrowth.network.stored import write
-from normgrowth.records import replacing
+from normgrowth.records import FILE, Records, replacing
 from normgrowth.training.settings import Settings, difference
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class RunFolder:
 
     def __init__(self, folder: Path, lock: "BaseFileLock | None") -> None:
         self.path, self._lock = folder, lock
+        self.name = folder.resolve().name  # "." has none of its own
 
     @staticmethod
     def open(out: str | Path, settings: Settings, facts: Mapping[str, Any]) -> "RunFolder":
@@ -46,8 +47,11 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire()
             file = folder / SETTINGS
+            for rest in folder.glob(f".{SETTINGS}.*.part"):  # of a run that was killed at once
+                rest.unlink()
             if file.is_file():
                 _compare(folder, _read(file), new)
+                _tidy(folder)
             elif strangers := [path.name for path in folder.iterdir() if path.name != ".lock"]:
                 raise InputError(
                     f"{folder}: holds {strangers[0]} but no run of this kind; choose another folder"
@@ -92,6 +96,10 @@ class RunFolder:
             if best:
                 _whole(self.path / BEST, model, words)
 
+    def write(self, records: Records) -> None:
+        with _disk(self.path / FILE):
+            records.write(self.path)
+
     @property
     def best(self) -> Path:
         return self.path / BEST
@@ -108,8 +116,26 @@ def _whole(target: Path, model: LanguageModel, words: Sequence[str]) -> None:
             target.rename(old)
         part.rename(target)
     finally:
+        if old.is_dir() and not target.exists():  # stopped between the two names
+            old.rename(target)
         for rest in (part, old):
             shutil.rmtree(rest, ignore_errors=True)
+
+
+def _tidy(folder: Path) -> None:
+    """What a killed run left half written goes; what it had just put aside, and not yet replaced, comes back."""
+    for place in (folder, folder / SERIES):
+        for part in place.glob(".*.part"):
+            if part.is_dir():
+                shutil.rmtree(part)
+            else:
+                part.unlink()
+        for old in place.glob(".*.old"):
+            target = old.with_name(old.name[1 : -len(".old")])
+            if target.exists():
+                shutil.rmtree(old)
+            else:
+                old.rename(target)
 
 
 class _disk:

@@ -64,8 +64,12 @@ class Settings:
         for name in ("seed", "warmup", "saturation_sentences"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must be 0 or more, not {getattr(self, name)}")
-        if self.clip is not None and not self.clip > 0:
+        if self.seed >= 2**63:
+            raise InputError(f"seed must be below 2^63, not {self.seed}")
+        if self.clip is not None and not (isfinite(self.clip) and self.clip > 0):
             raise InputError(f"clip must be more than 0, not {self.clip}")
+        if self.end and self.schedule not in ("linear", "cosine"):
+            raise InputError(f"end is for linear and cosine; {self.schedule} has none")
         if self.momentum and self.optimizer != "sgd":
             raise InputError(f"momentum is for sgd; {self.optimizer} has betas of its own")
         for name, words in (("evaluate", ("epochs", "powers")), ("track", ("powers",))):

@@ -2,16 +2,20 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+SAME = 1.0  # seconds: torchrun passes on the Ctrl-C that its workers have heard already
+
 
 class heard_between_steps:
-    """Ctrl-C and a scheduler's SIGTERM are heard between two steps; a second Ctrl-C does not wait."""
+    """Ctrl-C and a scheduler's SIGTERM are heard between two steps; a second Ctrl-C, later, does not wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, same: float = SAME) -> None:
         self.heard = False
+        self._same, self._since = same, 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Callable[[], bool]:
@@ -25,6 +29,8 @@ class heard_between_steps:
             signal.signal(number, handler)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self.heard:
+        now = time.monotonic()
+        if not self.heard:
+            self.heard, self._since = True, now
+        elif number == signal.SIGINT and now - self._since > self._same:
             raise KeyboardInterrupt
-        self.heard = True
