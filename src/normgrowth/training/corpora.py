@@ -89,7 +89,8 @@ def load_corpus(
 
     data: the folder that holds `penn` and `wikitext-2`. positions: of the model; by default as many as the longest row
     needs, and 1,024 at the most. min_count: words that training has less often are `<unk>`; 1 for penn and wikitext-2,
-    which have theirs already, else 2; of a formal language all symbols are known. longest, seed: of such. endpoint: another hub.
+    which have theirs already, else 2; of a formal language all symbols are known. longest, seed: of such. endpoint:
+    another hub.
     """
     lines, notes = _read(name, data, longest, seed, endpoint)
     known = name in PLACES or name in LANGUAGES
