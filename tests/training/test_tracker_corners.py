@@ -396,6 +396,7 @@ def test_a_journal_that_cannot_be_removed_does_not_stop_a_run(tmp_path):
     (tmp_path / "run" / "journal").mkdir()
     tracker.close()
     (tmp_path / "run" / "journal").rmdir()
+    assert Records.read(tmp_path / "run").series("norm")[0].tolist() == [1], "what was measured is kept"
     NormTracker(model, optimizer, out=tmp_path / "run", step=1).close()  # and the folder is free
 
 

@@ -3,8 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from normgrowth.cli.models import add_passes, each_once, loaded, together
 from normgrowth.cli.output import tell
-from normgrowth.cli.source import MODEL, add_attention, add_text, positive
+from normgrowth.cli.source import MODEL, add_text, positive
 
 if TYPE_CHECKING:
     from normgrowth.records import Records
@@ -63,11 +64,7 @@ def add(subparsers: Any) -> None:
         help="which, as layer.3.head.5; several times (the clearest)",
     )
     parser.add_argument("--published", action="store_true", help="draw the paper's histogram too, in grey")
-    parser.add_argument("--batch-tokens", type=positive, default=2048, metavar="N", help="in a pass (2048)")
-    add_attention(parser)
-    parser.add_argument("--dtype", help="float64, float32 (default), bfloat16 or float16")
-    parser.add_argument("-o", "--out", metavar="DIR", help="folder for the records (parquet) and figures")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
+    add_passes(parser)
     parser.set_defaults(run=run)
 
 
@@ -82,8 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.head and arguments.show is None:
         raise InputError("--head says what to draw on a sentence: --show gives one")
-    if len(set(arguments.model)) < len(arguments.model):
-        raise InputError("a model is named twice")
     from normgrowth.report.head_figures import draw_heads
     from normgrowth.report.heads import print_heads
 
@@ -92,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         from normgrowth.paper.heads import heads_records
 
         theirs = heads_records(arguments.window)
-    records = _joined([_measure(arguments, model) for model in arguments.model])
+    records = together("heads", [_measure(arguments, model) for model in each_once(arguments.model)])
     if arguments.out:
         records.write(arguments.out)
     tell(
@@ -108,19 +103,14 @@ def _measure(arguments: argparse.Namespace, model: str) -> "Records":
     from normgrowth.errors import InputError
     from normgrowth.network.head_patterns import patterns
     from normgrowth.network.heads import heads
-    from normgrowth.network.models import load_model
-    from normgrowth.report.degrees import working
     from normgrowth.report.heads import clearest
     from normgrowth.report.terminal import Progress
 
-    with working(f"{model}: loading"):
-        loaded = load_model(
-            model, seed=arguments.seed, attn_implementation=arguments.attn, dtype=arguments.dtype
-        )
+    network = loaded(arguments, model)
     try:
         with Progress(of_bytes=False) as progress:
             records = heads(
-                loaded,
+                network,
                 arguments.text,
                 sentences=arguments.sentences,
                 exact=not arguments.no_exact,
@@ -132,19 +122,9 @@ def _measure(arguments: argparse.Namespace, model: str) -> "Records":
             )
         if arguments.show is not None:
             chosen = arguments.head or clearest(records, records.distinct("run")[0])
-            found = patterns(loaded, arguments.show, chosen)
+            found = patterns(network, arguments.show, chosen)
             records.made_by["patterns"] = found
             records.made_by["notes"] += [f"--show: {note}" for note in found["notes"]]
     except InputError as error:
         raise InputError(f"{model}: {error}") from error
     return records
-
-
-def _joined(several: list["Records"]) -> "Records":
-    """One table, a run for each model; what made each, under its name."""
-    from normgrowth.records import Records
-
-    runs = {one.made_by["source"]: one.made_by for one in several}
-    many = len(several) > 1
-    notes = [f"{f'{run}: ' if many else ''}{note}" for run, one in runs.items() for note in one["notes"]]
-    return Records.joined(several, {"command": "heads", "runs": runs, "notes": notes, "problems": []})

@@ -15,7 +15,7 @@ def tell(
     arguments: argparse.Namespace,
     records: "Records",
     table: "Callable[[Records], None]",
-    figures: Callable[[Path], list[Path]],
+    figures: Callable[[Path], list[Path]] | None = None,
     **more: Any,
 ) -> None:
     """Print the table, or everything as JSON with --json, and with -o draw the figures; more: further JSON."""
@@ -24,6 +24,6 @@ def tell(
         print()
     else:
         table(records)
-    if arguments.out:
+    if arguments.out and figures:
         for path in figures(Path(arguments.out) / "figures"):
             print(path, file=sys.stderr if arguments.json else sys.stdout)

@@ -3,8 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from normgrowth.cli.models import add_passes, each_once, loaded, together
 from normgrowth.cli.output import tell
-from normgrowth.cli.source import MODEL, add_attention, add_text, positive
+from normgrowth.cli.source import MODEL, add_text, positive
 
 if TYPE_CHECKING:
     from normgrowth.records import Records
@@ -54,11 +55,7 @@ def add(subparsers: Any) -> None:
         "--random-init", type=int, default=0, metavar="N", help="and N networks of each with random weights"
     )
     parser.add_argument("--published", action="store_true", help="draw the paper's levels too, in grey")
-    parser.add_argument("--batch-tokens", type=positive, default=2048, metavar="N", help="in a pass (2048)")
-    add_attention(parser)
-    parser.add_argument("--dtype", help="float64, float32 (default), bfloat16 or float16")
-    parser.add_argument("-o", "--out", metavar="DIR", help="folder for the records (parquet) and figures")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
+    add_passes(parser)
     parser.set_defaults(run=run)
 
 
@@ -69,11 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _series(arguments)
     if arguments.published and not arguments.out:
         raise InputError("--published is drawn into figures: -o says where")
-    if len(set(arguments.model)) < len(arguments.model):
-        raise InputError("a model is named twice")
     from normgrowth.report.saturation import draw_saturation, print_saturation
 
-    records = _joined([_measure(arguments, model) for model in arguments.model])
+    records = together("saturation", [_measure(arguments, model) for model in each_once(arguments.model)])
     if arguments.out:
         records.write(arguments.out)
     theirs = None
@@ -92,19 +87,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace, model: str) -> "Records":
     from normgrowth.errors import InputError
-    from normgrowth.network.models import load_model
     from normgrowth.network.similarity import saturation
-    from normgrowth.report.degrees import working
     from normgrowth.report.terminal import Progress
 
-    with working(f"{model}: loading"):
-        loaded = load_model(
-            model, seed=arguments.seed, attn_implementation=arguments.attn, dtype=arguments.dtype
-        )
+    network = loaded(arguments, model)
     with Progress(of_bytes=False) as progress:
         try:
             return saturation(
-                loaded,
+                network,
                 arguments.text,
                 random_init=arguments.random_init,
                 seed=arguments.seed,
@@ -127,34 +117,19 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _series(arguments: argparse.Namespace) -> int:
     """Checkpoints of one run: their trace, and the level at each step."""
     from normgrowth.errors import InputError
-    from normgrowth.network.models import load_model
-    from normgrowth.report.degrees import working
     from normgrowth.report.profile import draw_profile, print_profile
     from normgrowth.report.terminal import Progress
     from normgrowth.training.profile import saturation_profile
 
     if arguments.random_init or arguments.published:
         raise InputError("--random-init and --published are for models, not for a series")
-    with working(f"{arguments.config}: loading"):
-        loaded = load_model(
-            arguments.config, seed=arguments.seed, attn_implementation=arguments.attn, dtype=arguments.dtype
-        )
+    network = loaded(arguments, arguments.config)
     source = arguments.model[0] if len(arguments.model) == 1 else arguments.model
     with Progress(of_bytes=False) as progress:
         records = saturation_profile(
-            source, loaded, arguments.text, out=arguments.out, progress=progress, **_options(arguments)
+            source, network, arguments.text, out=arguments.out, progress=progress, **_options(arguments)
         )
     if not any(name.startswith("saturation") for name in records.distinct("quantity")):
         raise InputError(records.made_by["problems"][-1])
     tell(arguments, records, print_profile, lambda folder: draw_profile(records, folder))
     return 2 if records.made_by["problems"] else 0
-
-
-def _joined(several: list["Records"]) -> "Records":
-    """One table, a run for each model; what made each, under its name."""
-    from normgrowth.records import Records
-
-    runs = {one.made_by["source"]: one.made_by for one in several}
-    many = len(several) > 1
-    notes = [f"{f'{run}: ' if many else ''}{note}" for run, one in runs.items() for note in one["notes"]]
-    return Records.joined(several, {"command": "saturation", "runs": runs, "notes": notes, "problems": []})

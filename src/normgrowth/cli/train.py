@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from normgrowth.cli.output import tell
 from normgrowth.cli.source import positive
 
 EXAMPLES = """examples:
@@ -124,14 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
         records = train(settings, arguments.out, data=arguments.data, progress=told, device=arguments.device)
         if not is_main():
             return 0
-    if arguments.json:
-        import json
-        import sys
-
-        json.dump({"made_by": records.made_by, "records": records.to_rows()}, sys.stdout)
-        print()
-    else:
-        print_train(records)
+    tell(arguments, records, print_train)
     return 0
 
 

@@ -101,11 +101,26 @@ def make_batches(sentences: Sentences, network: nn.Module, tokens: int, *, pad: 
     return [_batch(group, sentences.pad, takes_mask, device) for group in groups]
 
 
+def read_input(
+    model: nn.Module, part: nn.Module, given: Any, tokenizer: Any, most: int, tokens: int
+) -> tuple[Sentences | None, list[Batch]]:
+    """What a measure was given, sentences or batches, as batches for a part of the model; and the sentences."""
+    if isinstance(given, Mapping | Tensor):
+        given = [given]
+    elif given is not None and not isinstance(given, str | Path):
+        given = list(given)
+    if isinstance(given, list) and not all(isinstance(one, str) for one in given):
+        return None, given_batches(given)
+    text = read_rows(model, given, tokenizer, most)
+    return text, make_batches(text, part, tokens)
+
+
 def given_batches(batches: Sequence[Any]) -> list[Batch]:
     """Batches as they are: tensors by name, or whatever the user's function takes; a mask says what is real."""
     found = []
     for batch in batches:
-        mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+        named = batch if isinstance(batch, Mapping) else {}
+        mask = named.get("attention_mask", named.get("mask"))  # the latter: our own encoders
         real = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
         found.append(Batch(batch, real))
     if not found:

@@ -36,18 +36,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.batches import Batch, Sentences, Texts, given_batches, make_batches, read_rows
+from normgrowth.network.batches import Batch, Sentences, Texts, make_batches, read_input
 from normgrowth.network.head_passes import Passes, head_name, numbers
 from normgrowth.network.head_sums import Floats, PaddingSeen, Tally
 from normgrowth.network.models import Loaded
-from normgrowth.network.states import check_weights, measured_part
+from normgrowth.network.states import check_scales, check_weights, measured_part
 from normgrowth.records import Block, Records
 
 Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
@@ -105,7 +104,7 @@ def heads(
     _check(sentences, batch_tokens, scales, window, tolerance)
     check_weights(model)
     part = measured_part(model, None) if hasattr(model, "main_input_name") else model
-    text, batches = _input(model, part, texts_or_batches, tokenizer, sentences, batch_tokens)
+    text, batches = read_input(model, part, texts_or_batches, tokenizer, sentences, batch_tokens)
     notes = [*loaded.notes, *(text.notes if text else [])]
     if part is not model:
         notes.append("of a model with encoder and decoder, the heads of the encoder are measured")
@@ -176,31 +175,9 @@ def _check(
 ) -> None:
     if sentences < 1 or tokens < 1 or (window is not None and window < 2):
         raise InputError("heads need at least one sentence, one token a batch, and a window of two")
-    if any(not 0 < c < float("inf") for c in scales):
-        raise InputError(f"scales must be finite and above 0, not {', '.join(f'{c:g}' for c in scales)}")
-    if len({f"{c:g}" for c in scales}) < len(scales):
-        raise InputError("a scale is given twice, or two are the same to six digits")
+    check_scales(scales)
     if not 0 < tolerance < 0.5:
         raise InputError(f"tolerance is {tolerance:g}: it must lie between 0 and 0.5")
-
-
-def _input(
-    model: nn.Module, part: nn.Module, given: Any, tokenizer: Any, most: int, tokens: int
-) -> tuple[Sentences | None, list[Batch]]:
-    if isinstance(given, Mapping | Tensor):
-        given = [given]
-    elif given is not None and not isinstance(given, str | Path):
-        given = list(given)
-    if isinstance(given, list) and not all(isinstance(one, str) for one in given):
-        return None, [_masked(batch) for batch in given_batches(given)]
-    text = read_rows(model, given, tokenizer, most)
-    return text, make_batches(text, part, tokens)
-
-
-def _masked(batch: Batch) -> Batch:
-    """Our own encoders call it `mask`."""
-    mask = batch.inputs.get("mask") if batch.real is None and isinstance(batch.inputs, Mapping) else None
-    return Batch(batch.inputs, mask.bool()) if isinstance(mask, Tensor) and mask.ndim == 2 else batch
 
 
 def _filled(

@@ -20,7 +20,6 @@ the mean over blocks. A level that is undefined for one token (overflow; a state
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,13 @@ from torch import Tensor, nn
 
 from normgrowth.errors import InputError
 from normgrowth.network.asymptotics.limit import saturated
-from normgrowth.network.batches import Batch, Sentences, Texts, given_batches, make_batches, read_rows
+from normgrowth.network.batches import Batch, Texts, make_batches, read_input
 from normgrowth.network.models import Loaded
 from normgrowth.network.scaling import saturate
 from normgrowth.network.states import (
     Network,
     States,
+    check_scales,
     check_weights,
     evaluating,
     measured_part,
@@ -97,14 +97,11 @@ def saturation(
         raise InputError(
             "saturation needs exact=True or a scale, and at least one sentence and one token a batch"
         )
-    if any(not 0 < c < float("inf") for c in ways.scales):
-        raise InputError(f"scales must be finite and above 0, not {', '.join(f'{c:g}' for c in ways.scales)}")
-    if len({f"{c:g}" for c in ways.scales}) < len(ways.scales):
-        raise InputError("a scale is given twice, or two are the same to six digits")
+    check_scales(ways.scales)
     check_weights(model)
     part = measured_part(model, states)
     whole = Network(part, states)
-    text, batches = _input(model, part, texts_or_batches, tokenizer, sentences, batch_tokens)
+    text, batches = read_input(model, part, texts_or_batches, tokenizer, sentences, batch_tokens)
     notes = [*loaded.notes, *(text.notes if text else [])]
     if text and any(batch.padded for batch in batches) and _padding_shows(whole, batches, ways):
         batches = make_batches(text, part, batch_tokens, pad=False)
@@ -272,16 +269,3 @@ class _Steps:
         self.done += 1
         if self.progress is not None:
             self.progress(self.done, self.total, self.label)
-
-
-def _input(
-    model: nn.Module, network: nn.Module, given: Any, tokenizer: Any, most: int, tokens: int
-) -> tuple[Sentences | None, list[Batch]]:
-    if isinstance(given, Mapping | Tensor):
-        given = [given]
-    elif given is not None and not isinstance(given, str | Path):
-        given = list(given)
-    if isinstance(given, list) and not all(isinstance(one, str) for one in given):
-        return None, given_batches(given)
-    text = read_rows(model, given, tokenizer, most)
-    return text, make_batches(text, network, tokens)

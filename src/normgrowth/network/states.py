@@ -60,6 +60,14 @@ def random_twin(model: nn.Module, seed: int) -> nn.Module:
         return type(model)(config).to(dtype=first.dtype, device=first.device)
 
 
+def check_scales(scales: Sequence[float]) -> None:
+    """Factors on the weights, which name what is measured with them."""
+    if any(not 0 < c < float("inf") for c in scales):
+        raise InputError(f"scales must be finite and above 0, not {', '.join(f'{c:g}' for c in scales)}")
+    if len({f"{c:g}" for c in scales}) < len(scales):
+        raise InputError("a scale is given twice, or two are the same to six digits")
+
+
 def check_weights(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
