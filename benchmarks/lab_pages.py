@@ -253,7 +253,7 @@ def draw_budget(runs: Sequence[Run]) -> Figure:
             steps, total = run.tracked.model("growth")
             curve(ax, run, (steps, run.tracked.model("growth_steps")[1].cumsum() / total.cumsum()))
             ax.axhline(1, color=GREY, linewidth=0.6)
-            ax.set_ylim(0, 2)
+            ax.set_ylim(bottom=0)
 
     return panels(
         _true(runs),
