@@ -157,20 +157,35 @@ def _fused(
         return None
     wide, unit = _wide(query), _unit(query)
     query, key = query.detach().to(wide), key.detach().to(wide)
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
 
     def some(start: int, stop: int) -> Tensor:
-        scores = _grouped_matmul(query[..., start:stop, :] * factor, key.mT)
-        if is_causal:
-            scores = scores.masked_fill(_later(start, stop, key), -torch.inf)
-        if attn_mask is None:
-            return scores
-        mask = _rows_of(attn_mask, start, stop)
-        if mask.dtype == torch.bool:
-            return scores.masked_fill(~mask, -torch.inf)
-        return (scores + mask).masked_fill(mask <= _bound(mask.dtype), -torch.inf)
+        return fused_scores(query, key, attn_mask, is_causal, scale, start, stop)
 
     return (*query.shape[:-1], key.shape[-2]), unit, some  # pyright: ignore[reportReturnType]
+
+
+def fused_scores(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    start: int = 0,
+    stop: int | None = None,
+) -> Tensor:
+    """What `scaled_dot_product_attention` takes the softmax of, of the queries from start to stop; −∞ is hidden."""
+    stop = query.shape[-2] if stop is None else stop
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    # scaled first: float16 must not overflow before
+    scores = _grouped_matmul(query[..., start:stop, :] * factor, key.mT)
+    if is_causal:
+        scores = scores.masked_fill(_later(start, stop, key), -torch.inf)
+    if mask is None:
+        return scores
+    mask = _rows_of(mask, start, stop)
+    if mask.dtype == torch.bool:
+        return scores.masked_fill(~mask, -torch.inf)
+    return (scores + mask).masked_fill(mask <= _bound(mask.dtype), -torch.inf)
 
 
 class _LimitTap(TorchFunctionMode):

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from normgrowth.network.scores import SOFTMAX, opened
+from normgrowth.network.scores import SOFTMAX, fused_scores, opened
 from normgrowth.training.ranks import is_parallel
 from normgrowth.training.sums import local
 
@@ -130,25 +130,10 @@ class _Scores(TorchFunctionMode):
         dropout_p: float = 0.0,  # noqa: ARG002
         is_causal: bool = False,
         scale: float | None = None,
-        enable_gqa: bool = False,
+        enable_gqa: bool = False,  # noqa: ARG002
     ) -> None:
-        if not query.numel() or not key.numel():
-            return
-        query, key = query.detach(), key.detach()
-        if enable_gqa:
-            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-        factor = query.shape[-1] ** -0.5 if scale is None else scale
-        scores = (query * factor) @ key.transpose(-1, -2)  # scaled first: float16 must not overflow before
-        if is_causal:
-            open_ = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-            scores = scores.masked_fill(~open_, -torch.inf)
-        if attn_mask is not None:
-            scores = (
-                scores.masked_fill(~attn_mask, -torch.inf)
-                if attn_mask.dtype == torch.bool
-                else scores + attn_mask
-            )
-        self._keep(scores)
+        if query.numel() and key.numel():
+            self._keep(fused_scores(query.detach(), key.detach(), attn_mask, is_causal, scale))
 
     def _keep(self, scores: Tensor) -> None:
         scores = local(scores)
