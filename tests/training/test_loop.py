@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from normgrowth.network.models import load_model
 from normgrowth.records import Records
 from normgrowth.training.corpora import in_batches, load_corpus, padded
 from normgrowth.training.evaluation import NextToken, evaluate
+from normgrowth.training.generation import member_share
 from normgrowth.training.languages import language
 from normgrowth.training.loop import Diverged, train
 from normgrowth.training.making import corpus_of, new_model
@@ -266,6 +268,27 @@ def test_a_formal_language_tells_what_is_legal(tmp_path):
     assert found["legal_mass"] == pytest.approx(np.mean(mass), abs=1e-6)
     records = train(settings, tmp_path / "run", corpus=corpus)
     assert records.series("legal_share")[1][0] == pytest.approx(found["legal_share"], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["dyck1", "parity"])
+def test_words_drawn_from_a_model_are_members_as_often_as_it_says(name):
+    """The probability of a member, summed over all words of up to 4 symbols, one by one."""
+    settings = replace(TINY, corpus=name, longest=4)
+    corpus = corpus_of(settings, None)
+    model = new_model(settings, corpus)
+    with torch.no_grad():
+        model.head.weight.mul_(0.2)  # so that words of two and more symbols count
+        expected, symbols = 0.0, language(name).alphabet
+        for word in (word for n in range(1, 5) for word in product(symbols, repeat=n)):
+            if language(name).contains(word):
+                row = torch.tensor([0, *(corpus.vocabulary.ids[symbol] for symbol in word), 0])
+                p = model(row[None, :-1])[0].double().log_softmax(-1)
+                expected += float(p.gather(1, row[1:, None]).sum().exp())
+    before = torch.get_rng_state()
+    found = member_share(model, corpus, count=4000, seed=3)
+    assert torch.equal(before, torch.get_rng_state())
+    assert 0.01 < expected < 0.99
+    assert abs(found - expected) < 4 * (expected * (1 - expected) / 4000) ** 0.5
 
 
 def test_presets():

@@ -53,6 +53,7 @@ def print_train(records: Records, console: "Console | None" = None) -> None:
         column("perplexity", "perplexity", lambda x: number(x, 4)),
         column("accuracy", "accuracy", percent, 3),
         column("legal", "legal_share", percent, 1),
+        column("members", "member_share", percent, 1),
         column("saturation", "saturation", _loss, 1),
         column("to other\ntokens", "saturation_others", _loss, 2),
         column("at\nc = 1000", "saturation_c1000", _loss, 4),

@@ -5,6 +5,7 @@ perplexity     exp(dev_loss). The authors' code takes the mean over sentences of
 accuracy       share of tokens that the model ranks first
 legal_share    of a formal language: share of places where what the model ranks first may follow there
 legal_mass     of a formal language: probability that the model gives to what may follow, mean over places
+member_share   of a formal language: share of 100 words drawn from the model that are words of it
 train_loss     mean over the tokens of the steps since the last evaluation, before each step
 saturation...  of each layer, as `normgrowth.saturation` has it, on the first sentences of the development part
 test_...       the same on the test part, of the best checkpoint, at the end
@@ -25,6 +26,7 @@ from normgrowth.network.similarity import saturation
 from normgrowth.network.states import evaluating
 from normgrowth.records import Block, Records
 from normgrowth.training.corpora import Corpus, Row, padded
+from normgrowth.training.generation import member_share
 from normgrowth.training.languages import language, legal_mask
 from normgrowth.training.ranks import is_parallel, rank, world_size
 
@@ -73,7 +75,10 @@ def evaluate(model: NextToken, rows: Sequence[Row], corpus: Corpus) -> dict[str,
         sums = together.cpu().numpy()
     loss, right, tokens, legal, mass = sums.tolist()
     found = {"loss": loss / tokens, "perplexity": _exp(loss / tokens), "accuracy": right / tokens}
-    return found | ({"legal_share": legal / tokens, "legal_mass": mass / tokens} if legality else {})
+    if legality:
+        found |= {"legal_share": legal / tokens, "legal_mass": mass / tokens}
+        found["member_share"] = member_share(model.model, corpus)
+    return found
 
 
 def levels(model: LanguageModel, rows: Sequence[Row]) -> list[Block]:
