@@ -82,7 +82,7 @@ def test_patterns_of_a_sentence(models, capsys):
     assert list(patterns["heads"]) == ["layer.1.head.3"]
     for weights in patterns["heads"]["layer.1.head.3"].values():
         assert np.array(weights).sum(1) == pytest.approx(1, abs=1e-3)
-    assert found["made_by"]["notes"] == ["--show: 1 words of the sentence are unknown to the model: zebra"]
+    assert found["made_by"]["notes"] == ["--show: 1 word of the sentence unknown to the model: zebra"]
     code, out, _ = run(capsys, "bert", *show, "-o", "more", "--json")
     assert len(json.loads(out)["made_by"]["runs"]["bert"]["patterns"]["heads"]) == 4
 

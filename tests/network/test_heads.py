@@ -17,6 +17,7 @@ from normgrowth.network.asymptotics.limit import saturated
 from normgrowth.network.batches import read_rows
 from normgrowth.network.encoders import Encoder, EncoderConfig
 from normgrowth.network.head_patterns import patterns
+from normgrowth.network.head_sums import Tally, add_soft
 from normgrowth.network.heads import HARD_QUERIES, KINDS, heads, kind, kinds
 from normgrowth.network.models import Loaded, load_model
 from normgrowth.network.scores import BLOCK, WHOLE, seen, seen_weights
@@ -221,7 +222,10 @@ def test_layers_and_the_model_are_made_of_heads():
     assert (row["layer"], row["role"], row["scope"]) == (1, None, "head")
 
 
-ARCHITECTURES = ("bert", "gpt2", "t5", "llama", "mistral", "roberta", "bloom", "xlnet", "gemma2", "albert")
+ARCHITECTURES = (
+    *("bert", "gpt2", "t5", "llama", "mistral", "roberta", "bloom", "xlnet"),
+    *("gemma2", "gemma3", "albert"),
+)
 
 
 def architecture(name):
@@ -238,6 +242,16 @@ def architecture(name):
         "bloom": lambda: transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=99, **ends),
         "xlnet": lambda: transformers.XLNetConfig(d_model=32, n_layer=2, n_head=4, d_inner=64, vocab_size=99),
         "gemma2": lambda: transformers.Gemma2Config(**small, **ends, num_key_value_heads=2, head_dim=8),
+        "gemma3": lambda: (
+            transformers.Gemma3TextConfig(  # a layer that sees four tokens, and one that sees all
+                **small,
+                **ends,
+                num_key_value_heads=2,
+                head_dim=8,
+                sliding_window=4,
+                layer_types=["sliding_attention", "full_attention"],
+            )
+        ),
         "albert": lambda: transformers.AlbertConfig(**small, **ends, embedding_size=16),
     }
     config = made[name]() if name in made else tiny_config(name)
@@ -267,7 +281,9 @@ def test_architectures_of_transformers(name):
         hard = saturated(eager, orders=3)(**inputs).attentions
         limits.append(torch.stack([a[0] for a in hard]).double().numpy())
     wanted = reference(scores, limits)
-    slack = 1e-6 if name in ("llama", "mistral", "gemma2", "bloom") else 1e-8  # these take softmax in float32
+    slack = (
+        1e-6 if name in ("llama", "mistral", "gemma2", "gemma3", "bloom") else 1e-8
+    )  # these take softmax in float32
     for quantity in (*SOFT, *HARD):
         if quantity in ("largest_logit", "hard_scale", "gap"):  # their logarithms have lost the former
             continue
@@ -276,6 +292,35 @@ def test_architectures_of_transformers(name):
     layers = BLOCKS if name in ("bert", "gpt2", "t5") else 2
     assert records.where(scope="layer").distinct("name") == [f"{stack}.{i}" for i in range(layers)]
     assert bool(name == "t5") == any("encoder" in note for note in records.made_by["notes"])
+
+
+def test_everything_is_in_float64():
+    """log n too, of which PyTorch makes float32 if n is a whole number."""
+    model = encoder()
+    found = of_heads(heads(loaded(model), TEXT, exact=False), "entropy_share")
+    wanted = reference([scores_by_hand(model, ids) for ids in rows_of()])["entropy_share"]
+    assert found == pytest.approx(wanted, rel=1e-13)
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+@pytest.mark.parametrize("name", ["gemma3", "mistral", "llama"])
+def test_padding_changes_nothing_in_transformers(name, padding):
+    """In a sliding window padding may see nothing at all: eager attention in float64 gives NaN then, sdpa does not."""
+    model = architecture(name)
+    rows = [torch.randint(3, 99, (length,)).tolist() for length in (12, 7, 3)]
+    alone = heads(model, [{"input_ids": torch.tensor([row])} for row in rows], exact=False)
+    empty = [[0] * (12 - len(row)) for row in rows]
+    real = [[1] * len(row) for row in rows]
+    packed = {
+        key: torch.tensor(
+            [more + own if padding == "left" else own + more for own, more in zip(cells, empty, strict=True)]
+        )
+        for key, cells in (("input_ids", rows), ("attention_mask", real))
+    }
+    together = heads(model, packed, exact=False)
+    for quantity in SOFT:
+        wanted = of_heads(alone, quantity)
+        assert of_heads(together, quantity) == pytest.approx(wanted, rel=1e-4, abs=1e-6), quantity
 
 
 def test_padding_changes_nothing():
@@ -470,6 +515,23 @@ def test_long_sequences_are_looked_at_in_blocks(leaking):
     assert value(records, "visible") == (length if leaking else pytest.approx((length + 2) / 2))
 
 
+def test_what_is_kept_of_queries_is_one_piece():
+    """Small pieces that stay between the blocks made 4,096 tokens take ten times as much memory."""
+    tallies = []
+
+    def saw(call):
+        tallies.append(Tally())
+        add_soft(call, None, TOLERANCE, tallies[-1])
+        assert call.shape[2] > BLOCK // (call.shape[1] * call.shape[3])
+
+    model = encoder(dtype=torch.float32, width=8, layers=1, heads=2, max_length=1024)
+    with torch.no_grad(), seen(model, saw):
+        model(torch.randint(0, 19, (1, 1024)))
+    (tally,) = tallies
+    assert [len(kept) for kept in tally.kept.values()] == [1, 1]
+    assert [len(values) for values in tally.all("gap")] == [1023, 1023]
+
+
 def test_the_model_is_left_as_it_was():
     model = encoder(dtype=torch.float32).train()
     model.blocks[0].eval()
@@ -502,6 +564,164 @@ def test_models_of_torch_itself(norm_first):
     assert of_heads(records, "entropy")[:4] == pytest.approx(entropy.numpy())
 
 
+class Attends(nn.Module):
+    """One layer of torch's own attention, which tells its weights: scores are (rows · heads, queries, keys)."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True, **options)
+
+    def forward(self, x):
+        return self.attention(x, x, x, average_attn_weights=False)
+
+
+def test_rows_and_heads_as_one():
+    torch.manual_seed(0)
+    model = Attends().double()
+    x = torch.randn(3, 7, 16, dtype=torch.float64)
+    records = heads(model, [x], scales=(1e4,))
+    weights = model(x)[1].detach()
+    entropy = -torch.special.xlogy(weights, weights).sum(-1).mean((0, 2))
+    assert of_heads(records, "entropy") == pytest.approx(entropy.numpy(), rel=1e-12)
+    assert of_heads(records, "attended") == pytest.approx(of_heads(records, "attended_c10000"))
+
+
+def test_xglm():
+    torch.manual_seed(0)
+    shape = dict(vocab_size=99, d_model=32, num_layers=2, attention_heads=4, ffn_dim=64)
+    model = transformers.XGLMModel(transformers.XGLMConfig(**shape)).eval()
+    ids = torch.randint(3, 99, (3, 9))
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    records = heads(model, {"input_ids": ids, "attention_mask": mask})
+    with torch.no_grad():
+        found = model(input_ids=ids, attention_mask=mask, output_attentions=True).attentions
+    counts = mask.bool() & (mask.cumsum(1) > 1)
+    entropies = [-torch.special.xlogy(a, a).sum(-1).transpose(0, 1)[:, counts].mean(1) for a in found]
+    assert of_heads(records, "entropy") == pytest.approx(torch.cat(entropies).numpy(), rel=1e-5)
+
+
+@pytest.fixture
+def sinks():
+    """A GPT-OSS whose heads differ; its sinks are no tokens."""
+    torch.manual_seed(0)
+    shape = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, head_dim=8)
+    shape |= dict(num_key_value_heads=2, intermediate_size=64, num_local_experts=2, num_experts_per_tok=1)
+    config = transformers.GptOssConfig(**shape, sliding_window=4, experts_implementation="eager")
+    model = transformers.GptOssModel(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+        model.layers[0].self_attn.sinks[0] = 100.0
+    return model
+
+
+def test_a_learned_sink_is_one_more_position(sinks):
+    ids = torch.randint(3, 50, (2, 9))
+    records = heads(sinks, {"input_ids": ids}, scales=(1e3, 1e4))
+    with torch.no_grad():
+        tokens = torch.cat(sinks(input_ids=ids, output_attentions=True).attentions, 1)  # (rows, heads, 9, 9)
+    sink = 1 - tokens.sum(-1)
+    place = torch.arange(9)
+    wanted = {
+        "learned_sink_share": sink,
+        "entropy": -torch.special.xlogy(tokens, tokens).sum(-1) - torch.special.xlogy(sink, sink),
+        "effective_2": 1 / (tokens.square().sum(-1) + sink.square()),
+        "distance": (tokens * (place - place[:, None]).abs()).sum(-1),
+        "visible": (tokens > 0).sum(-1).double() + 1,
+    }
+    for quantity, values in wanted.items():
+        assert of_heads(records, quantity) == pytest.approx(values.mean((0, 2)).numpy(), abs=1e-9), quantity
+    # The model takes the largest score off all others before softmax: they come back.
+    assert of_heads(records, "largest_logit")[0] == 100
+    assert of_heads(records, "attended") == pytest.approx(of_heads(records, "attended_c10000"))
+    assert 0 < of_heads(records, "saturated_learned_sink_share").max() < 1
+    assert records.made_by["kinds"]["layer.0.head.0"] == "sink"
+
+
+def test_learned_sinks_padding_and_patterns(sinks):
+    ids = torch.randint(3, 50, (1, 9))
+    mask = torch.ones_like(ids)
+    mask[0, 6:] = 0
+    padded = heads(sinks, {"input_ids": ids, "attention_mask": mask})
+    alone = heads(sinks, {"input_ids": ids[:, :6]})
+    for quantity in (*SOFT, *HARD, "learned_sink_share"):
+        assert of_heads(padded, quantity) == pytest.approx(of_heads(alone, quantity), rel=1e-6), quantity
+    found = patterns(sinks, "a b c d", ["layer.0.head.0"])["heads"]["layer.0.head.0"]
+    assert np.array(found["soft"]) == pytest.approx(np.zeros((4, 4)))
+    assert np.array(found["saturated"]).shape == (4, 4)
+
+
+def test_layers_without_a_sink_have_nothing_on_it():
+    class Layer(nn.Module):
+        def __init__(self, sinks):
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(()))
+            self.sinks = nn.Parameter(torch.tensor([0.5, -1.0])) if sinks else None
+
+        def forward(self, x):
+            scores = self.factor * x
+            if self.sinks is not None:
+                scores = torch.cat([scores, self.sinks[:, None, None].expand(len(x), 2, 5, 1)], -1)
+            return x + scores.softmax(-1)[..., :5]
+
+    model = nn.Sequential(Layer(True), Layer(False))
+    records = heads(model, [torch.randn(3, 2, 5, 5)], exact=False)
+    found = of_heads(records, "learned_sink_share")
+    assert (found[:2] > 0).all()
+    assert found[2:].tolist() == [0.0, 0.0]
+    assert of_heads(records, "visible").tolist() == [6.0, 6.0, 5.0, 5.0]
+
+
+def test_a_parameter_that_is_added_to_scores():
+    """The soft weights beside the limit are those of the network itself: there its bias does not grow."""
+
+    class Biased(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query = nn.Linear(8, 8, bias=False)
+            self.bias = nn.Parameter(torch.randn(1, 2, 5, 5))
+
+        def forward(self, x):
+            q = self.query(x).unflatten(-1, (2, 4)).transpose(1, 2)
+            return nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=self.bias)
+
+    torch.manual_seed(0)
+    model, x = Biased().double(), torch.randn(2, 5, 8, dtype=torch.float64)
+    records = heads(model, [x])
+    with torch.no_grad():
+        q = model.query(x).unflatten(-1, (2, 4)).transpose(1, 2)
+        scores = q @ q.mT / 2
+        hard = (scores == scores.amax(-1, keepdim=True)).double()
+        wanted = ((scores + model.bias).softmax(-1) - hard).abs().sum(-1).mean((0, 2)) / 2
+    assert of_heads(records, "saturated_distance") == pytest.approx(wanted.numpy())
+
+
+def test_heads_that_see_unlike_numbers_of_positions():
+    """Of seven queries the first head has six that choose, the second two: eight, which is no four for each."""
+
+    class Unlike(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+        def forward(self, x):
+            near = torch.eye(7, dtype=torch.bool)
+            causal = torch.ones(7, 7, dtype=torch.bool).tril()
+            near[:3] = causal[:3]
+            return (self.factor * x).masked_fill(~torch.stack([causal, near]), -torch.inf).softmax(-1)
+
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 7, 7, dtype=torch.float64)
+    records = heads(Unlike(), [x], exact=False)
+    with torch.no_grad():
+        weights = Unlike()(x)[0].log().numpy()
+    for h in range(2):
+        wanted = reference([weights[None, h : h + 1]])
+        for quantity in ("gap", "hard_scale", "entropy", "visible"):
+            assert of_heads(records, quantity)[h] == pytest.approx(wanted[quantity][0]), quantity
+
+
 def test_an_encoder_in_training():
     """As a training loop has it, with its own names for what it takes."""
     model = encoder()
@@ -517,6 +737,13 @@ def test_an_encoder_in_training():
 def test_bad_input():
     with pytest.raises(InputError, match="no softmax over"):
         heads(nn.Linear(3, 3), [torch.zeros(2, 3)])
+    with pytest.raises(
+        InputError, match=r"scores \(2, 4, 7, 8\) are not tokens over tokens: .* nothing else"
+    ):
+        heads(Attends(add_zero_attn=True), [torch.zeros(2, 7, 16)])
+    shape = dict(vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4)
+    with pytest.raises(InputError, match=r"MambaModel: no softmax over .* it has no such attention"):
+        heads(transformers.MambaModel(transformers.MambaConfig(**shape)), ["a b c"])
     model = encoder()
     with pytest.raises(InputError, match="more than one position"):
         heads(model, [{"input_ids": torch.tensor([[3]])}])
@@ -533,6 +760,21 @@ def test_bad_input():
         model.blocks[1].attention.key.weight[0, 0] = torch.nan
     with pytest.raises(InputError, match=r"blocks\.1\.attention\.key\.weight holds NaN"):
         heads(loaded(model), TEXT)
+
+
+def test_where_the_limit_has_no_rule_the_way_out_is_named():
+    class Exponential(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own, self.temperature = encoder(layers=1), nn.Parameter(torch.ones(()))
+
+        def forward(self, ids):
+            return self.own(ids).hidden_states[-1] * self.temperature.exp()
+
+    ids = torch.tensor([[3, 4, 5]])
+    with pytest.raises(InputError, match=r"faster than any power of c; .*exact=False"):
+        heads(Exponential(), [ids])
+    assert len(of_heads(heads(Exponential(), [ids], exact=False), "entropy")) == 4
 
 
 def test_scores_that_overflow_are_named():
@@ -588,7 +830,7 @@ def test_patterns_of_one_sentence():
     sentence = "the cat sat on the zebra"
     found = patterns(loaded(model), sentence, ["layer.1.head.2"])
     assert found["tokens"] == ["<eos>", "the", "cat", "sat", "on", "the", "<unk>"]
-    assert found["notes"] == ["1 words of the sentence are unknown to the model: zebra"]
+    assert found["notes"] == ["1 word of the sentence unknown to the model: zebra"]
     ids = Words(VOCABULARY)(sentence)["input_ids"]
     scores = scores_by_hand(model, ids)[1, 2]
     wanted = np.array([softmax(row) for row in scores])

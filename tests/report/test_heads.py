@@ -117,7 +117,16 @@ def test_a_tied_model_is_never_hard():
     (heads,) = models(records)
     tied = {**heads.model, "hard_scale": np.inf}
     said = sentences(type(heads)(**{**vars(heads), "model": tied}))
-    assert any("No factor on its scores" in sentence for sentence in said)
+    (sentence,) = [sentence for sentence in said if "No factor on its scores" in sentence]
+    assert "more than one query in ten" in sentence
+
+
+def test_learned_sinks_have_a_column():
+    assert "learned" not in printed(make())
+    records = make()
+    share = Block("model", ["model"], [None], [None], [0], {"learned_sink_share": np.array([[0.375]])})
+    more = Records.joined([records, Records.from_blocks("model", [share], {})], records.made_by)
+    assert "37.5%" in printed(more)
 
 
 def test_figure_3_has_measured_and_published_bars():
@@ -131,7 +140,7 @@ def test_figure_3_has_measured_and_published_bars():
     at_41 = sorted(bar.get_height() for bar in theirs if round(bar.get_x() + bar.get_width() / 2) == 41)
     assert at_41 == pytest.approx([61 / 144, 70 / 144])
     words = [text.get_text() for text in left.texts]
-    assert words == ["all visible: 42.00", "all of the future: 41.01"]
+    assert words == ["all of the past and itself: 42.00", "all of the future: 41.01"]
     assert [text.get_text() for text in right.texts] == ["one position: 12.0%"]
     entries = [text.get_text() for text in figure.legends[0].get_texts()]
     assert entries == [

@@ -33,7 +33,13 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("model", nargs="+", metavar="MODEL", help=MODEL)
     add_text(parser)
-    parser.add_argument("--sentences", type=positive, default=200, metavar="N", help="the first N (200)")
+    parser.add_argument(
+        "--sentences",
+        type=positive,
+        default=200,
+        metavar="N",
+        help="the first N (200; Python's documentation has 100)",
+    )
     parser.add_argument(
         "--window",
         type=positive,

@@ -100,12 +100,16 @@ class Passes:
                 if self.exact:
                     calls[call.where] = call.again
 
+        before = len(self.notes)
         with seen(self.part, saw):
             run(self.part, self.part, batch.inputs)
         if not tallies:
+            name, left_out = type(self.part).__name__, self.notes[before:]
             raise InputError(
-                f"{type(self.part).__name__}: no softmax over (rows, heads, queries, keys) was seen; load models of "
-                "transformers with attn_implementation sdpa or eager"
+                f"{name}: {left_out[0]}, and there is nothing else"
+                if left_out
+                else f"{name}: no softmax over (rows, heads, queries, keys) was seen: it has no such attention, or "
+                "hides it in a kernel (load models of transformers with attn_implementation sdpa or eager)"
             )
         self._merge(tallies)
         return calls
@@ -164,7 +168,9 @@ class Passes:
     def _wanted(self, call: Call, batch: Batch) -> bool:
         """Every token asks every token: not so where attention goes to something else, or by pieces."""
         rows, _, queries, keys = call.shape
-        if queries == keys and (batch.real is None or (rows, queries) == tuple(batch.real.shape)):
+        if queries == keys - call.sinks and (
+            batch.real is None or (rows, queries) == tuple(batch.real.shape)
+        ):
             return True
         self.notes.append(f"{call.where.module}: scores {call.shape} are not tokens over tokens: left out")
         return False
@@ -180,8 +186,11 @@ class Passes:
         limit = saturated(self.part)
         for orders in range(self.orders, MORE_ORDERS + 1, MORE_ORDERS - 1):
             limit, self.orders = saturated(self.part, orders=orders), orders
-            with seen_weights(self.part, saw, began):
-                run(limit, self.part, batch.inputs)
+            try:
+                with seen_weights(self.part, saw, began):
+                    run(limit, self.part, batch.inputs)
+            except InputError as error:
+                raise InputError(f"{error}; all but the exact limit can be had (exact=False)") from error
             if not (limit.undecided or limit.doubtful):
                 break
         self.undecided += limit.undecided

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
+from normgrowth.network.asymptotics.blocks import counted
 from normgrowth.network.batches import make_batches, read_rows
 from normgrowth.network.head_passes import Passes, head_name, numbers, run
 from normgrowth.network.models import Loaded
@@ -47,12 +48,12 @@ def patterns(
     hard: dict[Where, Tensor] = {}
 
     def saw(call: Call) -> None:
-        if call.shape[2] == call.shape[3] == len(ids):
-            soft[call.where] = call.scores(0, len(ids)).softmax(-1)[0].cpu()
+        if call.shape[2] == call.shape[3] - call.sinks == len(ids):
+            soft[call.where] = call.scores(0, len(ids)).softmax(-1)[0, ..., : len(ids)].cpu()
 
     def saw_weights(where: Where, start: int, weights: Tensor) -> None:
         assert not start  # so few tokens are looked at at once
-        hard[where] = weights[0].double().cpu()
+        hard[where] = weights[0, ..., : len(ids)].double().cpu()
 
     passes = Passes(part, (), True, 0.0, notes)
     with evaluating(part), running(part, len(ids)):
@@ -92,4 +93,4 @@ def _unknown(ids: list[int], sentence: str, tokenizer: Any) -> list[str]:
     else:
         unknown = getattr(tokenizer, "unk_token_id", None)
         count, named = sum(token == unknown for token in ids), ""
-    return [f"{count} words of the sentence are unknown to the model{named}"] if count else []
+    return [f"{counted(count, 'word')} of the sentence unknown to the model{named}"] if count else []

@@ -6,11 +6,13 @@ With s the scores of a query over the n positions that it sees, A = softmax(s), 
     largest_share max A         first_share, previous_share  A at the first token, at the one before
     distance Σ A |q − k|
     hard_distance               ½ Σ |A − hard(s)|, where hard(s) shares alike among the largest scores
+    learned_sink_share          A at a learned sink, for models that have such (GPT-OSS)
     gap                         between the largest score and the next; 0 where several tie
     hard_scale                  the c at which softmax(c·s) leaves no more than `tolerance` beside the largest
 
-A query that sees one position has nothing to choose and counts nowhere; nor does padding, as query or as key. Scores
-within TIE units of rounding of the largest one tie with it.
+A query that sees one position has nothing to choose and counts nowhere; nor does padding, as query or as key. A learned
+sink is one more position that every query sees, at no distance. Scores within TIE units of rounding of the largest one
+tie with it.
 """
 
 import math
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -62,12 +65,10 @@ class Tally:
         self.largest[name] = values if before is None else torch.maximum(before, values)
 
     def keep(self, name: str, values: Tensor, counted: Tensor) -> None:
-        """Of every query; all heads must have the same ones."""
-        heads = values.shape[1]
-        chosen = values.transpose(0, 1)[counted.expand(values.shape).transpose(0, 1)]
-        if chosen.numel() % heads:
-            raise InputError("heads of one layer see unlike numbers of positions: no rule for that")
-        self.kept.setdefault(name, []).append(chosen.reshape(heads, -1).cpu().double())
+        """Of every query that counts for some head; NaN for a head that it does not count for."""
+        chosen = torch.where(counted, values, torch.nan).transpose(0, 1).flatten(1)  # (heads, rows · queries)
+        some = counted.expand(values.shape).any(1).flatten()
+        self.kept.setdefault(name, []).append(chosen[:, some].cpu().double())
 
     def merge(self, other: "Tally") -> None:
         for mine, theirs in ((self.sums, other.sums), (self.counts, other.counts)):
@@ -87,9 +88,9 @@ class Tally:
         """NaN where no query counts."""
         return (self.sums[name] / self.counts[name]).numpy()
 
-    def all(self, name: str) -> Floats:
-        """(heads, queries)"""
-        return torch.cat(self.kept[name], 1).numpy()
+    def all(self, name: str) -> list[Floats]:
+        """Of each head, the values of its queries."""
+        return [values[~np.isnan(values)] for values in torch.cat(self.kept[name], 1).numpy()]
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class Block:
             real = real.to(scores.device)
             asks = asks & real[:, None, start:stop]
             first = real.long().argmax(1)
-            if bool((open_ & real[:, None, start:stop, None] & ~real[:, None, None, :]).any()):
+            keys = F.pad(real, (0, call.sinks), value=True)
+            if bool((open_ & real[:, None, start:stop, None] & ~keys[:, None, None, :]).any()):
                 raise PaddingSeen
         check_finite(call, scores, None if real is None else real[:, None, start:stop])
         return Block(scores, start, visible, asks, first)
@@ -136,11 +138,16 @@ class Block:
 def check_finite(call: Call, scores: Tensor, counted: Tensor | None = None) -> None:
     bad = ~(scores < torch.inf).all(-1)  # NaN or +∞
     if bool((bad if counted is None else bad & counted).any()):
-        raise NotFinite(f"{call.where.module}: scores are not finite; a dtype with more room may help")
+        raise NotFinite(
+            f"{call.where.module}: scores are not finite; a dtype with more room may help, or no padding"
+        )
 
 
 def add_soft(call: Call, real: Tensor | None, tolerance: float, tally: Tally) -> None:
     """Add everything that the scores of the network itself say."""
+    # Room for all queries at once: many small pieces between large ones would split the memory up.
+    counted = torch.zeros(call.shape[:3], dtype=torch.bool)
+    kept = {name: torch.zeros(call.shape[:3], dtype=torch.float64) for name in ("gap", "hard_scale")}
     for start, stop in blocks(call.shape):
         block = Block.of(call, real, start, stop)
         scores, asks = block.scores, block.asks
@@ -155,16 +162,20 @@ def add_soft(call: Call, real: Tensor | None, tolerance: float, tally: Tally) ->
         entropy = total.squeeze(-1).log() + (weights * below.masked_fill(hidden, 0.0)).sum(-1)
         keys = torch.arange(scores.shape[-1], device=scores.device)
         away = (keys - torch.arange(start, stop, device=scores.device)[:, None]).abs().to(scores.dtype)
-        tally.add("visible", block.visible.to(scores.dtype), asks)
-        tally.add("one_share", 1 / block.visible.clamp(min=1).to(scores.dtype), asks)
+        away[:, len(keys) - call.sinks :] = 0
+        visible = block.visible.to(scores.dtype)
+        tally.add("visible", visible, asks)
+        tally.add("one_share", 1 / visible.clamp(min=1), asks)
         tally.add("entropy", entropy, asks)
-        tally.add("entropy_share", (entropy / block.visible.clamp(min=2).log()).clamp(max=1), asks)
+        tally.add("entropy_share", (entropy / visible.clamp(min=2).log()).clamp(max=1), asks)
         tally.add("effective", entropy.exp(), asks)
         tally.add("effective_2", 1 / weights.square().sum(-1), asks)
         tally.add("largest_share", 1 / total.squeeze(-1), asks)
         tally.add("distance", (weights * away).sum(-1), asks)
         tally.add("first_share", *block.at_first(weights))
         tally.add("previous_share", *block.at_previous(weights))
+        if call.sinks:
+            tally.add("learned_sink_share", weights[..., -1], asks)
 
         size = scores.masked_fill(scores == -torch.inf, 0.0).abs().amax(-1)
         tally.highest("largest_logit", torch.where(asks, size, 0.0).amax((0, 2)))
@@ -175,8 +186,11 @@ def add_soft(call: Call, real: Tensor | None, tolerance: float, tally: Tally) ->
         rest = below.scatter(-1, best, torch.inf)  # of the others
         gap = rest.amin(-1)
         gap = torch.where(gap <= within.squeeze(-1), 0.0, gap)
-        tally.keep("gap", gap, asks)
-        tally.keep("hard_scale", _hard_scale(rest, torch.where(asks, gap, 0.0), tolerance), asks)
+        counted[..., start:stop] = asks
+        kept["gap"][..., start:stop] = gap
+        kept["hard_scale"][..., start:stop] = _hard_scale(rest, torch.where(asks, gap, 0.0), tolerance)
+    for name, values in kept.items() if bool(counted.any()) else ():
+        tally.keep(name, values, counted)
 
 
 def _hard_scale(rest: Tensor, gap: Tensor, tolerance: float) -> Tensor:
@@ -214,6 +228,8 @@ def add_limit(weights: Tensor, start: int, call: Call, real: Tensor | None, tall
         tally.add("saturated_largest_share", hard.amax(-1), block.asks)
         tally.add("saturated_first_share", *block.at_first(hard))
         tally.add("saturated_previous_share", *block.at_previous(hard))
+        if call.sinks:
+            tally.add("saturated_learned_sink_share", hard[..., -1], block.asks)
         scores = torch.where(block.asks[..., None], block.scores, 0.0)
         own = scores.softmax(-1)
         tally.add("saturated_distance", (hard - own).clamp(min=0).sum(-1), block.asks)

@@ -17,6 +17,8 @@ in the network itself
     largest_share              the largest weight
     first_share                weight on the first token, mean over the queries that see it: an attention sink
     previous_share             weight on the token before, mean over the queries that see it
+    learned_sink_share         weight on a learned sink, in models with such (GPT-OSS): one more position that every
+                               query sees, at no distance; saturated_learned_sink_share, the same in the limit
     distance                   mean distance looked, Σ A·|q − k|
     hard_distance              total variation distance to its own scores made hard
     largest_logit              the largest score in size, over all queries
@@ -60,7 +62,7 @@ HARD_QUERIES = Fraction(9, 10)  # of the queries must be so
 KINDS = ("mean-like", "sink", "previous-token", "argmax-like", "in between")
 THRESHOLDS = {  # at least
     "mean-like": {"entropy_share": 0.9, "attended_spread": 0.9},
-    "sink": {"first_share": 0.5, "saturated_first_share": 0.5},
+    "sink": {"first_share": 0.5, "saturated_first_share": 0.5},  # and what is on a learned sink
     "previous-token": {"previous_share": 0.5, "saturated_previous_share": 0.5},
     "argmax-like": {"largest_share": 0.75, "saturated_largest_share": 0.75},
 }
@@ -153,11 +155,12 @@ def heads(
 
 def kind(quantities: Mapping[str, float], *, of_saturated: bool = False) -> str:
     """What a head is called by its quantities: as it is, or in the saturated network. "" if these are not known."""
+    learned = quantities.get("saturated_learned_sink_share" if of_saturated else "learned_sink_share", 0.0)
     for name in KINDS[:-1]:
         quantity, least = list(THRESHOLDS[name].items())[of_saturated]
         if quantity not in quantities:
             return ""
-        if quantities[quantity] >= least:
+        if quantities[quantity] + (learned if name == "sink" else 0.0) >= least:
             return name
     return KINDS[-1]
 
@@ -203,13 +206,15 @@ def _values(tally: Tally) -> dict[str, Floats]:
     found = {name: tally.mean(name) for name in tally.sums}
     found |= {name: value.numpy() for name, value in tally.largest.items()}
     for name in tally.kept:
-        every = tally.all(name)
-        if name == "gap":
-            found[name] = np.median(every, 1)
-        else:  # the least factor that is enough for so many of the queries
-            last = ceil(HARD_QUERIES * every.shape[1]) - 1
-            found[name] = np.partition(every, last, 1)[:, last]
+        one = np.median if name == "gap" else _enough
+        found[name] = np.array([one(values) if len(values) else np.nan for values in tally.all(name)])
     return found
+
+
+def _enough(factors: Floats) -> float:
+    """The least factor that is enough for so many of the queries."""
+    last = ceil(HARD_QUERIES * len(factors)) - 1
+    return np.partition(factors, last)[last]
 
 
 def _blocks(passes: Passes, stack: str, step: int) -> list[Block]:
@@ -220,7 +225,8 @@ def _blocks(passes: Passes, stack: str, step: int) -> list[Block]:
     items = [(layer, head) for layer, values in layers.items() for head in range(len(values["entropy"]))]
     of_heads, of_layers, of_model = {}, {}, {}
     for quantity in dict.fromkeys(name for values in layers.values() for name in values):
-        parts = [values[quantity] for values in layers.values()]
+        # A layer may lack a learned sink, and nothing else.
+        parts = [values.get(quantity, np.zeros(len(values["entropy"]))) for values in layers.values()]
         together = _TOGETHER.get(quantity, np.mean)
         every = np.concatenate(parts)
         of_heads[quantity] = every[None]

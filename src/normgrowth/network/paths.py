@@ -39,6 +39,11 @@ class Path:
             self.began()
         self.frames.append(frame)
 
+    @property
+    def module(self) -> nn.Module | None:
+        """The innermost."""
+        return self.frames[-1].module if self.frames else None
+
     def next_call(self) -> tuple[Where, Frame, int]:
         """Where an attention is, the frame it is in, and its number within that frame."""
         if not self.frames:

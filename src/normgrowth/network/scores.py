@@ -3,9 +3,10 @@
     with seen(model, saw): model(...)               saw(call) for every attention, in the order of the pass
     with seen_weights(model, saw): limit(...)       saw(where, start, weights): of the queries from start on
 
-Seen are `scaled_dot_product_attention` and softmaxes of scores (rows, heads, queries, keys). Fused attention does not
-tell its scores, so they are computed again, in float64, for the queries that are asked for: nothing of the size of all
-queries times all keys is made. In the limit it is replaced by its parts, since only softmax tells which keys win.
+Seen are `scaled_dot_product_attention` and softmaxes of scores (rows, heads, queries, keys), or (rows · heads, queries,
+keys) in a module that says how many heads it has. Fused attention does not tell its scores, so they are computed again,
+in float64, for the queries that are asked for: nothing of the size of all queries times all keys is made. In the limit
+it is replaced by its parts, since only softmax tells which keys win.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ class Call:
     where: Where
     shape: tuple[int, int, int, int]  # rows, heads, queries, keys
     unit: float  # of rounding; at most that of float32, so that in 16 bits a tie is equality
+    sinks: int  # of the keys, the last ones that are no tokens: 1 with a learned sink (GPT-OSS), else 0
     # of queries from start to stop: (rows, heads, stop − start, keys) in float64, −∞ where a mask hides
     scores: Callable[[int, int], Tensor] = field(repr=False)
     # the same anew, from what its module was given: whoever keeps this does not keep the scores
@@ -59,7 +61,7 @@ def seen(model: nn.Module, saw: Callable[[Call], None]) -> Iterator[None]:
             where, frame, number = path.next_call()
             saw(Call(where, *scores, lambda: _again(where, frame, number)))
 
-        with _Tap(found):
+        with _Tap(lambda: path.module, found):
             yield
 
 
@@ -72,8 +74,8 @@ def seen_weights(
         yield
 
 
-# The shape, the unit and the scores of a Call.
-Scores = tuple[tuple[int, int, int, int], float, Callable[[int, int], Tensor]]
+# The shape, the unit, the sinks and the scores of a Call.
+Scores = tuple[tuple[int, int, int, int], float, int, Callable[[int, int], Tensor]]
 
 
 def opened(function: FunctionType) -> FunctionType:
@@ -83,16 +85,18 @@ def opened(function: FunctionType) -> FunctionType:
 
 
 class _Tap(TorchFunctionMode):
-    def __init__(self, saw: Callable[[Scores], None]) -> None:
+    """module: that which runs when it is asked for."""
+
+    def __init__(self, module: Callable[[], nn.Module | None], saw: Callable[[Scores], None]) -> None:
         super().__init__()
-        self.saw = saw
+        self.module, self.saw = module, saw
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:
             with self:
                 return opened(func)(*args, **kwargs)
-        found = _scores_of(func, args, kwargs)
+        found = _scores_of(func, args, kwargs, self.module())
         if found is not None:
             self.saw(found)
         return func(*args, **kwargs)
@@ -112,35 +116,67 @@ def _again(where: Where, frame: Frame, number: int) -> Call:
 
     try:
         # Not within the limit, if it is that which runs: these are the scores of the network itself.
-        with torch.no_grad(), _disable_current_modes(), _Tap(saw):
+        with torch.no_grad(), _disable_current_modes(), _Tap(lambda: frame.module, saw):
             frame.module.forward(*frame.given[0], **frame.given[1])
     except _Found:
-        return Call(where, *found[-1], lambda: _again(where, frame, number))
+        shape, unit, sinks, scores = found[-1]
+
+        def plain(start: int, stop: int) -> Tensor:  # a parameter that is added to scores must not grow
+            with torch.no_grad(), _disable_current_modes():
+                return scores(start, stop)
+
+        return Call(where, shape, unit, sinks, plain, lambda: _again(where, frame, number))
     raise InputError(f"{frame.name}: runs twice on the same input, and attends only once")
 
 
-def _scores_of(func: Any, args: Any, kwargs: Any) -> Scores | None:
+def _scores_of(func: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Scores | None:
     if func is F.scaled_dot_product_attention:
         return _fused(*args, **kwargs)
-    scores = _softmax_input(func, args, kwargs)
+    scores = _softmax_input(func, args, kwargs, module)
     if scores is None:
         return None
+    scores = _by_heads(scores.detach(), module)
+    sink = _sink(module, scores)
 
     def some(start: int, stop: int) -> Tensor:
         part = scores[..., start:stop, :]
-        return part.to(_wide(part)).masked_fill(part <= _bound(part.dtype), -torch.inf)
+        found = part.to(_wide(part))
+        if sink is not None:  # its score is known: what was taken off all, against overflow, comes back
+            found = found + (sink.to(found.dtype)[:, None, None] - found[..., -1:])
+        return found.masked_fill(part <= _bound(part.dtype), -torch.inf)
 
-    return tuple(scores.shape), _unit(scores), some  # pyright: ignore[reportReturnType]
+    return tuple(scores.shape), _unit(scores), int(sink is not None), some  # pyright: ignore[reportReturnType]
 
 
-def _softmax_input(func: Any, args: Any, kwargs: Any) -> Tensor | None:
-    """Scores (rows, heads, queries, keys), if this is a softmax over the keys of such."""
+def _softmax_input(func: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Tensor | None:
+    """What a softmax is taken of, if that is over the keys of scores: by rows and heads, or by both as one."""
     if func not in SOFTMAX:
         return None
     scores = args[0] if args else kwargs.get("input")
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
-    known = isinstance(scores, Tensor) and scores.dim() == 4 and dim in (-1, 3) and scores.numel()
-    return scores.detach() if known else None
+    if not isinstance(scores, Tensor) or not scores.numel() or dim not in (-1, scores.dim() - 1):
+        return None
+    heads = _head_count(module)
+    return scores if scores.dim() == 4 or (scores.dim() == 3 and heads and not len(scores) % heads) else None
+
+
+def _head_count(module: nn.Module | None) -> int:
+    """How many heads a module says that it has, or 0."""
+    found = getattr(module, "num_heads", None)
+    return found if isinstance(found, int) and found > 0 else 0
+
+
+def _by_heads(x: Tensor, module: nn.Module | None) -> Tensor:
+    return x.unflatten(0, (-1, _head_count(module))) if x.dim() == 3 else x
+
+
+def _sink(module: nn.Module | None, scores: Tensor) -> Tensor | None:
+    """The score of each head's learned sink, if the last key is such: it takes weight, and is no token."""
+    sink = getattr(module, "sinks", None)
+    _, heads, queries, keys = scores.shape
+    if isinstance(sink, Tensor) and sink.numel() == heads and keys == queries + 1:
+        return sink.detach().flatten()
+    return None
 
 
 def _fused(
@@ -161,7 +197,7 @@ def _fused(
     def some(start: int, stop: int) -> Tensor:
         return fused_scores(query, key, attn_mask, is_causal, scale, start, stop)
 
-    return (*query.shape[:-1], key.shape[-2]), unit, some  # pyright: ignore[reportReturnType]
+    return (*query.shape[:-1], key.shape[-2]), unit, 0, some  # pyright: ignore[reportReturnType]
 
 
 def fused_scores(
@@ -201,9 +237,10 @@ class _LimitTap(TorchFunctionMode):
         if func is F.scaled_dot_product_attention and (args[0] if args else kwargs["query"]).dim() == 4:
             return self._by_parts(*args, **kwargs)
         found = func(*args, **kwargs)
-        if _softmax_input(func, args, kwargs) is not None:
+        module = self.path.module
+        if _softmax_input(func, args, kwargs, module) is not None:
             where, *_ = self.path.next_call()
-            self.saw(where, 0, _plain(found))
+            self.saw(where, 0, _by_heads(_plain(found), module))
         return found
 
     def _by_parts(

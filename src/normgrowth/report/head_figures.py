@@ -111,7 +111,8 @@ def _positions(ax: "Axes", heads: Heads, theirs: Sequence[Heads]) -> None:
     for own, look in zip(published, PUBLISHED, strict=False):
         ax.bar(edges[:-1] + width / 2, np.histogram(own, edges)[0] / len(own), 0.94 * width, zorder=1, **look)
     _bars(ax, values, edges)
-    lines = [(visible, "all visible")]
+    # In a window these are the marks of a causal mask, whatever mask the model has.
+    lines = [(visible, "all of the past and itself" if window else "all visible")]
     if window:  # the last query has no future, and attends to one
         lines.append((((window - 1) * window / 2 + 1) / window, "all of the future"))
     _marks(ax, lines, -0.02 * most)

@@ -142,6 +142,8 @@ def _columns(heads: Heads) -> list[Cells]:
         column("hard at\nscores ×", "hard_scale", _factor, 5),
         column("to its\nsaturated self", "saturated_distance", _share, 4),
     ]
+    if "learned_sink_share" in heads.model:
+        columns.append(column("on the\nlearned sink", "learned_sink_share", percent, 4))
     if quantity == "attended_window":
         window = heads.made_by.get("window")
         columns.append(column(f"attended in\nwindows of {window}", f"attended_window{method}", _few, 3))
@@ -177,7 +179,7 @@ def sentences(heads: Heads) -> list[str]:
         )
     elif scale == inf:
         found.append(
-            "No factor on its scores makes the median head hard: one query in ten or more has a tie."
+            "No factor on its scores makes the median head hard: more than one query in ten has a tie."
         )
     return found
 
