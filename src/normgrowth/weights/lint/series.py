@@ -17,8 +17,10 @@ from normgrowth.weights.lint.tensors import index_faults, nonfinite_faults, stil
 from normgrowth.weights.measure import measure
 from normgrowth.weights.names import read_names
 from normgrowth.weights.sources.checkpoint import Checkpoint
+from normgrowth.weights.sources.elsewhere import is_remote
 from normgrowth.weights.sources.folder import find_units
 from normgrowth.weights.sources.hub import is_hub
+from normgrowth.weights.sources.places import shown
 from normgrowth.weights.sources.series import Entry, Series, _roots, open_source
 from normgrowth.weights.sources.steps import likely_step, sure_step
 
@@ -206,11 +208,12 @@ def _open(
                     open_source(part, allow=allow, endpoint=endpoint)
                     sound.append(part)
             except InputError as error:
-                name = Path(part).name
+                where = shown(str(part))
+                name = Path(where).name
                 step = sure_step(name)
                 step = likely_step(name) if step is None else step
-                reason = str(error).removeprefix(f"{part}: ")
-                broken.append(Finding(step, "", "partial", f"cannot be read: {reason}", str(part)))
+                reason = str(error).removeprefix(f"{where}: ")
+                broken.append(Finding(step, "", "partial", f"cannot be read: {reason}", where))
         if not broken or not sound:
             raise
         series = open_source(sound, allow=allow, endpoint=endpoint)
@@ -221,7 +224,7 @@ def _parts(source: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
     """What a source is made of: the items of a list, what a pattern matches, the folders in a folder."""
     if not isinstance(source, str | Path):
         return source
-    if isinstance(source, str) and is_hub(source):
+    if isinstance(source, str) and (is_hub(source) or is_remote(source)):
         return []
     folder = Path(source)
     if not folder.is_dir():

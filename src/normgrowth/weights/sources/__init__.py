@@ -2,4 +2,7 @@
 
 One file per format (`safetensors`, `pytorch`, `distributed`, `tensorflow`); `folder` finds the
 checkpoints on disk, `hub` fetches them, `steps` reads steps from names, `series` puts them in order.
+
+Over a network, by ranges: `elsewhere` finds the checkpoints, `units` opens them as `remote` ones, `places`
+(web servers and the hub, through `web` and `connections`) and `bucket` bring the bytes, `attempts` tries again.
 """

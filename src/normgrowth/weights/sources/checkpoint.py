@@ -3,7 +3,8 @@
 A format's file has one job, to fill an index: name -> dtype, shape, and where the values lie. Most
 formats store plain bytes, so their index is a list of byte ranges in files and `MappedCheckpoint`
 does the rest; a format that must decode first (TensorFlow, torch's legacy one) gives a function
-for each tensor instead and becomes a `LoadedCheckpoint`.
+for each tensor instead and becomes a `LoadedCheckpoint`. What is read over a network is a
+`remote.RemoteCheckpoint`.
 
 Values are handed out as raw bits in pieces, each one-dimensional, in the order of storage. Sums do
 not mind the order, as long as both sides of a pair have the same; `Tensor.layout` says which it is.
@@ -14,12 +15,15 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
+
+if TYPE_CHECKING:
+    from normgrowth.weights.sources.remote import RemoteCheckpoint
 
 # How each dtype's bits are held, in the words that safetensors uses. The kernel reads the first
 # four as they are; int16 for float16 tells it apart from bfloat16.
@@ -174,7 +178,7 @@ class MappedCheckpoint:
             self,
             tensors={new: self.tensors[old] for new, old in old_name.items()},
             ranges=Ranges({new: self.ranges[old] for new, old in old_name.items()}),
-            aliases=_renamed_aliases(self.aliases, old_name),
+            aliases=renamed_aliases(self.aliases, old_name),
         )
 
     def close(self) -> None:
@@ -216,7 +220,7 @@ class LoadedCheckpoint:
             self,
             tensors={new: self.tensors[old] for new, old in old_name.items()},
             load=lambda name: load(old_name[name]),
-            aliases=_renamed_aliases(self.aliases, old_name),
+            aliases=renamed_aliases(self.aliases, old_name),
         )
 
     def close(self) -> None:
@@ -225,7 +229,8 @@ class LoadedCheckpoint:
             self.on_close()
 
 
-Checkpoint = MappedCheckpoint | LoadedCheckpoint  # opened: the index is read, the values are not
+# Opened: the index is read, the values are not.
+Checkpoint = Union[MappedCheckpoint, LoadedCheckpoint, "RemoteCheckpoint"]
 
 
 def _closed(name: str) -> np.ndarray:
@@ -258,7 +263,7 @@ def without_wrappers(names: Iterable[str]) -> dict[str, str] | None:
     return back
 
 
-def _renamed_aliases(aliases: Mapping[str, str], old_name: Mapping[str, str]) -> dict[str, str]:
+def renamed_aliases(aliases: Mapping[str, str], old_name: Mapping[str, str]) -> dict[str, str]:
     new_name = {old: new for new, old in old_name.items()}
     return {new_name[name]: new_name[target] for name, target in aliases.items()}
 

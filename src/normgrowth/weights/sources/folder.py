@@ -9,9 +9,12 @@ import glob
 import hashlib
 import json
 import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from normgrowth.errors import InputError
 from normgrowth.weights.sources import distributed, pytorch, safetensors, tensorflow
@@ -23,12 +26,13 @@ _NO_WEIGHTS = re.compile(
     r"|optim_states|zero_pp_rank",
     re.IGNORECASE,
 )
-_NO_WEIGHTS_FOLDER = re.compile(r"^(\.|optim|train$|__pycache__)", re.IGNORECASE)
+NO_WEIGHTS_FOLDER = re.compile(r"^(\.|optim|train$|__pycache__)", re.IGNORECASE)
 _WEIGHT_SUFFIXES = {
     *(".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".index", ".tar", ".model", ".pkl", ".torch"),
     *(".weights", ""),
 }
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
+TRAINER_STATE = "trainer_state.json"
 _DEPTH = 6  # runs/name/lightning_logs/version_0/checkpoints/last.ckpt
 
 
@@ -90,10 +94,35 @@ class Unit:
     def trainer_step(self) -> int | None:
         """The step that Hugging Face's Trainer writes beside its weights."""
         try:
-            step = json.loads((self.main.parent / "trainer_state.json").read_bytes())["global_step"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return step_of_trainer((self.main.parent / TRAINER_STATE).read_bytes())
+        except OSError:
             return None
-        return step if isinstance(step, int) and 0 <= step < LARGEST_STEP else None
+
+    @property
+    def label(self) -> str:
+        return str(self.path)
+
+    @property
+    def main_label(self) -> str:
+        return str(self.main)
+
+    @property
+    def above(self) -> str:
+        """The name of the folder that it lies in."""
+        return self.path.absolute().parent.name
+
+    @property
+    def slow(self) -> bool:
+        """Whether opening it takes seconds."""
+        return self.format == "tensorflow"
+
+
+def step_of_trainer(state: bytes) -> int | None:
+    try:
+        step = json.loads(state)["global_step"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return step if isinstance(step, int) and 0 <= step < LARGEST_STEP else None
 
 
 def _file_fingerprint(file: Path) -> str:
@@ -131,59 +160,86 @@ def _below(folder: Path, depth: int) -> list[Unit]:
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror}") from error
     units = _directly_in(folder, [p for p in inside if p.is_file()])
-    # What lies below a distributed checkpoint, or below the folder of one step with its weights, is part of it.
-    is_step = sure_step(folder.name) is not None and any(_is_generic(unit.main) for unit in units)
-    if depth < _DEPTH and not is_step and not any(unit.format == "distributed" for unit in units):
+    if goes_deeper(folder.name, depth, [(unit.main.name, unit.format) for unit in units]):
         for child in inside:
-            if child.is_dir() and not _NO_WEIGHTS_FOLDER.match(child.name):
+            if child.is_dir() and not NO_WEIGHTS_FOLDER.match(child.name):
                 units += _below(child, depth + 1)
     return units
+
+
+def goes_deeper(folder: str, depth: int, found: Sequence[tuple[str, str]]) -> bool:
+    """Whether to look into the folders of a folder in which these files and formats were found.
+
+    What lies below a distributed checkpoint, or below the folder of one step with its weights, is part of it.
+    """
+    is_step = sure_step(folder) is not None and any(is_generic(name) for name, _ in found)
+    return depth < _DEPTH and not is_step and not any(format == "distributed" for _, format in found)
 
 
 def _directly_in(folder: Path, files: list[Path]) -> list[Unit]:
     if distributed.is_distributed(folder):
         return [Unit(folder, folder / ".metadata", "distributed")]
-    found: list[tuple[Path, str]] = []
+    found = grouped(
+        [file.name for file in files],
+        format_of=lambda name: _format(folder / name),
+        shards_of=lambda name: set(safetensors.read_index(folder / name).values()),
+        show=lambda name: str(folder / name),
+    )
+    alone = len(found) == 1
+    return [
+        Unit(folder if alone and is_generic(name) else folder / name, folder / name, format)
+        for name, format in found
+    ]
+
+
+def grouped(
+    names: Sequence[str],
+    *,
+    format_of: Callable[[str], str | None],
+    shards_of: Callable[[str], Set[str]],
+    show: Callable[[str], str],
+) -> list[tuple[str, str]]:
+    """The files of one folder that are a checkpoint each, or the index of one, with their formats."""
+    found: list[tuple[str, str]] = []
     shards: set[str] = set()
-    for file in files:
-        if file.name.endswith(".index.json") and (format := _index_format(file)):
-            found.append((file, format))
-            shards |= set(safetensors.read_index(file).values())
-    for file in files:
-        if file.name in shards or file.name.startswith(".") or _NO_WEIGHTS.match(file.name):
+    for name in names:
+        if format := index_format(name):
+            found.append((name, format))
+            shards |= shards_of(name)
+    for name in names:
+        if name in shards or name.startswith(".") or _NO_WEIGHTS.match(name):
             continue
-        if file.suffix.lower() not in _WEIGHT_SUFFIXES and not file.suffix[1:].isdecimal():
+        suffix = PurePath(name).suffix
+        if suffix.lower() not in _WEIGHT_SUFFIXES and not suffix[1:].isdecimal():
             continue
-        if (format := _format(file)) is not None:
-            if _SHARD.search(file.name):
-                raise InputError(f"{file}: a shard, but no *.index.json beside it says of what")
-            found.append((file, format))
+        if (format := format_of(name)) is not None:
+            if _SHARD.search(name):
+                raise InputError(f"{show(name)}: a shard, but no *.index.json beside it says of what")
+            found.append((name, format))
     # Folders often hold the same weights twice: as PyTorch's pickle, consolidated, averaged, in half precision.
     for usual in ("model.safetensors", "pytorch_model.bin"):
-        if any(file.name.startswith(usual) for file, _ in found):
-            found = [
-                (f, kind) for f, kind in found if f.name.startswith(usual) or sure_step(f.name) is not None
+        if any(name.startswith(usual) for name, _ in found):
+            return [
+                (name, format)
+                for name, format in found
+                if name.startswith(usual) or sure_step(name) is not None
             ]
-            break
-    alone = len(found) == 1
-    return [Unit(folder if alone and _is_generic(file) else file, file, format) for file, format in found]
+    return found
 
 
-def _is_generic(file: Path) -> bool:
+def is_generic(name: str) -> bool:
     """Named by habit and not by step, so that the folder's name says more."""
-    return file.name.startswith(
-        ("model.safetensors", "pytorch_model", "consolidated", "model_state", "mp_rank")
-    )
+    return name.startswith(("model.safetensors", "pytorch_model", "consolidated", "model_state", "mp_rank"))
 
 
-def _index_format(file: Path) -> str | None:
-    if file.name.endswith(".safetensors.index.json"):
+def index_format(name: str) -> str | None:
+    if name.endswith(".safetensors.index.json"):
         return "safetensors-index"
-    return "pytorch-index" if file.name.endswith(".bin.index.json") else None
+    return "pytorch-index" if name.endswith(".bin.index.json") else None
 
 
 def _format(file: Path) -> str | None:
-    if (index := _index_format(file)) is not None:
+    if (index := index_format(file.name)) is not None:
         return index
     if not file.is_file():
         return None
@@ -195,3 +251,21 @@ def _format(file: Path) -> str | None:
         return "pytorch" if pytorch.is_pytorch(file) or file.suffix in {".pt", ".pth"} else None
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def open_fetched(
+    label: str, fetch: Callable[[Path], Path], scratch: Path | None, allow: tuple[str, ...]
+) -> Checkpoint:
+    """Have a checkpoint put into a new folder, open it, and remove it from the disk when it is closed."""
+    folder = Path(tempfile.mkdtemp(prefix="normgrowth-", dir=scratch))
+    remove = partial(shutil.rmtree, folder, ignore_errors=True)
+    try:
+        units = find_units(fetch(folder))
+        if len(units) != 1:
+            raise InputError(f"{label}: holds {len(units)} checkpoints, not one")
+        checkpoint = units[0].open(allow)
+    except BaseException:
+        remove()
+        raise
+    checkpoint.label, checkpoint.on_close = label, remove
+    return checkpoint

@@ -22,6 +22,7 @@ from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from normgrowth.errors import InputError
+from normgrowth.weights.sources.attempts import TRANSIENT, wait_asked_for
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -31,8 +32,6 @@ T = TypeVar("T")
 SCHEME = "hf://"
 TIMEOUT = 30.0  # seconds that a listing may take to answer; downloads have the library's own
 PAUSES = (1.0, 3.0)  # seconds before the second and the third attempt at what may pass
-LONGEST_WAIT = 300.0  # the hub counts requests over five minutes; it never asks for more
-TRANSIENT = (408, 429, 500, 502, 503, 504)
 
 PICKLED = (".pt", ".pth", ".ckpt")
 COMPANIONS = ("config.json", "trainer_state.json")
@@ -109,10 +108,7 @@ def fetch(
     again is counted again, or taken back first with a negative number.
     """
     api = api_of(revision.endpoint, token)
-    sizes = _sizes(api, revision)
-    index, weights = _choose([name for name in sizes if "/" not in name])
-    if not weights and not index:
-        raise InputError(f"{revision.label}: {_why_nothing(revision, sizes)}")
+    sizes, index, weights = chosen(revision, token=token)
     try:
         into.mkdir(parents=True, exist_ok=True)
         stem = re.sub(r"[^\w.=-]+", "_", revision.revision)[:60]
@@ -122,15 +118,38 @@ def fetch(
     try:
         if index is not None:
             _download(api, revision, index, sizes[index], target, progress)
-            weights = _shards(revision, target / index, sizes)
+            weights = shards(revision, index, (target / index).read_bytes(), sizes)
         wanted = [*(name for name in COMPANIONS if name in sizes), *weights]
-        _check_space(revision, sum(sizes[name] for name in wanted), into)
+        check_space(revision.label, sum(sizes[name] for name in wanted), into)
         for name in wanted:
             _download(api, revision, name, sizes[name], target, progress)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
     return target
+
+
+def chosen(
+    revision: Revision, *, token: str | bool | None = None
+) -> tuple[dict[str, int], str | None, list[str]]:
+    """The files of a revision with their bytes (0: not said), and of the best format the index or the weights."""
+    sizes = _sizes(api_of(revision.endpoint, token), revision)
+    index, weights = _choose([name for name in sizes if "/" not in name])
+    if not weights and not index:
+        raise InputError(f"{revision.label}: {_why_nothing(revision, sizes)}")
+    return sizes, index, weights
+
+
+def file_address(revision: Revision, name: str) -> tuple[str, dict[str, str], str]:
+    """Where a file of a revision lies, the headers for that hub and no other, and the hub's address."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers
+
+    api = api_of(revision.endpoint, None)
+    path = f"{revision.folder}/{name}" if revision.folder else name
+    url = hf_hub_url(revision.repo, path, revision=revision.commit, endpoint=api.endpoint)
+    headers = build_hf_headers(token=api.token, headers={"user-agent": "normgrowth"})
+    return url, {key: value for key, value in headers.items() if key == "authorization"}, api.endpoint
 
 
 def _parse(uri: str) -> tuple[str, str, str]:
@@ -151,6 +170,8 @@ def api_of(endpoint: str | None, token: str | bool | None) -> "HfApi":
 
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise InputError(f"{endpoint}: a hub's address starts with https:// or http://")
+    if endpoint is not None and "@" in endpoint:
+        raise InputError("the hub's address has a password in it; give a token instead")
     address = (endpoint or constants.ENDPOINT).rstrip("/")
     if token is None and address != constants.ENDPOINT:
         token = False
@@ -183,11 +204,16 @@ def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
 
     everything = ask(listing, revision.label, api.endpoint)
     for name in everything:
-        parts = name.replace("\\", "/").split("/")
-        if not {"", ".", ".."}.isdisjoint(parts) or PureWindowsPath(name).drive or min(name) < " ":
+        if not stays_below(name):
             raise InputError(f"{revision.label}: lists a file {name!r}, not a path within a folder; refused")
     prefix = f"{revision.folder}/" if revision.folder else ""
     return {name[len(prefix) :]: size for name, size in everything.items() if name.startswith(prefix)}
+
+
+def stays_below(name: str) -> bool:
+    """Whether a name from elsewhere is the path of a file within a folder, on any system."""
+    parts = name.replace("\\", "/").split("/")
+    return {"", ".", ".."}.isdisjoint(parts) and not PureWindowsPath(name).drive and min(name) >= " "
 
 
 def _choose(names: list[str]) -> tuple[str | None, list[str]]:
@@ -234,27 +260,25 @@ def _why_nothing(revision: Revision, sizes: Mapping[str, int]) -> str:
     return f"has no weights in a format that is read here; its files are {files}"
 
 
-def _shards(revision: Revision, index: Path, sizes: Mapping[str, int]) -> list[str]:
+def shards(revision: Revision, index: str, content: bytes, sizes: Mapping[str, int]) -> list[str]:
     """The files that an index names, each of which has to be in the listing."""
     try:
-        shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        named = sorted(set(json.loads(content)["weight_map"].values()))
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(f"{revision.label}: {index.name} is not an index of shards") from error
-    if not shards:
-        raise InputError(f"{revision.label}: {index.name} names no shards")
-    for shard in shards:
+        raise InputError(f"{revision.label}: {index} is not an index of shards") from error
+    if not named:
+        raise InputError(f"{revision.label}: {index} names no shards")
+    for shard in named:
         if shard not in sizes:
-            raise InputError(
-                f"{revision.label}: {index.name} names {shard!r}, which the repository does not have"
-            )
-    return shards
+            raise InputError(f"{revision.label}: {index} names {shard!r}, which the repository does not have")
+    return named
 
 
-def _check_space(revision: Revision, needed: int, into: Path) -> None:
+def check_space(label: str, needed: int, into: Path) -> None:
     free = shutil.disk_usage(into).free
     if needed > free:
         raise InputError(
-            f"{revision.label}: needs {needed / 1e9:.3g} GB, but {into} has {free / 1e9:.3g} GB free; "
+            f"{label}: needs {needed / 1e9:.3g} GB, but {into} has {free / 1e9:.3g} GB free; "
             "make room, or choose a folder on another disk"
         )
 
@@ -339,10 +363,26 @@ def _is_transport(error: BaseException) -> bool:
 
 def _wait_asked_for(error: Exception) -> float:
     """Seconds, from the headers of the answer."""
-    headers = getattr(getattr(error, "response", None), "headers", {})
-    quota = re.search(r"r=0;t=(\d+)", headers.get("ratelimit", ""))
-    seconds = quota.group(1) if quota else headers.get("retry-after", "")
-    return min(float(seconds), LONGEST_WAIT) if seconds.isdecimal() else 0.0
+    return wait_asked_for(dict(getattr(getattr(error, "response", None), "headers", {})))
+
+
+def refusal(status: int, code: str, address: str) -> str:
+    """What an answer means, by its status and its X-Error-Code, and the way out."""
+    login = "log in with `hf auth login` or give a token"
+    match code:
+        case "GatedRepo":
+            return f"is gated; accept its terms on its page, then {login}"
+        case "RevisionNotFound":
+            return "the hub has no such revision, or no longer; list the revisions again"
+        case "EntryNotFound":
+            return "the hub lists this file but does not have it; try again later"
+        case "RepoNotFound":
+            return f"no such repository at {address}; check the name, or if it is private {login}"
+    if status in (401, 403):
+        return f"{address} refuses access; {login}"
+    if status == 429:
+        return f"{address} has had too many requests; wait five minutes, or {login} for a higher limit"
+    return f"{address} answers with status {status}; try again later"
 
 
 def _reason(error: BaseException, address: str) -> str:
@@ -352,22 +392,17 @@ def _reason(error: BaseException, address: str) -> str:
     if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
         error = error.__cause__  # "not in the cache either" says nothing here
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    login = "log in with `hf auth login` or give a token"
     match error:
         case errors.GatedRepoError():
-            return f"is gated; accept its terms on its page, then {login}"
+            return refusal(403, "GatedRepo", address)
         case errors.RevisionNotFoundError():
-            return "the hub has no such revision, or no longer; list the revisions again"
+            return refusal(404, "RevisionNotFound", address)
         case errors.EntryNotFoundError():
-            return "the hub lists this file but does not have it; try again later"
+            return refusal(404, "EntryNotFound", address)
         case errors.RepositoryNotFoundError():
-            return f"no such repository at {address}; check the name, or if it is private {login}"
-        case errors.HfHubHTTPError() if error.response.status_code in (401, 403):
-            return f"{address} refuses access; {login}"
-        case errors.HfHubHTTPError() if error.response.status_code == 429:
-            return f"{address} has had too many requests; wait five minutes, or {login} for a higher limit"
+            return refusal(404, "RepoNotFound", address)
         case errors.HfHubHTTPError():
-            return f"{address} answers with status {error.response.status_code}; try again later"
+            return refusal(error.response.status_code, "", address)
         case errors.OfflineModeIsEnabled():
             return "the hub library is in offline mode; unset HF_HUB_OFFLINE"
         case errors.HFValidationError():

@@ -7,6 +7,7 @@ offset is used.
 
 import itertools
 import json
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from pathlib import Path, PurePosixPath
@@ -52,24 +53,33 @@ def read_sharded(index: Path) -> MappedCheckpoint:
 def read_index(index: Path) -> dict[str, str]:
     """The map from tensor to shard, with each shard a file that is there, below the index's folder."""
     try:
-        content = json.loads(index.read_bytes())
+        content = index.read_bytes()
     except OSError as error:
         raise InputError(f"{index}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{index}: is not valid JSON: {error}") from error
-    weight_map = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise InputError(f"{index}: has no weight_map from tensors to files")
-    for shard in set(map(_as_text, weight_map.values())):
-        parts = PurePosixPath(shard.replace("\\", "/"))
-        if not shard or "\0" in shard or parts.is_absolute() or ".." in parts.parts or ":" in shard:
-            raise InputError(f"{index}: names {shard!r}, a path outside its folder; refused")
+    weight_map = parse_index(content, str(index))
+    for shard in set(weight_map.values()):
         try:
             there = (index.parent / shard).is_file()
         except (OSError, ValueError):  # a name that no file system takes
             there = False
         if not there:
             raise InputError(f"{index}: the shard {shard[:200]!r} is missing")
+    return weight_map
+
+
+def parse_index(content: bytes, where: str) -> dict[str, str]:
+    """The map from tensor to shard, with each shard a path below the index's folder."""
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: is not valid JSON: {error}") from error
+    weight_map = parsed.get("weight_map") if isinstance(parsed, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InputError(f"{where}: has no weight_map from tensors to files")
+    for shard in set(map(_as_text, weight_map.values())):
+        parts = PurePosixPath(shard.replace("\\", "/"))
+        if not shard or "\0" in shard or parts.is_absolute() or ".." in parts.parts or ":" in shard:
+            raise InputError(f"{where}: names {shard[:200]!r}, a path outside its folder; refused")
     return weight_map
 
 
@@ -94,21 +104,23 @@ class Header(NamedTuple):
 
 
 def _read_header(path: Path) -> Header:
-    size = path.stat().st_size
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise InputError(
-                f"{path}: truncated: its header of {length} bytes does not fit into {size} bytes"
-            )
-        if length > HEADER_LIMIT:
-            raise InputError(f"{path}: its header claims {length} bytes, more than the format allows")
-        raw = file.read(length)
+        return read_header(lambda start, stop: file.read(stop - start), path.stat().st_size, str(path))
+
+
+def read_header(read: Callable[[int, int], bytes], size: int, where: str) -> Header:
+    """From the first bytes of a file of this size; `read` is asked for eight, then for the header's own."""
+    length = int.from_bytes(read(0, 8), "little") if size >= 8 else 0
+    if size < 8 or length > size - 8:
+        raise InputError(f"{where}: truncated: its header of {length} bytes does not fit into {size} bytes")
+    if length > HEADER_LIMIT:
+        raise InputError(f"{where}: its header claims {length} bytes, more than the format allows")
+    raw = read(8, 8 + length)
     try:
         with no_collection():
             return _parse(raw, size - 8 - length)
     except _Malformed as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(f"{where}: {error}") from error
 
 
 class _Malformed(ValueError):

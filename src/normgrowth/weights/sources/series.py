@@ -1,26 +1,29 @@
 """A series: checkpoints in the order of training steps, opened one at a time.
 
-`open_source` takes whatever a person has at hand: a file, a folder, a glob, a list of these, or a
-hub repository with a pattern of revisions.
+`open_source` takes whatever a person has at hand: a file, a folder, a glob, the address of one of these on a
+web server or in a bucket, a list of these, or a hub repository with a pattern of revisions.
 """
 
 import glob
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
 from normgrowth.errors import InputError
 from normgrowth.weights.sources import hub
 from normgrowth.weights.sources.checkpoint import Checkpoint, decode
+from normgrowth.weights.sources.elsewhere import find_remote, is_remote
 from normgrowth.weights.sources.folder import Unit, find_units
+from normgrowth.weights.sources.places import shown
+from normgrowth.weights.sources.remote import range_cache
 from normgrowth.weights.sources.steps import likely_step, sure_step
+from normgrowth.weights.sources.units import Reading, RemoteUnit, RevisionUnit
 
+_Unit = tuple[PurePath, Unit | RemoteUnit]  # with the path it was found at or below
 _TENSORFLOW_COMPANION = re.compile(r"\.(data-\d{5}-of-\d{5}|meta)$")
 
 
@@ -61,23 +64,29 @@ def open_source(
     allow: Sequence[str] = (),
     endpoint: str | None = None,
     scratch: Path | None = None,
+    cache: int = 0,
 ) -> Series:
-    """The series behind a path, a glob, a list of them, or ``hf://org/repo@pattern``.
+    """The series behind a path, a glob, an address, a list of these, or ``hf://org/repo@pattern``.
 
-    allow: classes that PyTorch files may ask for, by full name; endpoint: another address than the
-    hub's; scratch: where hub revisions are put while they are read.
+    Addresses begin with ``https://``, ``http://``, ``s3://`` or ``gs://``; of safetensors files there and on
+    the hub, only what is asked for is read. allow: classes that PyTorch files may ask for, by full name;
+    endpoint: another address than the hub's; scratch: where checkpoints in other formats are put while they
+    are read; cache: bytes of memory for ranges that were read, in case they are wanted again.
     """
     parts = [source] if isinstance(source, str | Path) else list(source)
     if not parts:
         raise InputError("an empty list of checkpoints")
-    label = ", ".join(map(str, parts))
+    label = ", ".join(part if hub.is_hub(part) else shown(part) for part in map(str, parts))
     notes: list[str] = []
     damaged: list[tuple[str, str]] = []
-    local = [part for part in parts if not (isinstance(part, str) and hub.is_hub(part))]
-    found = _local(local, tuple(allow), notes, damaged) if local else []
-    for part in parts:
-        if isinstance(part, str) and hub.is_hub(part):
-            found += _revisions(part, endpoint, scratch, tuple(allow))
+    reading = Reading(scratch, range_cache(cache) if cache else None)
+    on_hub = [part for part in parts if isinstance(part, str) and hub.is_hub(part)]
+    remote = [part for part in parts if isinstance(part, str) and is_remote(part)]
+    units = _local([part for part in parts if part not in (*on_hub, *remote)])
+    units += [pair for part in remote for pair in find_remote(part, reading)]
+    found = _found(units, tuple(allow), notes, damaged)
+    for part in on_hub:
+        found += _revisions(part, reading, endpoint, tuple(allow))
     if not found:
         raise InputError(f"{label}: no checkpoints here (safetensors, PyTorch, TensorFlow or distributed)")
     return Series(label, _in_order(found, notes), tuple(notes), tuple(damaged))
@@ -95,13 +104,15 @@ class _Found:
     how: int
 
 
-def _local(
-    parts: list[str | Path], allow: tuple[str, ...], notes: list[str], damaged: list[tuple[str, str]]
-) -> list[_Found]:
+def _local(parts: list[str | Path]) -> list[_Unit]:
     # A shell that expands `model.ckpt-*` names TensorFlow's data files beside their index.
     named = [part for part in parts if not _TENSORFLOW_COMPANION.search(str(part))] or parts
-    roots = [root for part in named for root in _roots(part)]
-    units = [(root, unit) for root in roots for unit in find_units(root)]
+    return [(root, unit) for part in named for root in _roots(part) for unit in find_units(root)]
+
+
+def _found(
+    units: list[_Unit], allow: tuple[str, ...], notes: list[str], damaged: list[tuple[str, str]]
+) -> list[_Found]:
     units = _without_final_model(units, notes)
     said = _said_steps(units)
     found: list[_Found] = []
@@ -111,13 +122,13 @@ def _local(
             if step is None:
                 step, how = _other_step(unit, allow)
             opener = partial(unit.open, allow)
-            entry = Entry(-1 if step is None else step, str(unit.path), unit.fingerprint(), opener)
+            entry = Entry(-1 if step is None else step, unit.label, unit.fingerprint(), opener)
             found.append(_Found(entry, how))
         except InputError as error:
             if step is not None or len(units) == 1:
                 raise
             notes.append(f"left out, it has no step and cannot be read: {error}")
-            damaged.append((str(unit.path), str(error)))
+            damaged.append((unit.label, str(error)))
     return found
 
 
@@ -141,7 +152,7 @@ def _has_weights(path: Path) -> bool:
         return path.suffix in {".safetensors", ".pt", ".pth"}  # broken, but meant to be one: say so later
 
 
-def _without_final_model(units: list[tuple[Path, Unit]], notes: list[str]) -> list[tuple[Path, Unit]]:
+def _without_final_model(units: list[_Unit], notes: list[str]) -> list[_Unit]:
     """The weights at the top of a folder and those below it: steps and the final model, or a model and its parts."""
     top = [(root, unit) for root, unit in units if unit.main.parent == root]
     inner = [(root, unit) for root, unit in units if unit.main.parent != root and unit.main != root]
@@ -150,35 +161,35 @@ def _without_final_model(units: list[tuple[Path, Unit]], notes: list[str]) -> li
     steps = [pair for pair in inner if _below(*pair) is not None or pair[1].trainer_step() is not None]
     others = [pair for pair in units if pair not in top and pair not in inner]
     if steps:
-        notes.append(f"{top[0][1].main}: left out, it lies beside the checkpoints and has no step")
+        notes.append(f"{top[0][1].main_label}: left out, it lies beside the checkpoints and has no step")
         return inner + others
-    notes.append(f"{inner[0][1].path}: left out, with all that lies below {top[0][1].path} and has no step")
+    notes.append(f"{inner[0][1].label}: left out, with all that lies below {top[0][1].label} and has no step")
     return top + others
 
 
-def _below(root: Path, unit: Unit) -> int | None:
+def _below(root: PurePath, unit: Unit | RemoteUnit) -> int | None:
     """The step in the name of the checkpoint, or of a folder between it and the root."""
     parts = unit.path.relative_to(root).parts if unit.path.is_relative_to(root) else ()
     names = [_stem(name) for name in reversed(parts or (unit.path.name,))]
     return next((step for name in names if (step := sure_step(name)) is not None), None)
 
 
-def _said_steps(units: list[tuple[Path, Unit]]) -> list[int | None]:
+def _said_steps(units: list[_Unit]) -> list[int | None]:
     """Steps that names say. A folder above the root is asked only if it can tell the checkpoints apart."""
     steps = [_below(*pair) for pair in units]
-    above = [sure_step(unit.path.absolute().parent.name) for _, unit in units]
+    above = [sure_step(unit.above) for _, unit in units]
     if len(units) == 1 or len(set(above)) > 1:
         steps = [step if step is not None else other for step, other in zip(steps, above, strict=True)]
     return steps
 
 
-def _other_step(unit: Unit, allow: tuple[str, ...]) -> tuple[int | None, int]:
+def _other_step(unit: Unit | RemoteUnit, allow: tuple[str, ...]) -> tuple[int | None, int]:
     """From what is stored beside the weights or inside, else a guess from the name."""
     if (step := unit.trainer_step()) is not None:
         return step, STORED
     stem = _stem(unit.path.name)
     guess = likely_step(stem)
-    if unit.format != "tensorflow" or guess is None:  # opening TensorFlow's takes seconds
+    if not unit.slow or guess is None:
         checkpoint = unit.open(allow)
         step = checkpoint.step
         checkpoint.close()
@@ -237,29 +248,13 @@ def _natural(label: str) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", label)]
 
 
-def _revisions(uri: str, endpoint: str | None, scratch: Path | None, allow: tuple[str, ...]) -> list[_Found]:
+def _revisions(uri: str, reading: Reading, endpoint: str | None, allow: tuple[str, ...]) -> list[_Found]:
     found: list[_Found] = []
     for revision in hub.list_revisions(uri, endpoint=endpoint):
         step, how = sure_step(revision.revision), SAID
         if step is None:
             step, how = likely_step(revision.revision), GUESSED
-        opener = partial(_open_revision, revision, scratch, allow)
+        opener = partial(RevisionUnit(revision, reading).open, allow)
         entry = Entry(-1 if step is None else step, revision.label, revision.commit, opener)
         found.append(_Found(entry, UNKNOWN if step is None else how))
     return found
-
-
-def _open_revision(revision: hub.Revision, scratch: Path | None, allow: tuple[str, ...]) -> Checkpoint:
-    """Fetch one revision, open it, and remove it from the disk when it is closed."""
-    folder = Path(tempfile.mkdtemp(prefix="normgrowth-", dir=scratch))
-    remove = partial(shutil.rmtree, folder, ignore_errors=True)
-    try:
-        units = find_units(hub.fetch(revision, folder))
-        if len(units) != 1:
-            raise InputError(f"{revision.label}: holds {len(units)} checkpoints, not one")
-        checkpoint = units[0].open(allow)
-    except BaseException:
-        remove()
-        raise
-    checkpoint.label, checkpoint.on_close = revision.label, remove
-    return checkpoint

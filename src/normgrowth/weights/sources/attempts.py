@@ -1,0 +1,55 @@
+"""Asking a server again: what may pass, how long to wait, and the one line when nothing helped."""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+from normgrowth.errors import InputError
+
+T = TypeVar("T")
+
+TIMEOUT = 30.0  # seconds without a byte
+SLOWEST = 8 << 10  # bytes in a second, on top of that: less is no answer
+PAUSES = (0.5, 2.0, 8.0)  # seconds before each further attempt at what may pass
+LONGEST_WAIT = 300.0  # seconds that a server may ask for
+TRANSIENT = (408, 429, 500, 502, 503, 504)
+
+
+class Failure(Exception):
+    """Why an attempt failed: a few words that are safe to show, and whether another may succeed."""
+
+    def __init__(self, reason: str, *, again: bool = False, wait: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason, self.again, self.wait = reason, again, wait
+
+
+def patience(count: int) -> float:
+    """Seconds that so many bytes may take."""
+    return TIMEOUT + count / SLOWEST
+
+
+def persist(attempt: Callable[[], T], where: str) -> T:
+    """Try, again where that may help; in the end one line."""
+    for pause in (*PAUSES, None):
+        try:
+            return attempt()
+        except Failure as failure:
+            if pause is None or not failure.again:
+                raise InputError(f"{where}: {failure.reason}") from None
+            wait = max(pause, failure.wait)
+        time.sleep(wait)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def wait_asked_for(headers: Mapping[str, str]) -> float:
+    """Seconds, from the headers of an answer."""
+    headers = {name.lower(): value for name, value in headers.items()}
+    quota = re.search(r"r=0;t=(\d+)", headers.get("ratelimit", ""))
+    wish = quota.group(1) if quota else headers.get("retry-after", "")
+    try:
+        seconds = float(wish) if wish.isdecimal() else parsedate_to_datetime(wish).timestamp() - time.time()
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return min(max(seconds, 0.0), LONGEST_WAIT)

@@ -1,0 +1,139 @@
+"""Folders on web servers and on the Hugging Face hub, whose files are read by ranges.
+
+An address is split here into what may be seen and what may not: the password and the query of a signed
+address stay in the memory of this process, and labels, records, messages and pickles have the rest.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from html.parser import HTMLParser
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from normgrowth.errors import InputError
+from normgrowth.weights.sources import hub
+from normgrowth.weights.sources.connections import basic, origin, saved_login
+from normgrowth.weights.sources.remote import Bytes, Listed, Seen
+from normgrowth.weights.sources.web import Target, get_page, get_range
+
+PAGE_LIMIT = 16 << 20  # bytes of a list of files
+_PLAIN = "/~!$&'()*+,;=:@"  # what need not be quoted in a path
+
+_logins: dict[tuple[str, str | None, int], str] = {}  # of this process: host -> header
+_queries: dict[str, str] = {}
+
+
+def shown(address: str) -> str:
+    """An address without its password, its query and its fragment."""
+    scheme, mark, rest = address.partition("://")
+    place = rest.partition("#")[0].partition("?")[0] if scheme in ("http", "https") else rest
+    host, slash, path = place.partition("/")
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+
+
+@dataclass(frozen=True)
+class _Web:
+    """What both have in common: a target for each file, and how it is read."""
+
+    def _target(self, file: str, where: str) -> Target:
+        raise NotImplementedError
+
+    def look(self, file: str, where: str) -> Seen:
+        """By its first eight bytes, which are needed anyway; not every server answers a HEAD as it does a GET."""
+        got = get_range(self._target(file, where), 0, 8, where)
+        return Seen(got.size, got.tag, got.content.tobytes())
+
+    def read(self, file: str, start: int, stop: int, where: str, seen: Seen) -> Bytes:
+        return get_range(self._target(file, where), start, stop, where, seen.size, seen.tag).content
+
+    def content(self, file: str, limit: int, where: str) -> bytes:
+        return get_page(self._target(file, where), limit, where)[0]
+
+
+@dataclass(frozen=True)
+class HubFiles(_Web):
+    """The files of one revision. Its commit never changes, so its ETags need not be watched."""
+
+    revision: hub.Revision
+
+    def show(self, file: str = "") -> str:
+        return f"{self.revision.label}: {file}" if file else self.revision.label
+
+    def look(self, file: str, where: str) -> Seen:
+        return super().look(file, where)._replace(tag=self.revision.commit)
+
+    def read(self, file: str, start: int, stop: int, where: str, seen: Seen) -> Bytes:
+        return super().read(file, start, stop, where, seen._replace(tag=""))
+
+    def _target(self, file: str, where: str) -> Target:  # noqa: ARG002
+        url, private, address = hub.file_address(self.revision, file)
+        return Target(url, private, partial(hub.refusal, address=address))
+
+
+@dataclass(frozen=True)
+class Website(_Web):
+    """A folder of a web server; or one file there, if its address has a query."""
+
+    base: str  # with / at the end
+    query: str = ""  # a digest of the query, which this process keeps
+
+    @staticmethod
+    def of(address: str) -> "tuple[Website, str]":
+        """The folder that an address lies in, and its name there; what is private is put aside."""
+        try:
+            parts = urlsplit(address)
+            if not parts.hostname or parts.port == 0:
+                raise ValueError
+        except ValueError:
+            raise InputError(f"{shown(address)}: is not an address of the form https://host/path") from None
+        clean = quote(parts.path, safe=_PLAIN + "%") or "/"
+        folder, _, name = clean.rpartition("/")
+        base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{folder}/"
+        if parts.username:
+            _logins[origin(base)] = basic(unquote(parts.username), unquote(parts.password or ""))
+        digest = hashlib.sha256(parts.query.encode()).hexdigest()[:16] if parts.query else ""
+        if digest:
+            _queries[digest] = parts.query
+        return Website(base, digest), unquote(name)
+
+    def child(self, name: str) -> "Website":
+        return Website(f"{self.base}{quote(name, safe=_PLAIN)}/")
+
+    def show(self, file: str = "") -> str:
+        return f"{self.base}{quote(file, safe=_PLAIN)}"
+
+    def _target(self, file: str, where: str) -> Target:
+        if self.query and self.query not in _queries:
+            raise InputError(f"{where}: the query of its address stays in the process that was given it")
+        query = f"?{_queries[self.query]}" if self.query else ""
+        login = _logins.get(origin(self.base)) or saved_login(urlsplit(self.base).hostname or "")
+        return Target(f"{self.show(file)}{query}", {"Authorization": login} if login else {})
+
+    def ls(self) -> list[Listed]:
+        """What an index page links to, directly below it."""
+        page, address = get_page(self._target("", self.base), PAGE_LIMIT, self.base)
+        links = _Links()
+        links.feed(page.decode("utf-8", "replace"))
+        links.close()
+        base = urljoin(address, ".")
+        names: dict[str, bool] = {}
+        for link in links.found:
+            try:
+                target = urljoin(base, link.partition("#")[0])
+            except ValueError:
+                continue
+            name = unquote(target.removeprefix(base).removesuffix("/"))
+            if not target.startswith(base) or "?" in target or "/" in name:
+                continue  # a column to sort by, the folder above, another host
+            if name and hub.stays_below(name):
+                names[name] = names.get(name, False) or target.endswith("/")
+        return [Listed(name, is_folder) for name, is_folder in names.items()]
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value.strip() for key, value in attrs if tag == "a" and key == "href" and value]
