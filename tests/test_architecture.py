@@ -49,8 +49,10 @@ ALLOWED = {
 # Heavy dependencies with an extra of their own: one file each, inside the function that needs them.
 HOME = {
     "tensorflow": "weights/sources/tensorflow.py",
-    "ray": "engine.py",
+    "ray": "engine/cluster.py",
+    "pebble": "engine/processes.py",
     "lightning": "training/lightning.py",
+    "fsspec": "weights/sources/bucket.py",
 }
 # Never at the top of a file: `import normgrowth.anything` must stay light.
 LATE = {
@@ -131,9 +133,10 @@ def loaded_after(code: str) -> set[str]:
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    heavy = {"torch", "transformers", "pandas", "pyarrow", "matplotlib", "numba", "rich", "numpy"}
+    heavy = {"torch", "transformers", "pandas", "pyarrow", "matplotlib", "numba", "rich", "numpy", "fsspec"}
     assert not loaded_after("import normgrowth") & heavy
-    assert "torch" not in loaded_after("import normgrowth; normgrowth.trace, normgrowth.open_source")
+    late = loaded_after("import normgrowth; normgrowth.trace, normgrowth.open_source")
+    assert not late & {"torch", "fsspec", "huggingface_hub"}
 
 
 def test_tracing_safetensors_needs_no_torch(tmp_path):
@@ -148,7 +151,7 @@ def test_help_loads_nothing_heavy():
     heavy = loaded_after(
         "from normgrowth.cli import main\ntry:\n    main(['trace', '--help'])\nexcept SystemExit:\n    pass"
     )
-    assert not heavy & {"torch", "transformers", "pandas", "pyarrow", "matplotlib", "numba", "rich"}
+    assert not heavy & {"torch", "transformers", "pandas", "pyarrow", "matplotlib", "numba", "rich", "fsspec"}
 
 
 def test_public_names_are_all_there():

@@ -158,7 +158,14 @@ def test_tasks_are_pure_and_can_be_sent(tmp_path, format):
     assert np.array_equal(here, there)
 
 
-def test_a_hub_series_equals_the_local_one_and_leaves_nothing_behind(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "save", "fetched_at_a_time"),
+    [
+        ("model.safetensors", save_file, (0, 0)),  # read by ranges
+        ("pytorch_model.bin", torch.save, (3, 2)),  # the first, the previous and the current one
+    ],
+)
+def test_a_hub_series_equals_the_local_one_and_leaves_nothing_behind(tmp_path, file, save, fetched_at_a_time):
     from hub_server import HubServer
 
     states = walk(5)
@@ -166,24 +173,25 @@ def test_a_hub_series_equals_the_local_one_and_leaves_nothing_behind(tmp_path):
     for i, state in enumerate(states):
         folder = tmp_path / "hub" / f"step{i * 10}"
         folder.mkdir(parents=True)
-        save_file(state, folder / "model.safetensors")
+        save(state, folder / file)
         folders[f"step{i * 10}"] = folder
     folders["main"] = folders["step40"]
     out = tmp_path / "out"
     on_disk = []
 
     def look(*_):
-        on_disk.append(len(list((out / ".scratch").rglob("*.safetensors"))))
+        on_disk.append(len(list((out / ".scratch").rglob(file))))
 
     with HubServer({"org/tiny": folders}) as server:
         fetched = trace("hf://org/tiny@step*", out, endpoint=server.endpoint, progress=look, run="x")
-        assert max(on_disk) == 3, "the first, the previous and the current one"
-        assert not list(out.rglob("*.safetensors"))
+        assert max(on_disk) == fetched_at_a_time[0]
+        assert not list(out.rglob(file))
+        assert server.asked_twice() == 0
         on_disk.clear()
         again = trace(
             "hf://org/tiny@step*", out, endpoint=server.endpoint, first=False, progress=look, run="x"
         )
-        assert max(on_disk) == 2
+        assert max(on_disk) == fetched_at_a_time[1]
         with pytest.warns(SeriesWarning, match="main: left out"):
             trace("hf://org/tiny", endpoint=server.endpoint)
         with pytest.raises(InputError, match="no branch or tag matches"):

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from normgrowth.cli.source import add_source, add_workers, source_of
+from normgrowth.cli.source import add_engine, add_source, size, source_of
 
 EXAMPLES = """examples:
   normgrowth trace runs/gpt/checkpoints -o traces/gpt
@@ -35,7 +35,21 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--tokens-per-step", type=float, metavar="N", help="adds an axis in tokens")
     parser.add_argument("--run", dest="run_name", metavar="NAME", help="what to call this run in the records")
     parser.add_argument("--no-lint", action="store_true", help="do not look for checkpoints that lie")
-    add_workers(parser)
+    add_engine(parser, "threads, or workers of Ray")
+    parser.add_argument(
+        "--memory",
+        type=size,
+        default="1G",
+        metavar="BYTES",
+        help="of checkpoints that are read over a network, held at a time (%(default)s)",
+    )
+    parser.add_argument(
+        "--cache",
+        type=size,
+        default=0,
+        metavar="BYTES",
+        help="of such bytes, kept for asking again (default: none; a trace asks for each once)",
+    )
     parser.add_argument(
         "--json", action="store_true", help="print model, layer and role rows as JSON, no table"
     )
@@ -47,10 +61,11 @@ def _lags(text: str) -> tuple[int, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from normgrowth.engine.choice import chosen
     from normgrowth.report.terminal import Progress, print_trace
     from normgrowth.weights.trace import trace
 
-    with Progress() as progress:
+    with Progress() as progress, chosen(arguments.engine, arguments.address, arguments.workers) as engine:
         records = trace(
             source_of(arguments),
             arguments.out,
@@ -65,6 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
             allow=arguments.allow,
             endpoint=arguments.endpoint,
             workers=arguments.workers,
+            engine=engine,
+            memory=arguments.memory,
+            cache=arguments.cache,
             progress=progress,
         )
     if arguments.json:

@@ -51,7 +51,7 @@ def measure(
     `advance` is told the values done, of each checkpoint, as tasks end.
     """
     checkpoints = (current, *(checkpoint for _, checkpoint in references))
-    dtypes = _common_dtypes(checkpoints, names)
+    dtypes = check_alike(checkpoints, names)
     numel = np.array([current.tensors[name].numel for name in names], np.int64)
     tasks = list(_tasks(checkpoints, names, numel, dtypes))
     results: list[Columns] = [np.empty(0)] * len(tasks)
@@ -101,7 +101,7 @@ def check_dtypes(checkpoint: Checkpoint, names: Sequence[str]) -> list[str]:
     return dtypes
 
 
-def _common_dtypes(checkpoints: tuple[Checkpoint, ...], names: Sequence[str]) -> list[str]:
+def check_alike(checkpoints: Sequence[Checkpoint], names: Sequence[str]) -> list[str]:
     """The dtype that each tensor has in every checkpoint, or ""; and an error where shapes differ."""
     current = checkpoints[0]
     dtypes = check_dtypes(current, names)
@@ -139,7 +139,7 @@ def _tasks(
             yield task(first, item)
         first, values = item + 1, 0
         boxes = getattr(checkpoints[0].tensors[name].layout, "boxes", None)
-        alike = _stored_alike(checkpoints, name)
+        alike = stored_alike(checkpoints, name)
         sizes = [int(np.prod(size, dtype=np.int64)) for _, size in boxes] if boxes and alike else [count]
         for piece, size in enumerate(sizes):
             part = size if copies_whole or not alike else TASK_VALUES
@@ -149,7 +149,7 @@ def _tasks(
         yield task(first, len(names))
 
 
-def _stored_alike(checkpoints: tuple[Checkpoint, ...], name: str) -> bool:
+def stored_alike(checkpoints: Sequence[Checkpoint], name: str) -> bool:
     layout = checkpoints[0].tensors[name].layout
     return all(checkpoint.tensors[name].layout == layout for checkpoint in checkpoints[1:])
 
@@ -159,18 +159,18 @@ def run(task: Task) -> Columns:
     names = task.names[task.items.start : task.items.stop]
     if task.stop is not None:
         name = names[0]
-        alike = _stored_alike(task.checkpoints, name)
+        alike = stored_alike(task.checkpoints, name)
         arrays = [
             (c.pieces(name)[task.piece] if alike else c.dense(name))[task.start : task.stop]
             for c in task.checkpoints
         ]
-        return _sum_arrays([c.tensors[name].dtype for c in task.checkpoints], arrays)
+        return sum_arrays([c.tensors[name].dtype for c in task.checkpoints], arrays)
     out = np.zeros((len(names), 3 * len(task.checkpoints)))
     for row in _sum_in_place(task, out):
         name = names[row]
         arrays = [c.dense(name) for c in task.checkpoints]
         if arrays[0].size:
-            out[row] = _sum_arrays([c.tensors[name].dtype for c in task.checkpoints], arrays)[0]
+            out[row] = sum_arrays([c.tensors[name].dtype for c in task.checkpoints], arrays)[0]
     return out
 
 
@@ -197,7 +197,7 @@ def _sum_in_place(task: Task, out: Columns) -> list[int]:
     return np.flatnonzero(rest).tolist()
 
 
-def _sum_arrays(dtypes: list[str], arrays: list[Bits]) -> Columns:
+def sum_arrays(dtypes: list[str], arrays: list[Bits]) -> Columns:
     """Sum arrays of any storage, a row per chunk."""
     size = arrays[0].size
     dtype = dtypes[0]

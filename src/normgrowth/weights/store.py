@@ -2,12 +2,14 @@
 
     DIR/records.parquet, records.json     the result
     DIR/moments/step-000000500.parquet    sums of each tensor at one step, with a key of what they compare
+    DIR/stripes/KEY.npz                   sums of some tensors at all steps, until those of all tensors are there
     DIR/.lock                             held while a trace writes here
 
 Every file is written beside its place and then moved there, so a kill leaves whole files only.
 """
 
 import shutil
+import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +76,7 @@ class Store:
         """Remove what a killed process left: half-written files, fetched checkpoints."""
         assert self.folder is not None
         assert self.scratch is not None
-        for part in (*self.folder.glob(".*.part"), *(self.folder / "moments").glob(".*.part")):
+        for part in (*self.folder.glob(".*.part"), *self.folder.glob("*/.*.part")):
             part.unlink()
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir()
@@ -129,6 +131,31 @@ class Store:
             against,
         )
         return moments, look
+
+    def save_stripe(self, key: str, result: "Mapping[str, np.ndarray]") -> None:
+        if self.folder is None:
+            return
+        folder = self.folder / "stripes"
+        folder.mkdir(exist_ok=True)
+        part = folder / f".{key}.part"
+        with part.open("wb") as file:
+            np.savez(file, allow_pickle=False, **result)
+        part.replace(folder / f"{key}.npz")
+
+    def load_stripe(self, key: str) -> dict[str, np.ndarray] | None:
+        path = self.folder / "stripes" / f"{key}.npz" if self.folder else None
+        if path is None or not path.is_file():
+            return None
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                return dict(stored)
+        except (OSError, ValueError, zipfile.BadZipFile, EOFError):
+            return None  # damaged: it is measured again
+
+    def drop_stripes(self) -> None:
+        """Their sums are in the moments of each step now."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder / "stripes", ignore_errors=True)
 
     def write(self, records: Records) -> None:
         if self.folder is not None:

@@ -7,51 +7,26 @@ with a key that names them. Started again after a Ctrl-C or a kill, or on a seri
 the trace computes what is missing and ends with the same records to the bit.
 """
 
-import hashlib
-import json
 import platform
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from normgrowth.engine import no_collection
+from normgrowth.engine import Engine, no_collection
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Block, Records
-from normgrowth.weights.lint.alongside import Alongside, told
-from normgrowth.weights.measure import check_dtypes, measure
+from normgrowth.weights.lint.alongside import told
 from normgrowth.weights.moments import BUDGET, Moments, accumulated, quantities
-from normgrowth.weights.names import Reading, read_names
-from normgrowth.weights.sources.checkpoint import Checkpoint
-from normgrowth.weights.sources.series import Entry, Series, open_source
+from normgrowth.weights.names import Reading
+from normgrowth.weights.sources.series import Series, open_source
 from normgrowth.weights.store import Store
-
-SUMS_VERSION = 1  # raise it when the same files would give other sums: what is stored is then measured anew
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which tensors count, as the user said it."""
-
-    scope: str = "blocks"
-    select: str | None = None
-    exclude: str | None = None
-
-    def readings(self, checkpoint: Checkpoint) -> dict[str, Reading]:
-        return read_names(
-            checkpoint.tensors,
-            scope=self.scope,
-            select=self.select,
-            exclude=self.exclude,
-            aliases=checkpoint.aliases,
-        )
+from normgrowth.weights.walk import MEMORY, How, Progress, Selection, Window, measure_all, references
 
 
 def trace(
@@ -69,6 +44,9 @@ def trace(
     allow: Sequence[str] = (),
     endpoint: str | None = None,
     workers: int | None = None,
+    engine: Engine | None = None,
+    memory: int = MEMORY,
+    cache: int = 0,
     progress: Progress | None = None,
 ) -> Records:
     """Norms, steps, directions and the growth budget of every tensor, layer, role and the model.
@@ -78,6 +56,8 @@ def trace(
     first: also compare with the first checkpoint (for a hub series that keeps one more on disk).
     lint: also look for checkpoints that lie, as `normgrowth.lint` does; it warns of faults, and
     `made_by["findings"]` has all that was found.
+    engine: where to work, else threads of this process, as many as `workers`. memory: bytes of checkpoints that come
+    over a network which they may hold together. cache: bytes of such to keep, for a process that asks again.
     """
     if any(lag < 1 for lag in lags):
         raise InputError(f"lags must be 1 or more, not {min(lags)}")
@@ -88,12 +68,11 @@ def trace(
     selection = Selection(scope, select, exclude)
     with ExitStack() as stack:
         store = stack.enter_context(Store.open(out))
-        series = open_source(source, allow=allow, endpoint=endpoint, scratch=store.scratch)
-        plan = [_references(i, lags, first) for i in range(len(series))]
-        window = stack.enter_context(_Window(series, plan))
-        readings, moments, beside = _measure_all(
-            series, plan, window, selection, store, lint, workers, progress
-        )
+        series = open_source(source, allow=allow, endpoint=endpoint, scratch=store.scratch, cache=cache)
+        plan = [references(i, lags, first) for i in range(len(series))]
+        window = stack.enter_context(Window(series, plan))
+        how = How(workers, engine, memory)
+        readings, moments, beside = measure_all(series, plan, window, selection, store, lint, how, progress)
         notes = list(series.notes)
         findings = beside.gather(len(series), notes) if beside else None
         readings, moments = _without_copies(readings, moments, notes)
@@ -123,138 +102,6 @@ def trace(
     for remark in (*notes, *problems, *told(findings or ())):
         warnings.warn(remark, SeriesWarning, stacklevel=2)
     return records
-
-
-def _references(i: int, lags: Sequence[int], first: bool) -> dict[str, int]:
-    """What checkpoint i is compared with: label -> position."""
-    references: dict[str, int] = {}
-    if i > 0:
-        references["previous"] = i - 1
-        if first:
-            references["first"] = 0
-    for lag in lags:
-        if lag <= i:
-            references[f"lag{lag}"] = i - lag
-    return references
-
-
-class _Window:
-    """Opens checkpoints when they are first needed and closes them when nothing ahead needs them."""
-
-    def __init__(self, series: Series, plan: list[dict[str, int]]) -> None:
-        self.series = series
-        self.last_use = {position: i for i, refs in enumerate(plan) for position in (*refs.values(), i)}
-        self.opened: dict[int, Checkpoint] = {}
-
-    def __enter__(self) -> "_Window":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for position in list(self.opened):
-            self.opened.pop(position).close()
-
-    def get(self, position: int) -> Checkpoint:
-        if position not in self.opened:
-            try:
-                self.opened[position] = self.series.entries[position].open()
-            except OSError as error:
-                label = self.series.entries[position].label
-                raise InputError(f"{label}: cannot be opened: {error.strerror or error}") from error
-        return self.opened[position]
-
-    def done_with(self, i: int) -> None:
-        """Step i is done: close what no later step compares with."""
-        for position in [p for p in self.opened if self.last_use.get(p, -1) <= i]:
-            self.opened.pop(position).close()
-
-
-def _key(entries: Sequence[Entry], i: int, references: dict[str, int], names: str) -> str:
-    """Names everything that the moments of a step depend on."""
-    parts: list[Any] = [SUMS_VERSION, names, entries[i].fingerprint]
-    parts += [[label, entries[position].fingerprint] for label, position in references.items()]
-    return _digest(parts)
-
-
-def _digest(content: object) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _measure_all(
-    series: Series,
-    plan: list[dict[str, int]],
-    window: _Window,
-    selection: Selection,
-    store: Store,
-    lint: bool,
-    workers: int | None,
-    progress: Progress | None,
-) -> tuple[list[Reading], list[Moments], Alongside | None]:
-    entries = series.entries
-    opening = window.get(0)
-    with no_collection():
-        counted = [reading for reading in selection.readings(opening).values() if reading.counted]
-    if not counted:
-        raise InputError(
-            f"{opening.label}: no tensor counts (scope {selection.scope}, select {selection.select}, "
-            f"exclude {selection.exclude}); `normgrowth names` shows how each is read"
-        )
-    names = [reading.name for reading in counted]
-    check_dtypes(opening, names)
-    names_of_first = opening.tensors.keys()
-    model_bytes = sum(opening.tensors[name].nbytes for name in names)
-    weight = model_bytes / max(1, sum(opening.tensors[name].numel for name in names))  # bytes per value
-    names_digest = _digest(names)
-    keys = [_key(entries, i, plan[i], names_digest) for i in range(len(entries))]
-    kept = [store.load(entry.step, key) for entry, key in zip(entries, keys, strict=True)]
-    missing = [i for i, found in enumerate(kept) if found is None]
-    total = sum(model_bytes * (1 + len(set(plan[i].values()))) for i in missing)
-    done = 0.0
-    moments: list[Moments] = []
-    beside = Alongside(len(names)) if lint else None
-    shapes = {name: opening.tensors[name].shape for name in names}
-    for i, (entry, key, references) in enumerate(zip(entries, keys, plan, strict=True)):
-        if (stored := kept[i]) is not None:
-            found, look = stored
-            if beside:
-                beside.restore(i, entry.step, entry.label, key, shapes, found, look)
-        else:
-            if progress:
-                progress(int(done), total, entry.label)
-            current = window.get(i)
-            if current.tensors.keys() != names_of_first:
-                _check_same(names, current, opening.label, selection)
-            positions = list(dict.fromkeys(references.values()))
-
-            def advance(
-                values: int, label: str = entry.label, weight: float = weight * (1 + len(positions))
-            ) -> None:
-                nonlocal done
-                done += values * weight
-                if progress:
-                    progress(int(done), total, label)
-
-            measured = measure(
-                current, [(str(p), window.get(p)) for p in positions], names, workers=workers, advance=advance
-            )
-            against = {label: measured.against[str(position)] for label, position in references.items()}
-            found = Moments(measured.numel, measured.square, measured.largest, measured.nonfinite, against)
-            previous = window.get(i - 1) if i else None
-            look = beside.see(i, entry.step, key, current, previous, names, found) if beside else {}
-            store.save(entry.step, key, names, found, look)
-        moments.append(found)
-        window.done_with(i)
-    return counted, moments, beside
-
-
-def _check_same(names: list[str], current: Checkpoint, first_label: str, selection: Selection) -> None:
-    here = {reading.name for reading in selection.readings(current).values() if reading.counted}
-    missing, new = sorted(set(names) - here), sorted(here - set(names))
-    if missing or new:
-        what = f"lacks {missing[0]}" if missing else f"has a new tensor {new[0]}"
-        raise InputError(
-            f"{current.label}: {what} (compared with {first_label}; {len(missing)} missing, {len(new)} new); "
-            "trace what they share with --select or --exclude"
-        )
 
 
 def _without_copies(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.weights.lint.evidence import Evidence, Finding
-from normgrowth.weights.lint.looks import Look, Observer
+from normgrowth.weights.lint.looks import Look, Observer, Seen, sampled
 from normgrowth.weights.lint.series import in_order, judge
 from normgrowth.weights.moments import Moments
 from normgrowth.weights.sources.checkpoint import Checkpoint
@@ -37,6 +37,10 @@ class Alongside:
         self.start = key  # of the first look: the others are kept as differences from it
         self.taken_up = False  # whether the observer has seen the last look's checkpoint
 
+    def sampled(self, numels: list[int]) -> tuple[int, ...] | None:
+        """How many values of each tensor it wants to see."""
+        return None if self.tensors > MOST_TENSORS else sampled(numels, EXPECTED)
+
     def see(
         self,
         position: int,
@@ -46,16 +50,20 @@ class Alongside:
         previous: Checkpoint | None,
         names: list[str],
         sums: Moments,
+        seen: Mapping[int, Seen],
     ) -> Columns:
-        """Look at a checkpoint that was just measured; what is returned, `restore` takes."""
+        """Look at a checkpoint that was just measured; what is returned, `restore` takes.
+
+        seen: by position, where values need not be read again.
+        """
         if self.tensors > MOST_TENSORS:
             return {}
         if not self.looks or previous is None:
             self._start(key)
         elif self.taken_up:
-            self.observer.take_up(self.looks[-1], previous)
+            self.observer.take_up(self.looks[-1], previous, seen.get(position - 1))
         self.taken_up = False
-        look = self.observer.look(position, step, current, names, sums)
+        look = self.observer.look(position, step, current, names, sums, seen.get(position))
         self.looks.append(look)
         columns: dict[str, Sequence[Any]] = {
             "start": [self.start] * len(names),

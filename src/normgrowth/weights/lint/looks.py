@@ -54,6 +54,14 @@ class Look:
         return self.spelt.get(name, name)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a look reads of a checkpoint's values, read by someone else: samples, and what looks like a buffer."""
+
+    samples: Mapping[str, Floats]
+    buffers: Mapping[str, str]
+
+
 @dataclass
 class Observer:
     """Looks at checkpoints in turn; remembers of the last what the next is compared with."""
@@ -76,15 +84,20 @@ class Observer:
         checkpoint: Checkpoint,
         counted: Iterable[str],
         moments: Moments | None = None,
+        seen: Seen | None = None,
     ) -> Look:
         """Measure a checkpoint against the last one looked at, which must still be open.
 
         moments: of the counted tensors, in their order, against "previous", where someone has them already.
+        seen: what would be read of the checkpoint, likewise.
         """
         tensors = checkpoint.tensors
         counted = [name for name in counted if tensors[name].dtype in STORAGE]
         size = self._size or _sizes([tensors[name].numel for name in counted], self.checkpoints)
-        samples = {name: sample(checkpoint, name, size(tensors[name].numel)[0]) for name in counted}
+        if seen:
+            samples = {name: seen.samples[name] for name in counted}
+        else:
+            samples = {name: sample(checkpoint, name, size(tensors[name].numel)[0]) for name in counted}
         spelling = self._identify(samples, tensors)
         view = checkpoint.renamed(spelling) if any(a != b for a, b in spelling.items()) else checkpoint
         names = tuple(spelling)
@@ -105,7 +118,7 @@ class Observer:
             kept = x[:: ceil(max(x.size, 1) / size(prod(shape))[1])]
             origin = self.origin.setdefault((name, shape), kept)
             sketch.append((kept - origin).astype(np.float32))
-            if name not in self._latest and (what := buffer_like(view, name, x)):
+            if name not in self._latest and (what := self._buffer(view, name, x, seen)):
                 self.buffers[name] = what
         look = Look(
             position,
@@ -136,11 +149,19 @@ class Observer:
         self._before = view, look
         return look
 
-    def take_up(self, look: Look, checkpoint: Checkpoint) -> None:
+    def _buffer(self, view: Checkpoint, name: str, values: Floats, seen: Seen | None) -> str:
+        if seen:
+            return seen.buffers.get(name, "")
+        return buffer_like(view.tensors[name], values, lambda: view.dense(name))
+
+    def take_up(self, look: Look, checkpoint: Checkpoint, seen: Seen | None = None) -> None:
         """Go on after a look that was kept from before; its checkpoint is open again."""
         self._size = _sizes(look.numel.tolist(), self.checkpoints)
         for name, shape in zip(look.names, look.shapes, strict=True):
-            self._latest[name] = sample(checkpoint, look.spelling(name), self._size(prod(shape))[0])
+            here = look.spelling(name)
+            self._latest[name] = (
+                seen.samples[here] if seen else sample(checkpoint, here, self._size(prod(shape))[0])
+            )
             self._shape[name] = shape
             self._spelt[look.spelling(name)] = name
         self._before = checkpoint, look
@@ -218,6 +239,12 @@ def _common_end(one: str, other: str) -> int:
     """How many letters two names end with alike: tells gains apart that are all still 1."""
     pairs = zip(reversed(one), reversed(other), strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def sampled(numels: list[int], checkpoints: int) -> tuple[int, ...]:
+    """How many values of each tensor a look takes."""
+    size = _sizes(numels, checkpoints)
+    return tuple(size(numel)[0] for numel in numels)
 
 
 def _sizes(numels: list[int], checkpoints: int) -> Callable[[int], tuple[int, int]]:

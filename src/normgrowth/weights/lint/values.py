@@ -1,11 +1,20 @@
 """A sample of a tensor's values, and what they look like."""
 
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.weights.sources.checkpoint import STORAGE, Checkpoint, Chunked, Strided, assemble, decode
+from normgrowth.weights.sources.checkpoint import (
+    STORAGE,
+    Checkpoint,
+    Chunked,
+    Strided,
+    Tensor,
+    assemble,
+    decode,
+)
 
 Floats = NDArray[np.float64]
 
@@ -63,8 +72,11 @@ def pattern(values: Floats) -> str:
     return "normal" if abs(kurtosis - 3) < 5 * np.sqrt(24 / values.size) else ""
 
 
-def buffer_like(checkpoint: Checkpoint, name: str, values: Floats) -> str:
-    """What buffer the values would suit, or "": a mask, indices, frequencies, a table of waves."""
+def buffer_like(tensor: Tensor, values: Floats, whole: Callable[[], NDArray[np.generic]]) -> str:
+    """What buffer the values would suit, or "": a mask, indices, frequencies, a table of waves.
+
+    values: a sample; whole: all bits, row-major, for the few that must be seen so.
+    """
     if values.size < 1 or np.isnan(values).any():
         return ""
     distinct = np.unique(values)
@@ -76,14 +88,13 @@ def buffer_like(checkpoint: Checkpoint, name: str, values: Floats) -> str:
         return f"its values are 0 and {low:g}, as in a mask that is added"
     if (distinct == np.round(distinct)).all() and low >= 0 and values.size >= 4:
         return "zeros and ones, as in a mask" if high == 1 else "whole numbers, as in a table of indices"
-    tensor = checkpoint.tensors[name]
     if len(tensor.shape) == 1 and 4 <= tensor.numel == values.size and low > 0:
         ratios = np.diff(np.log(values))
         if np.ptp(ratios) < 0.02 and abs(ratios.sum()) > 1:
             return "a geometric sequence, as of rotary frequencies"
     bounded = low >= -1 - 1e-3 and 0.9 < high <= 1 + 1e-3
     if bounded and len(tensor.shape) > 1 and tensor.numel <= DENSE:
-        rows = decode(tensor.dtype, checkpoint.dense(name)).reshape(-1, tensor.shape[-1])
+        rows = decode(tensor.dtype, whole()).reshape(-1, tensor.shape[-1])
         at = np.arange(len(rows))
         if min(rows.shape) < 4:
             return ""

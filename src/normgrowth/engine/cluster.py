@@ -1,0 +1,170 @@
+"""Ray: tasks on the machines of a cluster, or on a Ray that is started here for the while.
+
+What travels is the function with what it holds (once), tasks, and results. Every machine needs normgrowth in the same
+version; which it has is looked at with each task, since machines come and go.
+"""
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection
+from importlib.metadata import version
+from typing import Any
+
+from normgrowth.engine import OverTime, WorkerDied, available_cores
+from normgrowth.errors import InputError
+
+KNOCK_SECONDS = 5.0
+JOIN_SECONDS = 60.0
+GRACE_SECONDS = 10.0  # for a task over its time to end by itself, before its process is ended
+
+
+class Cluster:
+    """A running Ray by its address (`host:port`, `ray://host:port`, `auto`), else one of our own on this machine."""
+
+    def __init__(self, address: str | None = None, workers: int | None = None) -> None:
+        ray = _ray()
+        if ray.is_initialized():
+            raise InputError("this process is in a Ray cluster already: leave it first with ray.shutdown()")
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+        if address is None:
+            cores = workers or available_cores()
+            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+        else:
+            _look(address)
+            ray.init(address=address, **quiet)
+        self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._remote = ray.remote(num_cpus=1, max_retries=0)(_runner(version("normgrowth")))
+        self._function: tuple[Any, Any] | None = None  # the last one, and where it lies in the cluster
+        self._began: dict[Any, tuple[float, float | None]] = {}
+
+    def submit(self, function: Callable[[Any], Any], task: Any, limit: float | None) -> Any:
+        ray = _ray()
+        if self._function is None or self._function[0] is not function:
+            self._function = function, ray.put(ray.cloudpickle.dumps(function))
+        handle = self._remote.remote(self._function[1], ray.cloudpickle.dumps(task), limit, GRACE_SECONDS)
+        self._began[handle] = time.monotonic(), limit
+        return handle
+
+    def ended(self, handles: Collection[Any]) -> Collection[Any]:
+        return _ray().wait(list(handles), num_returns=1)[0]
+
+    def result(self, handle: Any) -> Any:
+        ray = _ray()
+        began, limit = self._began.pop(handle)
+        try:
+            how, value = ray.get(handle)
+        except ray.exceptions.RayError as error:
+            if limit is not None and time.monotonic() - began > limit + GRACE_SECONDS:
+                raise OverTime from error  # its process was ended for that
+            raise WorkerDied(str(error).strip().splitlines()[0]) from error
+        if how == "over":
+            raise OverTime
+        if how == "unfit":
+            raise InputError(value)
+        found = pickle.loads(value)
+        if how == "raised":
+            raise found
+        return found
+
+    def cancel(self, handle: Any) -> None:
+        self._began.pop(handle, None)
+        _ray().cancel(handle, force=True)
+
+    def close(self) -> None:
+        _ray().shutdown()
+
+
+def _ray() -> Any:
+    try:
+        # It would report its use to its makers.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+    except ImportError as error:
+        raise InputError("--engine ray needs Ray: pip install 'normgrowth[ray]'") from error
+    return ray
+
+
+def _look(address: str) -> None:
+    """Whether a Ray listens there: ray.init would wait for minutes, and then say little."""
+    if address != "auto":
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
+        if not colon or not port.isdecimal() or not host:
+            raise InputError(f"--address {address}: is not of the form host:port, ray://host:port or auto")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise InputError(f"--address {address}: nothing listens there: {error}") from error
+    join = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", join, address], capture_output=True, text=True, timeout=JOIN_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(
+            f"--address {address}: something listens there, but it is no Ray that answers in {JOIN_SECONDS:g} seconds"
+        ) from None
+    if tried.returncode:
+        said = [line for line in tried.stderr.strip().splitlines() if line.strip()] or ["it does not say why"]
+        raise InputError(f"--address {address}: cannot be joined: {said[-1]}")
+
+
+def _runner(wanted: str) -> Callable[[Any, bytes, float | None, float], tuple[str, Any]]:
+    """What runs on a machine. It is sent as it stands here, for a machine that may not have this package."""
+
+    def run(function: bytes, task: bytes, limit: float | None, grace: float) -> tuple[str, Any]:
+        import _thread
+        import importlib.metadata
+        import os
+        import pickle
+        import platform
+        import threading
+
+        def unfit(what: str) -> tuple[str, str]:
+            return "unfit", (
+                f"machine {platform.node()} {what}; every machine of a cluster needs normgrowth {wanted}"
+            )
+
+        try:
+            here = importlib.metadata.version("normgrowth")
+        except importlib.metadata.PackageNotFoundError:
+            return unfit("has no normgrowth")
+        if here != wanted:
+            return unfit(f"has normgrowth {here}")
+        try:
+            from normgrowth.engine import unpacked
+
+            call, argument = unpacked(function), pickle.loads(task)
+        except (ImportError, AttributeError) as error:
+            return unfit(f"cannot load the task ({error})")
+        over = threading.Event()
+
+        def watch() -> None:
+            over.set()
+            _thread.interrupt_main()
+
+        timers = []
+        if limit is not None:
+            timers = [threading.Timer(limit, watch), threading.Timer(limit + grace, os._exit, (1,))]
+        for timer in timers:
+            timer.daemon = True
+            timer.start()
+        try:
+            return "done", pickle.dumps(call(argument))
+        except KeyboardInterrupt:
+            if over.is_set():
+                return "over", None
+            raise
+        except Exception as error:
+            try:
+                return "raised", pickle.dumps(error)
+            except Exception:  # it holds what cannot be sent
+                return "raised", pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    return run

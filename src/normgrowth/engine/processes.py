@@ -1,0 +1,71 @@
+"""Processes of this machine: for tasks that hold the interpreter lock, can hang, or can die.
+
+Pebble's pool and not the standard library's: there one worker that dies takes the pool and all its tasks with it, and
+no single task can be stopped.
+"""
+
+import multiprocessing
+import pickle
+import tempfile
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from normgrowth.engine import OverTime, WorkerDied, available_cores
+
+
+class Processes:
+    """Fresh interpreters, which stay for the next task."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        from pebble import ProcessPool
+
+        self.workers = workers or available_cores()
+        # Fork would copy locks that other threads of this process hold.
+        spawn: Any = multiprocessing.get_context("spawn")
+        self._pool = ProcessPool(self.workers, context=spawn)
+        self._folder = tempfile.TemporaryDirectory(prefix="normgrowth-")
+        self._function: tuple[Any, Path] | None = None  # the last one, and the file that holds it
+
+    def submit(self, function: Callable[[Any], Any], task: Any, limit: float | None) -> Future[Any]:
+        if self._function is None or self._function[0] is not function:
+            path = Path(self._folder.name, uuid4().hex)
+            path.write_bytes(pickle.dumps(function))
+            self._function = function, path
+        return self._pool.schedule(_call, args=(self._function[1], task), timeout=limit)
+
+    def ended(self, handles: Collection[Future[Any]]) -> Collection[Future[Any]]:
+        return wait(handles, return_when=FIRST_COMPLETED).done
+
+    def result(self, handle: Future[Any]) -> Any:
+        from pebble import ProcessExpired
+
+        try:
+            return handle.result()
+        except ProcessExpired as error:
+            raise WorkerDied(f"exit code {error.exitcode}") from error
+        except TimeoutError as error:
+            if error.__cause__ is None:  # one that the task raised comes with its traceback
+                raise OverTime from error
+            raise
+
+    def cancel(self, handle: Future[Any]) -> None:
+        handle.cancel()
+
+    def close(self) -> None:
+        self._pool.stop()
+        self._pool.join()
+        self._folder.cleanup()
+
+
+def _call(function: Path, task: Any) -> Any:
+    return _read(function)(task)
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path) -> Callable[[Any], Any]:
+    """Once in each process, however large what it holds: our own file, written a moment ago."""
+    return pickle.loads(path.read_bytes())

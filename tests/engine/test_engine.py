@@ -1,0 +1,234 @@
+"""Tasks on threads, on processes and on a real Ray of two workers: the same results, whatever dies on the way."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, closing
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from normgrowth.engine import RETRIES, Lost, Threads, cluster, map, map_or_lose
+from normgrowth.engine.choice import chosen
+from normgrowth.engine.cluster import Cluster
+from normgrowth.engine.processes import Processes
+from normgrowth.errors import InputError
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def engines():
+    """One of each kind for all tests, since a Ray takes seconds to start."""
+    with ExitStack() as stack:
+        yield lru_cache(lambda kind: stack.enter_context(closing(kind(workers=2))))
+
+
+@pytest.fixture(params=[Threads, Processes, Cluster])
+def engine(request, engines):
+    return engines(request.param)
+
+
+@pytest.fixture(params=[Processes, Cluster])
+def other_process(request, engines):
+    return engines(request.param)
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def refuse(x: int) -> None:
+    raise InputError(f"task {x} does not like it")
+
+
+def refuse_oddly(x: int) -> None:
+    error = ValueError("holds what cannot be sent")
+    error.lock = threading.Lock()  # type: ignore[attr-defined]
+    raise error
+
+
+def die(log: Path, at_most: int) -> int:
+    """The process that runs it is killed, the first times."""
+    with log.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    if len(log.read_text().splitlines()) <= at_most:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+class Dying:
+    def __init__(self, at_most: int) -> None:
+        self.at_most = at_most
+
+    def __call__(self, log: Path) -> int:
+        return die(log, self.at_most)
+
+
+def hang(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def hang_in_c(size: int) -> int:
+    return 3**size % 7  # one call that does not come back to the interpreter for a long time
+
+
+def test_results_come_with_their_places(engine):
+    assert sorted(map(square, range(20), on=engine)) == [(i, i * i) for i in range(20)]
+    assert list(map(square, [], on=engine)) == []
+    assert sorted(map(abs, [-3, 2], on=engine)) == [(0, 3), (1, 2)]  # another function
+
+
+def test_tasks_are_drawn_as_workers_become_free(engine):
+    drawn = []
+
+    def tasks():
+        for i in range(50):
+            drawn.append(i)
+            yield i
+
+    results = map(square, tasks(), on=engine)
+    next(results)
+    assert len(drawn) <= 2 * engine.workers + 1
+    results.close()
+    assert len(list(map(square, range(5), on=engine))) == 5  # the engine is as good as before
+
+
+def test_what_a_task_raises_ends_the_work(engine):
+    with pytest.raises(InputError, match="task 0 does not like it"):
+        list(map(refuse, [0], on=engine))
+
+
+def test_an_error_that_cannot_be_sent_is_still_told(other_process):
+    with pytest.raises(Exception, match=r"cannot be sent|cannot pickle"):
+        list(map(refuse_oddly, [0], on=other_process))
+
+
+def test_a_killed_worker_changes_nothing_but_the_time(other_process, tmp_path):
+    logs = [tmp_path / "a", tmp_path / "b"]
+    assert [position for position, _ in sorted(map(Dying(2), logs, on=other_process))] == [0, 1]
+    assert [len(log.read_text().splitlines()) for log in logs] == [3, 3]
+
+
+def test_a_task_that_kills_every_worker_is_given_up(other_process, tmp_path):
+    log = tmp_path / "log"
+    [(_, lost)] = map_or_lose(Dying(10**6), [log], on=other_process)
+    assert isinstance(lost, Lost)
+    assert f"{RETRIES + 1} workers died of it" in lost.why
+    assert len(log.read_text().splitlines()) == RETRIES + 1
+    with pytest.raises(InputError, match="was lost"):
+        list(map(Dying(10**6), [log], on=other_process))
+
+
+def test_a_task_over_its_time_is_given_up_and_no_other(other_process):
+    found = dict(map_or_lose(hang, [0.1, 600.0, 0.2], on=other_process, limit=4.0))
+    assert (found[0], found[2]) == (0.1, 0.2)
+    assert found[1] == Lost("it took more than 4 seconds")
+
+
+def test_so_is_one_that_never_comes_back_to_the_interpreter(other_process, monkeypatch):
+    monkeypatch.setattr(cluster, "GRACE_SECONDS", 1.0)
+    [(_, lost)] = map_or_lose(hang_in_c, [10**9], on=other_process, limit=2.0)
+    assert lost == Lost("it took more than 2 seconds")
+
+
+def test_the_function_travels_once(other_process, tmp_path):
+    heavy = Heavy(tmp_path / "loads")
+    assert sorted(map(heavy, range(12), on=other_process)) == [(i, i) for i in range(12)]
+    assert len((tmp_path / "loads").read_text().splitlines()) <= 2  # workers
+
+
+class Heavy:
+    """Says when it is unpickled."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        with self.log.open("a") as file:
+            file.write("loaded\n")
+
+    def __call__(self, x: int) -> int:
+        time.sleep(0.05)
+        return x
+
+
+# Addresses -------------------------------------------------------------------------------------------
+
+
+def test_an_address_is_for_ray():
+    with pytest.raises(InputError, match="needs --engine ray"), chosen("local", "127.0.0.1:6379"):
+        pass
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:", ":123", "host:port", "127.0.0.1:99999999999"])
+def test_what_is_no_address_is_said_at_once(address):
+    with pytest.raises(InputError, match=f"--address {address}"):
+        Cluster(address)
+
+
+def test_an_address_where_nothing_listens_is_said_at_once():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start = time.monotonic()
+    with pytest.raises(InputError, match=f"--address 127.0.0.1:{port}: nothing listens there"):
+        Cluster(f"127.0.0.1:{port}")
+    assert time.monotonic() - start < 10
+
+
+def test_an_address_where_something_else_listens_is_said_in_time(monkeypatch):
+    monkeypatch.setattr(cluster, "JOIN_SECONDS", 8.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(InputError, match=f"--address 127.0.0.1:{port}: "):
+            Cluster(f"127.0.0.1:{port}")
+
+
+@pytest.mark.slow
+def test_a_machine_with_another_version_is_named(tmp_path):
+    """A cluster whose workers find another version of the package first."""
+    (tmp_path / "normgrowth-0.0.1.dist-info").mkdir()
+    (tmp_path / "normgrowth-0.0.1.dist-info" / "METADATA").write_text("Name: normgrowth\nVersion: 0.0.1\n")
+    ray = Path(sys.executable).with_name("ray")
+    port = _free_port()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    begin = [ray, "start", "--head", f"--port={port}", "--num-cpus=1", "--include-dashboard=false", "--block"]
+    head = subprocess.Popen(
+        begin, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        _wait_for(port)
+        with (
+            closing(Cluster(f"127.0.0.1:{port}")) as joined,
+            pytest.raises(
+                InputError, match=r"machine .* has normgrowth 0\.0\.1; every machine .* needs normgrowth"
+            ),
+        ):
+            list(map(square, [1], on=joined))
+    finally:
+        os.killpg(head.pid, signal.SIGTERM)
+        head.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(600):
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError(port)
