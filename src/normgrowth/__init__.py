@@ -17,6 +17,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     saturation_profile(...)   the same for every checkpoint of a series, beside its trace
     heads(model, texts)       what every attention head does, and what its saturated self does
     scaling(model)            how it turns into its saturated self as the weights grow
+    sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
     InputError                what bad input raises: one line, with the way out
 """
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from normgrowth.network.similarity import saturation
     from normgrowth.records import Records
     from normgrowth.training.profile import saturation_profile
+    from normgrowth.training.sweep import sweep
     from normgrowth.training.tracker import NormTracker
     from normgrowth.weights.dynamics import predict_norm
     from normgrowth.weights.equilibrium import equilibrium
@@ -64,6 +66,7 @@ __all__ = [
     "saturation",
     "saturation_profile",
     "scaling",
+    "sweep",
     "trace",
 ]
 
@@ -87,6 +90,7 @@ _HOME = {
     "saturation": "normgrowth.network.similarity",
     "saturation_profile": "normgrowth.training.profile",
     "scaling": "normgrowth.network.curves",
+    "sweep": "normgrowth.training.sweep",
     "trace": "normgrowth.weights.trace",
 }
 

@@ -296,7 +296,10 @@ def test_presets():
     assert (paper.width, paper.feedforward, paper.heads, paper.layers) == (768, 512, 12, 12)
     assert (paper.batch, paper.optimizer, paper.lr, paper.decay, paper.epochs) == (16, "adamw", 1e-3, 0.01, 5)
     assert preset("small", "penn", lr=0.1).lr == 0.1
-    assert set(PRESETS) == {"paper", "small"}
+    tiny = preset("tiny", "wikitext-2")
+    assert (tiny.layers, tiny.steps, tiny.leaking) == (2, 500, False)
+    assert corpus_of(preset("tiny", "dyck2"), None).positions == 32  # formal languages fit too
+    assert set(PRESETS) == {"paper", "small", "tiny"}
 
 
 # Interrupted -----------------------------------------------------------------------------------------

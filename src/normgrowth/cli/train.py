@@ -65,20 +65,29 @@ def add(subparsers: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_settings(parser, "paper")
+    parser.add_argument("-o", "--out", required=True, metavar="DIR", help="folder of the run")
+    parser.add_argument("--device", help="such as cuda (default: cuda where there is one, else cpu)")
+    parser.add_argument("--threads", type=positive, metavar="N", help="of PyTorch (default: its own choice)")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
+    parser.set_defaults(run=run)
+
+
+def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
+    """The corpus, and every setting of a run; `given` has those that the user named."""
     parser.add_argument(
         "corpus",
         help="penn, wikitext-2, pydoc, a formal language (anbn, anbncn, dyck1, dyck2, shuffle-dyck, majority, parity), "
         "a file with a sentence a line, or a folder with train.txt, valid.txt and test.txt",
     )
-    parser.add_argument("-o", "--out", required=True, metavar="DIR", help="folder of the run")
     parser.add_argument(
         "--data", metavar="DIR", help="folder that holds penn and wikitext-2 (default: the hub)"
     )
     parser.add_argument(
         "--preset",
-        choices=("paper", "small"),
-        default="paper",
-        help="the other settings start from it (paper)",
+        choices=("paper", "small", "tiny"),
+        default=preset,
+        help="the other settings start from it (%(default)s)",
     )
     parser.add_argument(
         "--kind", choices=("paper_pre_norm", "usual_pre_norm", "post_norm"), help="where norms sit"
@@ -102,10 +111,6 @@ def add(subparsers: Any) -> None:
         default=None,
         help="the mask of the authors' code, which shows the future; for comparison only",
     )
-    parser.add_argument("--device", help="such as cuda (default: cuda where there is one, else cpu)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="of PyTorch (default: its own choice)")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -117,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     from normgrowth.training.ranks import is_main, joined
     from normgrowth.training.settings import preset
 
-    settings = preset(arguments.preset, arguments.corpus, **_given(arguments))
+    settings = preset(arguments.preset, arguments.corpus, **given(arguments))
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     with joined(), Progress(of_bytes=False) as bar:
@@ -129,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+def given(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings that the user named; all others are the preset's."""
     names = [name.replace("-", "_") for name, *_ in [*SHAPE, *RUN, *MEASURED]]
     names += ["kind", "optimizer", "schedule", "bias", "final_norm", "tied", "leaking"]

@@ -3,5 +3,6 @@
 Everything here takes an `nn.Module`; nothing here reads checkpoints (that is `normgrowth.weights`).
 
     encoders.py   the paper's encoder and its two cousins
+    stacked.py    several of its language models as one, for training many small ones
     scaling.py    `saturate(model, c)`: the parameters are c times themselves for a while
 """

@@ -15,6 +15,7 @@ loop.py         `train`, the lab: a language model as in the paper, from words t
 settings.py     what such a run is; making.py: the model, optimizer and corpus that they stand for
 corpora.py      sentences as rows of ids, in batches without padding; languages.py: formal languages
 evaluation.py   losses on held-out rows, and saturation
+cells.py        one cell of a sweep: a run without a folder, and its budget; together.py: several at once
 run_folder.py   what a run leaves, whole at any moment; signals.py: being told to stop
 profile.py      saturation over the checkpoints of a run; loading.py puts their weights into a model
 """

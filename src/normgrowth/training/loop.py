@@ -22,7 +22,7 @@ from normgrowth.network.stored import load_weights
 from normgrowth.records import Block, Records
 from normgrowth.training.corpora import Corpus, describe, in_batches, padded
 from normgrowth.training.evaluation import NextToken, as_blocks, evaluate, levels
-from normgrowth.training.making import corpus_of, device_of, new_model, new_optimizer
+from normgrowth.training.making import corpus_of, device_of, new_model, new_optimizer, total_steps
 from normgrowth.training.ranks import is_main, is_parallel, of_main, rank, shared, world_size
 from normgrowth.training.run_folder import TRACKER, RunFolder
 from normgrowth.training.settings import Settings, every
@@ -59,7 +59,7 @@ def train(
     the settings name. device: by default a GPU where there is one.
     """
     corpus = corpus or corpus_of(settings, data)
-    settings.rate(_total(settings, corpus))  # what is wrong with it is said before a folder is taken
+    settings.rate(total_steps(settings, corpus))  # what is wrong with it is said before a folder is taken
     folder = _open(out, settings, corpus)
     try:
         with heard_between_steps() as stopping:
@@ -86,7 +86,7 @@ class _Run:
         self.optimizer = new_optimizer(settings, self.model)
         self.lengths = [len(row) for row in corpus.train]
         self.per_epoch = -(-len(corpus.train) // settings.batch)
-        self.total = _total(settings, corpus)
+        self.total = total_steps(settings, corpus)
         self.described = describe(corpus, settings.dev_sentences)
         self.rate = settings.rate(self.total)
         self.step = 0
@@ -253,11 +253,6 @@ class _Run:
             f"{self.folder.path}: {said}, so the run stops{kept}; "
             "a lower --lr, a --warmup or --clip 1 may help"
         )
-
-
-def _total(settings: Settings, corpus: Corpus) -> int:
-    """Steps of the whole run."""
-    return min(settings.steps or 2**62, settings.epochs * -(-len(corpus.train) // settings.batch))
 
 
 def _open(out: str | Path, settings: Settings, corpus: Corpus) -> RunFolder:

@@ -36,6 +36,11 @@ def corpus_of(settings: Settings, data: str | Path | None) -> Corpus:
     )
 
 
+def total_steps(settings: Settings, corpus: Corpus) -> int:
+    """Of the whole run."""
+    return min(settings.steps or 2**62, settings.epochs * -(-len(corpus.train) // settings.batch))
+
+
 def new_model(settings: Settings, corpus: Corpus) -> LanguageModel:
     """As PyTorch initialises it, from the seed."""
     with torch.random.fork_rng(devices=[]):

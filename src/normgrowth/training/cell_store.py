@@ -1,0 +1,80 @@
+"""The folder of a sweep: a file for each cell, named by all that its outcome depends on.
+
+So a sweep that was stopped goes on, a finer grid takes over the coarse one's cells, and two sweeps may share a folder.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any
+
+from normgrowth.errors import InputError
+from normgrowth.records import Records, replacing
+from normgrowth.training.cells import Outcome
+from normgrowth.training.corpora import Corpus
+from normgrowth.training.settings import Settings
+
+CELLS, FACTS = "cells", "sweep.json"
+
+
+class CellStore:
+    def __init__(self, path: Path, corpus: Corpus) -> None:
+        self.path, self.fingerprint = path, corpus.fingerprint
+
+    @staticmethod
+    def open(out: str | Path, corpus: Corpus) -> "CellStore":
+        folder = CellStore(Path(out), corpus)
+        try:
+            strangers = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
+            if strangers and FACTS not in strangers:
+                raise InputError(f"{out}: holds {strangers[0]} but no sweep; choose another folder")
+            (folder.path / CELLS).mkdir(parents=True, exist_ok=True)
+            with replacing(folder.path / FACTS) as path:
+                path.write_text(json.dumps({"format": 1, "corpus": corpus.name}))
+        except OSError as error:
+            raise InputError(
+                f"{error.filename or out}: cannot be written to: {error.strerror or error}"
+            ) from error
+        return folder
+
+    def __enter__(self) -> "CellStore":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise InputError(
+                f"{error.filename or self.path}: {error.strerror or error}; the cells before are kept in {self.path}"
+            ) from error
+
+    def _file(self, settings: Settings) -> Path:
+        content = json.dumps([asdict(settings), self.fingerprint], sort_keys=True)
+        return self.path / CELLS / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
+
+    def load(self, settings: Settings, limit: float | None) -> Outcome | None:
+        """What became of a cell, if it is known; one that ran out of time is known for this limit and shorter ones."""
+        try:
+            stored = json.loads(self._file(settings).read_bytes())
+            values: dict[str, Any] = stored["outcome"]
+            absent: dict[str, Any] = {
+                name: nan for name, value in values.items() if value is None and name != "diverged_at"
+            }
+            outcome = Outcome(**(values | absent))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None  # not there, or damaged: it is run again
+        if outcome.timed_out and (limit is None or limit > (stored.get("limit") or 0)):
+            return None
+        return outcome
+
+    def save(self, settings: Settings, outcome: Outcome, limit: float | None, stacked: int) -> None:
+        plain = {
+            name: value if not isinstance(value, float) or isfinite(value) else None
+            for name, value in asdict(outcome).items()
+        }
+        content = {"settings": asdict(settings), "outcome": plain, "limit": limit, "together": stacked}
+        with replacing(self._file(settings)) as path:
+            path.write_text(json.dumps(content))
+
+    def write(self, records: Records) -> None:
+        records.write(self.path)

@@ -1,0 +1,207 @@
+"""`sweep`: how the norm grows over two settings of a training run, learning rate and weight decay by default (§F).
+
+Every cell is a run of `train` without a folder (`training.cells`), and its outcome is kept as soon as it is there
+(`training.cell_store`). That a cell diverges, or takes too long, is an outcome.
+
+    records, scope "cell"     what became of each (`Outcome`), and the two settings
+    records, scope "column"   for each value of the first setting, where growth ends in the second (`boundary`)
+"""
+
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from importlib.metadata import version
+from math import nan
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from normgrowth.engine import Engine, Lost, map_or_lose
+from normgrowth.errors import InputError
+from normgrowth.records import Block, Records
+from normgrowth.training.boundary import Cell, wanted
+from normgrowth.training.cell_store import CellStore
+from normgrowth.training.cells import Outcome, train_alone
+from normgrowth.training.corpora import Corpus, describe
+from normgrowth.training.edges import edges
+from normgrowth.training.grid import LEARNING_RATE, WEIGHT_DECAY, Axis, Grid
+from normgrowth.training.making import corpus_of, total_steps
+from normgrowth.training.settings import Settings
+from normgrowth.training.together import in_common, pays, train_together
+
+GRACE = 60.0  # seconds beyond its limit after which a cell that does not end is given up
+Progress = Callable[[int, int, str], None]  # cells done, of how many so far, the last one's name
+
+
+def sweep(
+    settings: Settings,
+    out: str | Path,
+    *,
+    x: Axis = LEARNING_RATE,
+    y: Axis = WEIGHT_DECAY,
+    refine: bool = False,
+    limit: float | None = None,
+    data: str | Path | None = None,
+    corpus: Corpus | None = None,
+    engine: Engine | None = None,
+    together: int | None = None,
+    progress: Progress | None = None,
+) -> Records:
+    """Train a model for each cell, or with `refine` for those that tell where growth ends.
+
+    x, y: the settings, columns and rows of the grid. limit: seconds for each cell. engine: by default a process for
+    each core. together: cells to train in one stack, by default as many as pay.
+    """
+    if x.setting == y.setting:
+        raise InputError(f"a grid has two settings; {x.setting} is there twice")
+    if limit is not None and not limit > 0:
+        raise InputError(f"a time limit is more than 0 seconds, not {limit:g}")
+    if refine and not y.numbers:
+        raise InputError(f"--refine looks for a place among numbers; {y.setting} has others")
+    grid = Grid(settings, x, y)
+    corpus = corpus or corpus_of(settings, data)
+    with CellStore.open(out, corpus) as folder:
+        own = None
+        if engine is None:
+            from normgrowth.engine.processes import Processes
+
+            engine = own = Processes()
+        try:
+            run = _Run(grid, corpus, folder, engine, limit, together, progress)
+            run.refine() if refine else run.fill()
+        finally:
+            if own is not None:
+                own.close()
+        records = _records(Path(out).resolve().name, grid, run, corpus, refine, limit)
+        folder.write(records)
+    return records
+
+
+class _Run:
+    def __init__(
+        self,
+        grid: Grid,
+        corpus: Corpus,
+        folder: CellStore,
+        engine: Engine,
+        limit: float | None,
+        together: int | None,
+        progress: Progress | None,
+    ) -> None:
+        self.grid, self.folder, self.engine, self.limit = grid, folder, engine, limit
+        self.corpus, self.progress, self.together = corpus, progress, together
+        self.outcomes: dict[Cell, Outcome] = {}
+        self.lost: dict[Cell, str] = {}
+        self.trained = 0
+        self.work = partial(train_cells, corpus, limit)
+
+    def fill(self) -> None:
+        self._train(list(self.grid.cells))
+
+    def refine(self) -> None:
+        while cells := wanted(self.grows(), *self.grid.shape):
+            self._train(cells)
+
+    def grows(self) -> dict[Cell, bool]:
+        """The sign of each known cell. Weights that became no numbers grew; so one counts that never ended."""
+        known = {cell: outcome.diverged or outcome.growth > 0 for cell, outcome in self.outcomes.items()}
+        return known | dict.fromkeys(self.lost, True)
+
+    def _train(self, cells: list[Cell]) -> None:
+        for cell in cells:
+            if (found := self.folder.load(self.grid.cells[cell], self.limit)) is not None:
+                self.outcomes[cell] = found
+        missing = [cell for cell in cells if cell not in self.outcomes]
+        groups = list(self._groups(missing))
+        self._tell("")
+        tasks = [tuple(self.grid.cells[cell] for cell in group) for group in groups]
+        most = max((len(group) for group in groups), default=1)
+        patience = None if self.limit is None else most * self.limit + GRACE
+        for done, results in map_or_lose(self.work, tasks, on=self.engine, limit=patience):
+            group = groups[done]
+            if isinstance(results, Lost):
+                self.lost |= dict.fromkeys(group, results.why)
+            else:
+                for cell, outcome in zip(group, results, strict=True):
+                    self.folder.save(self.grid.cells[cell], outcome, self.limit, len(group))
+                    self.outcomes[cell] = outcome
+                    self.trained += 1
+            self._tell(self.grid.name(group[-1]))
+
+    def _groups(self, cells: list[Cell]) -> "Sequence[list[Cell]]":
+        """Cells that train in one stack: alike in shape, no more than pay, and some for every worker."""
+        alike: dict[Settings, list[Cell]] = {}
+        for cell in cells:
+            alike.setdefault(in_common(self.grid.cells[cell]), []).append(cell)
+        groups = []
+        for common, members in alike.items():
+            if self.together is None:
+                self.together = pays(common, self.corpus)
+            size = max(1, min(self.together, -(-len(members) // self.engine.workers)))
+            groups += [members[i : i + size] for i in range(0, len(members), size)]
+        return groups
+
+    def _tell(self, name: str) -> None:
+        if self.progress:
+            done = len(self.outcomes) + len(self.lost)
+            self.progress(done, max(done, len(self.grid.cells)), name)
+
+
+def train_cells(corpus: Corpus, limit: float | None, cells: tuple[Settings, ...]) -> list[Outcome]:
+    """The task: one process trains these with one thread, so that outcomes do not depend on the machine's cores."""
+    torch.set_num_threads(1)
+    if len(cells) == 1:
+        return [train_alone(cells[0], corpus, limit=limit)]
+    return train_together(cells, corpus, limit=limit)
+
+
+def _records(name: str, grid: Grid, run: _Run, corpus: Corpus, refine: bool, limit: float | None) -> Records:
+    cells = sorted(run.outcomes)
+    step = total_steps(grid.settings, corpus)
+    values: dict[str, list[float]] = {}
+    for cell in cells:
+        outcome = asdict(run.outcomes[cell])
+        for axis, i in ((grid.x, cell[0]), (grid.y, cell[1])):
+            outcome[axis.setting] = axis.values[i] if axis.numbers else i
+        outcome["factor"] = outcome["norm_end"] / outcome["norm_start"] if outcome["norm_start"] else nan
+        for quantity, value in outcome.items():
+            values.setdefault(quantity, []).append(nan if value is None else float(value))
+    blocks = [_block("cell", [grid.name(cell) for cell in cells], step, values)] if cells else []
+    if grid.y.numbers:
+        found = edges(grid.settings, grid.x, grid.y, run.outcomes, run.grows())
+        columns = [grid.x.name(i) for i in range(len(found))]
+        blocks.append(_block("column", columns, step, _transposed(found)))
+    made_by = {
+        "command": "sweep",
+        "settings": asdict(grid.settings),
+        "x": {"setting": grid.x.setting, "values": list(grid.x.values)},
+        "y": {"setting": grid.y.setting, "values": list(grid.y.values)},
+        "corpus": describe(corpus, grid.settings.dev_sentences),
+        "refine": refine,
+        "limit": limit,
+        "together": run.together,
+        "cells": len(cells),
+        "of": len(grid.cells),
+        "notes": list(corpus.notes),
+        "problems": [f"{grid.name(cell)}: {why}" for cell, why in sorted(run.lost.items())],
+        "versions": {
+            "normgrowth": version("normgrowth"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    return Records.from_blocks(name, blocks, made_by)
+
+
+def _block(scope: str, names: Sequence[str], step: int, values: Mapping[str, Sequence[float]]) -> Block:
+    nothing = [None] * len(names)
+    arrays = {quantity: np.array([column], np.float64) for quantity, column in values.items()}
+    return Block(scope, names, nothing, nothing, [step], arrays)
+
+
+def _transposed(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    return {quantity: [row[quantity] for row in rows] for quantity in rows[0]}

@@ -1,0 +1,119 @@
+"""A sweep in the terminal and in figures, from records alone."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from normgrowth.errors import InputError
+from normgrowth.records import Block, Records
+from normgrowth.report.sweep import Sweep, print_sweep, sentences
+from normgrowth.report.sweep_figures import draw_sweep, figure_edge, figure_phase
+
+RATES, DECAYS = [1e-3, 1e-2, 0.1], [1e-3, 1e-2, 0.1, 1.0]
+
+
+def records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), **made_by):
+    cells = [(i, j) for i in range(3) for j in range(4) if (i, j) not in missing]
+    factor = [1 + 0.5 * math.log10(min(max(edge[i], 1e-9), 1e3) / DECAYS[j]) / 10 for i, j in cells]
+    values = {
+        "lr": [RATES[i] for i, _ in cells],
+        "weight_decay": [DECAYS[j] for _, j in cells],
+        "factor": [math.nan if cell in diverged else f for cell, f in zip(cells, factor, strict=True)],
+        "diverged": [float(cell in diverged) for cell in cells],
+        "steps": [500.0] * len(cells),
+    }
+    columns = {
+        "edge": list(edge),
+        "edge_predicted": [0.04, 0.4, 4.0],
+        "edge_below": [0.01, 0.1, 1.0],
+        "edge_above": [0.1, 1.0, math.inf],
+        "edge_alignment": [0.9, 0.8, math.nan],
+        "edge_steps": [0.1, 0.2, math.nan],
+        "once": [1.0, 0.0, 1.0],
+    }
+
+    def block(scope, names, values):
+        arrays = {quantity: np.array([column]) for quantity, column in values.items()}
+        return Block(scope, names, [None] * len(names), [None] * len(names), [500], arrays)
+
+    blocks = [
+        block("cell", [f"cell {cell}" for cell in cells], values),
+        block("column", [f"lr={rate}" for rate in RATES], columns),
+    ]
+    settings = {"kind": "post_norm", "layers": 2, "width": 32, "optimizer": "adamw"}
+    facts = {
+        "command": "sweep",
+        "settings": settings,
+        "corpus": {"name": "wikitext-2"},
+        "x": {"setting": "lr", "values": RATES},
+        "y": {"setting": "weight_decay", "values": DECAYS},
+        "notes": [],
+        "problems": [],
+        **made_by,
+    }
+    return Records.from_blocks("sweep", blocks, facts)
+
+
+def printed(found):
+    out = io.StringIO()
+    print_sweep(found, Console(file=out, width=120))
+    return out.getvalue()
+
+
+def test_cells_come_to_their_places():
+    found = Sweep(records(missing=[(1, 2)]))
+    assert found.cell("lr")[2, 0] == 0.1
+    assert found.cell("weight_decay")[0, 3] == 1.0
+    assert np.isnan(found.cell("factor")[1, 2])
+    assert np.isfinite(found.cell("factor")).sum() == 11
+
+
+def test_signs_have_the_largest_decay_on_top():
+    lines = printed(records(diverged=[(2, 0)], missing=[(2, 3)])).splitlines()
+    assert lines[2:6] == ["    1  − − ·", "  0.1  − + +", " 0.01  + + +", "0.001  + + x"]
+
+
+def test_the_table_and_what_it_says():
+    text = printed(records())
+    assert "above all" in text
+    assert "more than once" in text
+    said = sentences(Sweep(records()))
+    assert said[0] == "12 of 12 cells were trained: the norm grew in 9, 0 of these diverged."
+    assert said[1] == "Growth ends at weight_decay 0.0200 to 0.200, in 2 of 3 columns."
+    assert "0.500 to 0.500 times λ*" in said[2]
+    assert said[3] == "The sign changes more than once at lr 0.01."
+
+
+def test_an_edge_nowhere_is_said():
+    said = sentences(Sweep(records(edge=(math.inf, 0.0, math.inf))))
+    assert said[1] == "Nowhere does growth end within this range of weight_decay."
+
+
+def test_figures_are_drawn_and_titled(tmp_path):
+    found = records(diverged=[(2, 0)], missing=[(1, 1)])
+    paths = draw_sweep(found, tmp_path, formats=("svg",))
+    assert [path.name for path in paths] == ["sweep_phase.svg", "sweep_edge.svg"]
+    phase = figure_phase(found).axes[0]
+    assert phase.get_title(loc="left") == "adamw, post_norm, wikitext-2"
+    labels = [text.get_text() for text in phase.get_legend().get_texts()]
+    assert labels == ["growth ends", "λ* of random gradients", "PyTorch's default"]
+    line = phase.get_lines()[0].get_ydata()
+    np.testing.assert_allclose(line[:2], [0.02, 0.2])
+    assert np.isnan(line[2])  # beyond the grid there is no place to draw it
+    left = figure_edge(found).axes[0]
+    np.testing.assert_allclose(left.get_lines()[1].get_ydata(), [0.04, 0.4, 4.0])
+
+
+def test_hostile_names_are_data(tmp_path):
+    found = records(corpus={"name": "<script>\x1b[31m$\\frac{1}"}, settings={**records().made_by["settings"]})
+    assert "\x1b[31m" not in printed(found)
+    draw_sweep(found, tmp_path, formats=("svg",))
+    assert "<script>" not in (tmp_path / "sweep_phase.svg").read_text()
+
+
+def test_other_records_are_refused():
+    with pytest.raises(InputError, match="no records of a sweep"):
+        Sweep(Records(records().table, {"command": "trace"}))
