@@ -1,0 +1,65 @@
+"""The command `sweep`, in processes of its own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+TINY = [
+    "--preset",
+    "tiny",
+    "--longest",
+    "6",
+    "--layers",
+    "1",
+    "--width",
+    "8",
+    "--heads",
+    "2",
+    "--feedforward",
+    "8",
+    "--steps",
+    "6",
+    "--batch",
+    "4",
+    "--dev-sentences",
+    "5",
+]
+
+
+def command(*arguments, code=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "normgrowth", "sweep", *map(str, arguments)], capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_a_table_figures_and_json(tmp_path):
+    out = tmp_path / "sweep"
+    grid = ["--x", "lr=1e-3:1e-1:2", "--y", "weight-decay=0,0.1,1"]
+    done = command("dyck2", "-o", out, *TINY, *grid)
+    assert "6 of 6 cells were trained" in done.stdout
+    assert (out / "figures" / "sweep_phase.svg").is_file()
+    again = json.loads(command("dyck2", "-o", out, *TINY, *grid, "--json").stdout)
+    assert {row["scope"] for row in again["records"]} == {"cell", "column"}
+    assert again["made_by"]["y"]["values"] == [0, 0.1, 1]
+
+
+@pytest.mark.parametrize(
+    ("grid", "said"),
+    [
+        (["--x", "lr"], "--x lr: is not of the form lr=1e-5:1e-1:20 or layers=1,2,4"),
+        (["--x", "lr=1:2"], "--x lr=1:2: is not of the form"),
+        (["--y", "weight_decay=0:1:3"], "--y weight_decay=0:1:3: weight_decay: a logarithmic grid"),
+        (["--y", "mood=1,2"], "--y mood=1,2: mood is no setting of train"),
+        (["--engine", "local", "--address", "x:1"], "--address is that of a Ray cluster"),
+        (["--engine", "ray", "--address", "127.0.0.1:9"], "nothing listens there"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, grid, said):
+    done = command("dyck2", "-o", tmp_path / "x", *TINY, *grid, code=2)
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "x").exists()
