@@ -18,7 +18,7 @@ import torch
 
 from normgrowth import Records, heads, trace
 from normgrowth.network.models import load_model
-from normgrowth.training.corpora import Corpus
+from normgrowth.training.corpora import Corpus, describe
 from normgrowth.training.loop import train
 from normgrowth.training.making import corpus_of
 from normgrowth.training.settings import Settings
@@ -124,7 +124,8 @@ def measure(name: str, data: Path, runs: Path) -> None:
         parts.append(found)
         counts = found.made_by["saturated_kinds_counts"]
         print(f"{name}: heads at step {step}: {counts}", flush=True)
-    facts = {key: run.made_by[key] for key in ("settings", "corpus", "steps", "best_step", "parameters")}
+    facts = {key: run.made_by[key] for key in ("settings", "steps", "best_step", "parameters")}
+    facts["corpus"] = describe(corpus, settings.dev_sentences)
     Records.joined(parts, {"command": "lab", **facts, "heads": _plain(parts[-1].made_by)}).write(KEPT / name)
 
 

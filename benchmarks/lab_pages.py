@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from levels_pages import picture
@@ -194,13 +194,20 @@ SECTIONS: dict[str, Callable[[Sequence[Run]], str]] = {
 
 
 def panels(
-    runs: Sequence[Run], rows: Sequence[str], draw: Callable[[Axes, int, Run], None], log: bool = True
+    runs: Sequence[Run],
+    rows: Sequence[str],
+    draw: Callable[[Axes, int, Run], None],
+    log: bool = True,
+    share: Literal["row", "none"] = "row",
 ) -> Figure:
-    """A column for each corpus and optimizer, a row for each thing; the colour says where the norm sits."""
+    """A column for each corpus and optimizer, a row for each thing; the colour says where the norm sits.
+
+    share: whether columns have one scale.
+    """
     groups = list(dict.fromkeys(run.group for run in ordered(runs)))
     with style():
         figure = Figure(figsize=(max(2.1 * len(groups) + 0.8, 4.6), 1.9 * len(rows) + 0.7))
-        axes = figure.subplots(len(rows), len(groups), squeeze=False, sharex="col", sharey="row")
+        axes = figure.subplots(len(rows), len(groups), squeeze=False, sharex="col", sharey=share)
         for column, group in enumerate(groups):
             for row, title in enumerate(rows):
                 ax = axes[row, column]
@@ -240,7 +247,9 @@ def draw_norm(runs: Sequence[Run]) -> Figure:
             for values in layers.values.T:
                 curve(ax, run, (layers.steps, values / values[0]), linewidth=0.8, alpha=0.7)
 
-    return panels(_true(runs), ["norm over the first\n(line: best law)", "of each layer"], draw, log=False)
+    return panels(
+        _true(runs), ["norm over the first\n(line: best law)", "of each layer"], draw, log=False, share="none"
+    )
 
 
 def draw_budget(runs: Sequence[Run]) -> Figure:
@@ -250,8 +259,11 @@ def draw_budget(runs: Sequence[Run]) -> Figure:
             curve(ax, run, (_smooth(steps), _smooth(values)))
             ax.axhline(0, color=GREY, linewidth=0.6)
         else:
-            steps, total = run.tracked.model("growth")
-            curve(ax, run, (steps, run.tracked.model("growth_steps")[1].cumsum() / total.cumsum()))
+            steps, growth = run.tracked.model("growth")
+            total = growth.cumsum()
+            given = run.tracked.model("growth_steps")[1].cumsum()
+            grown = np.abs(total) > 0.1 * np.abs(total[-1])  # a share of next to nothing says nothing
+            curve(ax, run, (steps, np.where(grown, given / total, np.nan)))
             ax.axhline(1, color=GREY, linewidth=0.6)
             ax.set_ylim(bottom=0)
 

@@ -16,6 +16,7 @@ from normgrowth.training.edges import edges
 from normgrowth.training.grid import Axis
 from normgrowth.training.making import corpus_of
 from normgrowth.training.settings import Settings
+from normgrowth.training.sweep import one_thread
 from normgrowth.weights.equilibrium import boundary
 
 TINY = Settings(
@@ -79,7 +80,8 @@ def test_a_cell_is_the_run_that_its_settings_name(tmp_path, corpus, threads):
     records = sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=threads, together=1)
     assert len(records.where(scope="cell").distinct("name")) == 9
     for lr, decay in ((1e-3, 0.1), (0.1, 5.0)):
-        alone = train_alone(replace(TINY, lr=lr, weight_decay=decay), corpus)
+        with one_thread():
+            alone = train_alone(replace(TINY, lr=lr, weight_decay=decay), corpus)
         name = f"lr={lr:g}, weight_decay={decay:g}"
         for quantity in (
             "norm_start",

@@ -27,6 +27,8 @@ class Cluster:
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
         ray = _ray()
+        if address is not None:
+            _look(address)
         if ray.is_initialized():
             raise InputError("this process is in a Ray cluster already: leave it first with ray.shutdown()")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
@@ -34,7 +36,6 @@ class Cluster:
             cores = workers or available_cores()
             ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
         else:
-            _look(address)
             ray.init(address=address, **quiet)
         self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._remote = ray.remote(num_cpus=1, max_retries=0)(_runner(version("normgrowth")))
@@ -117,10 +118,11 @@ def _runner(wanted: str) -> Callable[[Any, bytes, float | None, float], tuple[st
 
     def run(function: bytes, task: bytes, limit: float | None, grace: float) -> tuple[str, Any]:
         import _thread
+        import faulthandler
         import importlib.metadata
-        import os
         import pickle
         import platform
+        import sys
         import threading
 
         def unfit(what: str) -> tuple[str, str]:
@@ -146,12 +148,12 @@ def _runner(wanted: str) -> Callable[[Any, bytes, float | None, float], tuple[st
             over.set()
             _thread.interrupt_main()
 
-        timers = []
+        soft = threading.Timer(limit or 0.0, watch)
         if limit is not None:
-            timers = [threading.Timer(limit, watch), threading.Timer(limit + grace, os._exit, (1,))]
-        for timer in timers:
-            timer.daemon = True
-            timer.start()
+            soft.daemon = True
+            soft.start()
+            # Ends the process even if a call holds the interpreter's lock.
+            faulthandler.dump_traceback_later(limit + grace, exit=True, file=sys.__stderr__)
         try:
             return "done", pickle.dumps(call(argument))
         except KeyboardInterrupt:
@@ -164,7 +166,7 @@ def _runner(wanted: str) -> Callable[[Any, bytes, float | None, float], tuple[st
             except Exception:  # it holds what cannot be sent
                 return "raised", pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
         finally:
-            for timer in timers:
-                timer.cancel()
+            soft.cancel()
+            faulthandler.cancel_dump_traceback_later()
 
     return run

@@ -9,7 +9,8 @@ Every cell is a run of `train` without a folder (`training.cells`), and its outc
 
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
@@ -152,10 +153,20 @@ class _Run:
 
 def train_cells(corpus: Corpus, limit: float | None, cells: tuple[Settings, ...]) -> list[Outcome]:
     """The task: one process trains these with one thread, so that outcomes do not depend on the machine's cores."""
+    with one_thread():
+        if len(cells) == 1:
+            return [train_alone(cells[0], corpus, limit=limit)]
+        return train_together(cells, corpus, limit=limit)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    if len(cells) == 1:
-        return [train_alone(cells[0], corpus, limit=limit)]
-    return train_together(cells, corpus, limit=limit)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _records(name: str, grid: Grid, run: _Run, corpus: Corpus, refine: bool, limit: float | None) -> Records:
