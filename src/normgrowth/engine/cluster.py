@@ -122,7 +122,6 @@ def _runner(wanted: str) -> Callable[[Any, bytes, float | None, float], tuple[st
         import importlib.metadata
         import pickle
         import platform
-        import sys
         import threading
 
         def unfit(what: str) -> tuple[str, str]:
@@ -153,7 +152,7 @@ def _runner(wanted: str) -> Callable[[Any, bytes, float | None, float], tuple[st
             soft.daemon = True
             soft.start()
             # Ends the process even if a call holds the interpreter's lock.
-            faulthandler.dump_traceback_later(limit + grace, exit=True, file=sys.__stderr__)
+            faulthandler.dump_traceback_later(limit + grace, exit=True, file=2)
         try:
             return "done", pickle.dumps(call(argument))
         except KeyboardInterrupt:
