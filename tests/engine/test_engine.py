@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack, closing
@@ -190,45 +188,3 @@ def test_an_address_where_something_else_listens_is_said_in_time(monkeypatch):
         port = silent.getsockname()[1]
         with pytest.raises(InputError, match=f"--address 127.0.0.1:{port}: "):
             Cluster(f"127.0.0.1:{port}")
-
-
-@pytest.mark.slow
-def test_a_machine_with_another_version_is_named(tmp_path):
-    """A cluster whose workers find another version of the package first."""
-    (tmp_path / "normgrowth-0.0.1.dist-info").mkdir()
-    (tmp_path / "normgrowth-0.0.1.dist-info" / "METADATA").write_text("Name: normgrowth\nVersion: 0.0.1\n")
-    ray = Path(sys.executable).with_name("ray")
-    port = _free_port()
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
-    begin = [ray, "start", "--head", f"--port={port}", "--num-cpus=1", "--include-dashboard=false", "--block"]
-    head = subprocess.Popen(
-        begin, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        _wait_for(port)
-        with (
-            closing(Cluster(f"127.0.0.1:{port}")) as joined,
-            pytest.raises(
-                InputError, match=r"machine .* has normgrowth 0\.0\.1; every machine .* needs normgrowth"
-            ),
-        ):
-            list(map(square, [1], on=joined))
-    finally:
-        os.killpg(head.pid, signal.SIGTERM)
-        head.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def _wait_for(port: int) -> None:
-    for _ in range(600):
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise TimeoutError(port)
