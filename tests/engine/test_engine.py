@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack, closing
@@ -188,3 +190,76 @@ def test_an_address_where_something_else_listens_is_said_in_time(monkeypatch):
         port = silent.getsockname()[1]
         with pytest.raises(InputError, match=f"--address 127.0.0.1:{port}: "):
             Cluster(f"127.0.0.1:{port}")
+
+
+# A cluster that someone else started ----------------------------------------------------------------
+
+TOKEN = "0123456789abcdef" * 4
+JOIN = """
+import sys
+from normgrowth.engine import map
+from normgrowth.engine.cluster import Cluster
+from normgrowth.errors import InputError
+try:
+    print(sorted(map(abs, [-3, 2], on=Cluster(sys.argv[1]))))
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory):
+    """A cluster whose workers find another version of the package first; its address and that version's folder."""
+    folder = tmp_path_factory.mktemp("other")
+    (folder / "normgrowth-0.0.1.dist-info").mkdir()
+    (folder / "normgrowth-0.0.1.dist-info" / "METADATA").write_text("Name: normgrowth\nVersion: 0.0.1\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ray = Path(sys.executable).with_name("ray")
+    begin = [ray, "start", "--head", f"--port={port}", "--num-cpus=1", "--include-dashboard=false", "--block"]
+    environment = os.environ | {
+        "PYTHONPATH": str(folder),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": TOKEN,
+    }
+    with (folder / "log").open("w") as log:
+        head = subprocess.Popen(begin, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        for _ in range(600):
+            if "Ray runtime started" in (folder / "log").read_text():
+                break
+            assert head.poll() is None, (folder / "log").read_text()
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}", folder
+    finally:
+        os.killpg(head.pid, signal.SIGTERM)
+        head.wait()
+
+
+def joined(address, **environment):
+    own = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN} | environment
+    return subprocess.run(
+        [sys.executable, "-c", JOIN, address], env=own, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.mark.slow
+def test_a_running_cluster_is_joined(head):
+    address, folder = head
+    assert joined(address, PYTHONPATH=str(folder)).splitlines() == ["[(0, 3), (1, 2)]"]
+
+
+@pytest.mark.slow
+def test_a_machine_with_another_version_is_named(head):
+    said = joined(head[0])
+    assert "has normgrowth 0.0.1; every machine of a cluster needs normgrowth" in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_cluster_that_asks_for_a_token_is_said_to(head):
+    said = joined(head[0], RAY_AUTH_MODE="disabled", RAY_AUTH_TOKEN="")
+    assert f"--address {head[0]}: the cluster asks for its token" in said
+    assert TOKEN not in said

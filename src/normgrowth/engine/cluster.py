@@ -108,6 +108,11 @@ def _look(address: str) -> None:
         raise InputError(
             f"--address {address}: something listens there, but it is no Ray that answers in {JOIN_SECONDS:g} seconds"
         ) from None
+    if "AuthenticationError" in tried.stderr:
+        raise InputError(
+            f"--address {address}: the cluster asks for its token: set RAY_AUTH_MODE=token, with the token in "
+            "~/.ray/auth_token or RAY_AUTH_TOKEN"
+        )
     if tried.returncode:
         said = [line for line in tried.stderr.strip().splitlines() if line.strip()] or ["it does not say why"]
         raise InputError(f"--address {address}: cannot be joined: {said[-1]}")
