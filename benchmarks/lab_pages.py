@@ -1,6 +1,5 @@
 """The pictures and tables of docs/lab.md, from the records in docs/records/lab."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,10 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from levels_pages import picture
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from pages import DOCS, fill, picture
+from pages import table as as_table
 
 from normgrowth import Records, fit
 from normgrowth.paper.heads import heads_records
@@ -20,8 +20,6 @@ from normgrowth.report.head_figures import figure_atlas, figure_positions
 from normgrowth.report.plotting import BLUE, GREY, ORANGE, laid_out, style
 from normgrowth.weights.fits import Fits
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "lab.md"
 Floats = NDArray[np.float64]
 COLOURS = {"paper_pre_norm": BLUE, "usual_pre_norm": "#009e73", "post_norm": ORANGE}
 NAMES = {"paper_pre_norm": "paper's pre-norm", "usual_pre_norm": "usual pre-norm", "post_norm": "post-norm"}
@@ -91,13 +89,7 @@ class Run:
 
 def write(folder: Path) -> None:
     runs = [Run(path.name, Records.read(path)) for path in sorted(folder.iterdir()) if path.is_dir()]
-    text = PAGE.read_text(encoding="utf-8")
-    for name, make in SECTIONS.items():
-        start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        table = f"{start}\n{make(runs)}\n{end}"
-        assert start in text, f"docs/lab.md has no place for {name}"
-        text = re.sub(f"{start}.*{end}", lambda _, table=table: table, text, flags=re.S)
-    PAGE.write_text(text, encoding="utf-8")
+    fill(DOCS / "lab.md", {name: make(runs) for name, make in SECTIONS.items()})
     for name, draw in PICTURES.items():
         picture(draw(runs), f"lab_{name}")
 
@@ -106,9 +98,8 @@ def write(folder: Path) -> None:
 
 
 def table(titles: Sequence[str], row: Callable[[Run], list[str]], runs: Sequence[Run]) -> str:
-    lines = [["corpus, optimizer", "model", *titles], ["---"] * (len(titles) + 2)]
-    lines += [[run.group, run.label, *row(run)] for run in ordered(runs)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("-0.", "−0.")
+    lines = [[run.group, run.label, *row(run)] for run in ordered(runs)]
+    return as_table(("corpus, optimizer", "model", *titles), lines).replace("-0.", "−0.")
 
 
 def ordered(runs: Sequence[Run]) -> list[Run]:

@@ -7,7 +7,6 @@ Every way takes its turn, a training step each round, at a model of its own that
 """
 
 import json
-import re
 import statistics
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pages import DOCS, fill
 from torch.nn import functional
 
 from normgrowth.network.encoders import LanguageModel
@@ -25,8 +25,7 @@ from normgrowth.training.evaluation import NextToken
 from normgrowth.training.making import new_model, new_optimizer
 from normgrowth.training.settings import Settings, preset
 
-ROOT = Path(__file__).parent.parent
-RESULTS, PAGE = ROOT / "benchmarks" / "lab_speed.json", ROOT / "docs" / "lab.md"
+RESULTS = Path(__file__).with_suffix(".json")
 ROUNDS = 60
 MODELS = {
     "4 layers of 128": preset("small", "penn"),
@@ -113,10 +112,7 @@ def table(results: dict[str, Any]) -> str:
 
 def pages() -> None:
     results = json.loads(RESULTS.read_text())
-    text = PAGE.read_text(encoding="utf-8")
-    begin, end = "<!-- speed -->", "<!-- /speed -->"
-    new = re.sub(f"{begin}.*?{end}", f"{begin}\n{table(results)}\n{end}", text, flags=re.S)
-    PAGE.write_text(new, encoding="utf-8")
+    fill(DOCS / "lab.md", {"speed": table(results)})
 
 
 def main() -> None:

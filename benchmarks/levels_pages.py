@@ -1,43 +1,26 @@
 """The pictures and tables of docs/levels.md, from the records in docs/records."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
+from pages import DOCS, fill, picture
 
 from normgrowth.paper.figure4 import figure4_records
 from normgrowth.paper.saturation import saturation_records
 from normgrowth.records import Records
-from normgrowth.report.plotting import style
 from normgrowth.report.profile import figure_profile
 from normgrowth.report.profile import sentences as profile_sentences
 from normgrowth.report.saturation import Line, figure_map, figure_saturation, lines
 from normgrowth.report.scaling import figure_scaling
 from normgrowth.report.scaling import sentences as scaling_sentences
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "levels.md"
-PICTURES = ROOT / "docs" / "pictures"
-
 
 def write(folder: Path) -> None:
     """Whatever has been measured so far."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, make in SECTIONS.items():
-        if (folder / name).exists():
-            start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-            table = f"{start}\n{make(folder / name)}\n{end}"
-            text = re.sub(f"{start}.*{end}", lambda _, table=table: table, text, flags=re.S)
-    PAGE.write_text(text, encoding="utf-8")
-
-
-def picture(figure: Figure, name: str) -> None:
-    PICTURES.mkdir(exist_ok=True)
-    with style():  # also names what is drawn the same each time
-        figure.savefig(PICTURES / f"{name}.svg", format="svg", metadata={"Date": None})
+    made = {name: make(folder / name) for name, make in SECTIONS.items() if (folder / name).exists()}
+    fill(DOCS / "levels.md", made)
 
 
 def span(line: Line) -> str:

@@ -1,17 +1,13 @@
 """The pictures and the tables of docs/saturation.md, from limit.json."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from pages import DOCS, PICTURES, fill
 
 from normgrowth.report.plotting import style
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "saturation.md"
-PICTURES = ROOT / "docs" / "pictures"
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#1a1a1a", "#8c8c8c")
 
 
@@ -19,11 +15,7 @@ def write(results: dict[str, Any]) -> None:
     PICTURES.mkdir(exist_ok=True)
     curves(results["models"])
     head(results["head"])
-    text = PAGE.read_text(encoding="utf-8")
-    start, end = "<!-- differences -->", "<!-- end of differences -->"
-    table = f"{start}\n{differences(results)}\n{end}"
-    text = re.sub(f"{start}.*{end}", lambda _: table, text, flags=re.S)
-    PAGE.write_text(text, encoding="utf-8")
+    fill(DOCS / "saturation.md", {"differences": differences(results)})
 
 
 def cell(values: Any, layer: int) -> str:

@@ -3,16 +3,15 @@
 import json
 import platform
 import shutil
-from pathlib import Path
 from typing import Any
 
 import command
 import limit
 import moments
+from pages import ROOT, fill
 
 from normgrowth.engine import available_cores
 
-ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results.json"
 
 # What we hold ourselves to: name of the figure, what it must be, in the words of the README.
@@ -61,12 +60,8 @@ timed alternately in one run; absolute times depend on the machine ({results["ma
 
 def write_pages(results: dict[str, Any]) -> None:
     (ROOT / "docs" / "benchmarks.md").write_text(page(results), encoding="utf-8")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    start, end = "<!-- benchmarks -->", "<!-- /benchmarks -->"
-    before, rest = readme.split(start)
     note = f"{results['cores']} cores; [all figures, and how they were run](docs/benchmarks.md)."
-    filled = f"{before}{start}\n{table(results)}\n\n{note}\n{end}{rest.split(end)[1]}"
-    (ROOT / "README.md").write_text(filled, encoding="utf-8")
+    fill(ROOT / "README.md", {"benchmarks": f"{table(results)}\n\n{note}"})
 
 
 def main() -> None:

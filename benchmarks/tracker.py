@@ -26,7 +26,6 @@ from normgrowth import NormTracker
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "tracker.json"
-PAGE = ROOT / "docs" / "tracker.md"
 MODELS: dict[str, dict[str, Any]] = {
     "12 layers of 768": {"size": (12, 768, 12, 30_000), "batch": (4, 128), "rounds": 12},
     "4 layers of 128": {"size": (4, 128, 4, 4_000), "batch": (16, 64), "rounds": 300},
@@ -222,10 +221,9 @@ def table(results: dict[str, Any]) -> str:
 
 
 def write(results: dict[str, Any]) -> None:
-    start, end = "<!-- overhead -->", "<!-- end of overhead -->"
-    text = PAGE.read_text(encoding="utf-8")
-    shown = f"{start}\n{table(results)}\n{end}"
-    PAGE.write_text(re.sub(f"{start}.*{end}", lambda _: shown, text, flags=re.S), encoding="utf-8")
+    from pages import DOCS, fill
+
+    fill(DOCS / "tracker.md", {"overhead": table(results)})
 
 
 def main() -> None:
