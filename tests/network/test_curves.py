@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from homogeneity import spread_norms
 from torch import nn
 from torch.func import functional_call
 
@@ -14,6 +13,7 @@ from normgrowth.network.asymptotics.limit import saturated
 from normgrowth.network.curves import encoder, joined, label_of, paper_configs, random_ids, scaling
 from normgrowth.network.encoders import EncoderConfig
 from normgrowth.network.rates import local_powers, rate
+from normgrowth.network.table1 import spread_norms
 from normgrowth.records import Records
 from normgrowth.report.scaling import sentences
 

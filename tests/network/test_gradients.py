@@ -10,14 +10,14 @@ import mpmath
 import pytest
 import torch
 import transformers
-from homogeneity import slope, spread_norms
-from table1 import EXACT, EXPONENTIAL, IDS, TABLE, built
+from homogeneity import slope
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from normgrowth.network.asymptotics.limit import saturated
 from normgrowth.network.encoders import Encoder, EncoderConfig, LanguageModel
 from normgrowth.network.scaling import saturate
+from normgrowth.network.table1 import EXACT, EXPONENTIAL, IDS, TABLE, built, spread_norms
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

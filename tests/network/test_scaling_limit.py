@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
-from homogeneity import Fed, scaled, slope, spread_norms
+from homogeneity import scaled, slope
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from table1 import TABLE, Head, Sublayer, built
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -16,6 +15,7 @@ from normgrowth.network.asymptotics.limit import saturated
 from normgrowth.network.attention import saturated_attention
 from normgrowth.network.constructions import anbn, anbncn, case_of_greatest, counter, dyck1, majority
 from normgrowth.network.encoders import Encoder, EncoderConfig
+from normgrowth.network.table1 import TABLE, Fed, Head, Sublayer, built, spread_norms
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 few = settings(max_examples=8, deadline=None, derandomize=True)  # random weights may nearly tie: no surprises

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 from homogeneity import scaled, slope
-from table1 import EXACT, EXPONENTIAL, TABLE, built
 
 from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.network.table1 import EXACT, EXPONENTIAL, TABLE, built
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DISAGREE = {"attention head (Prop. 4)", "multi-head attention and W"}  # see the errata

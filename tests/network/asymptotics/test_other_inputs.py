@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from homogeneity import spread_norms
 from network.asymptotics.architectures import Double
 from tiny_configs import tiny_config
 from torch import nn
 
 from normgrowth import saturate, saturated
 from normgrowth.network.models import generic
+from normgrowth.network.table1 import spread_norms
 
 transformers = pytest.importorskip("transformers")
 
