@@ -8,7 +8,6 @@ from typing import Any
 
 from normgrowth.cli.figures import PUBLISHED
 
-SCHEDULE = "inverse_sqrt:lr=0.01,hold=10000"  # that of T5
 EXAMPLES = """schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500   cosine:lr=1e-3,steps=10000,end=1e-4
            inverse_sqrt:lr=5e-4,warmup=4000   inverse_sqrt:lr=0.01,hold=10000 (that of T5)
 
@@ -66,7 +65,7 @@ def _betas(text: str) -> tuple[float, float]:
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth import schedules
     from normgrowth.errors import InputError
-    from normgrowth.paper.t5 import t5_records
+    from normgrowth.paper.t5 import SCHEDULE, t5_records
     from normgrowth.records import Records
     from normgrowth.weights import decay as decays
     from normgrowth.weights.direction import direction, rows_of, uniformity, uniformity_sentence

@@ -12,6 +12,7 @@ from normgrowth.paper.published import Column, published
 from normgrowth.records import Block, Records
 
 RUN = "T5-base, published"
+SCHEDULE = "inverse_sqrt:lr=0.01,hold=10000"  # its learning rates
 
 
 def t5_records() -> Records:

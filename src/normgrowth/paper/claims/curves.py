@@ -1,0 +1,168 @@
+"""Figures 2 and 4, judged by the stages `pretrained` and `scaling`: levels of saturation, and the way there."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.paper.claims.networks import runs
+from normgrowth.paper.claims.verdicts import (
+    FAILS,
+    HOLDS,
+    IN_PART,
+    WEIGHTS,
+    Claim,
+    Evidence,
+    Numbers,
+    Ruling,
+)
+from normgrowth.paper.figure4 import KINDS
+from normgrowth.paper.published import published
+
+Floats = NDArray[np.float64]
+PAIRS = [  # with biases, and without
+    ("attention sublayer, biases", "attention sublayer (Prop. 5)"),
+    ("feedforward sublayer, biases", "feedforward sublayer (Prop. 6)"),
+    ("paper's encoder, biases", "paper's encoder"),
+    ("paper's with classifier, biases", "paper's with classifier"),
+    ("usual pre-norm encoder, biases", "usual pre-norm encoder"),
+    ("post-norm encoder, biases", "post-norm encoder"),
+]
+
+
+def _curves(evidence: Evidence) -> dict[tuple[str, bool], tuple[Floats, Floats]]:
+    """By kind and biases: scales, and the cosine to the saturated network, as in the figure; mean over seeds."""
+    records = evidence["scaling"]
+    found: dict[tuple[str, bool], list[Floats]] = {}
+    scales = np.zeros(0)
+    for run, facts in records.made_by["runs"].items():
+        own = records.where(run=run)
+        scales = own.series("scale")[1]
+        found.setdefault((facts["kind"], facts["bias"]), []).append(own.series("cosine_flattened")[1])
+    return {key: (scales, np.mean(curves, axis=0)) for key, curves in found.items()}
+
+
+def _at(curve: tuple[Floats, Floats], c: float) -> float:
+    return float(np.interp(np.log(c), np.log(curve[0]), curve[1]))
+
+
+def _scaling_curves(evidence: Evidence) -> dict[str, float]:
+    curves = _curves(evidence)
+    theirs = published("scaling_curves")
+    apart = []
+    for position, kind in KINDS.items():
+        rows = (theirs["norm_position"] == position) & (theirs["bias"] == "bias")
+        pairs = zip(theirs["c"][rows], theirs["cosine_to_saturated"][rows], strict=True)
+        apart += [abs(_at(curves[kind, True], c) - value) for c, value in pairs]
+    own = [curve for (kind, _), curve in curves.items() if kind in KINDS.values()]
+    return {
+        "least cosine at c = 1": min(_at(curve, 1) for curve in own),
+        "least cosine at c = 10": min(_at(curve, 10) for curve in own),
+        "largest distance from the published curves": float(max(apart)),
+    }
+
+
+def _judge_scaling_curves(n: Numbers) -> Ruling:
+    start, end = n["least cosine at c = 1"], n["least cosine at c = 10"]
+    apart = n["largest distance from the published curves"]
+    told = f"From c = 1 to 10 the cosine rises from {start:.2f} to {end:.2f} or more"
+    if end < 0.9 or end <= start:
+        return Ruling(FAILS, f"{told}: not quickly.")
+    if apart > 0.1:
+        return Ruling(IN_PART, f"{told}, and is up to {apart:.2f} from the published curves.")
+    return Ruling(HOLDS, f"{told}, within {apart:.2f} of the published curves.")
+
+
+def _biases(evidence: Evidence) -> dict[str, float]:
+    curves = _curves(evidence)
+    last = curves["paper_pre_norm", True][0][-1]
+    apart = [
+        abs(_at(curves[kind, True], c) - _at(curves[kind, False], c))
+        for kind in KINDS.values()
+        for c in curves[kind, True][0]
+    ]
+    vanishing = [
+        row["degree"] - bare["degree"]
+        for row, bare in ((runs(evidence, "theory", "table1: ")[name] for name in pair) for pair in PAIRS)
+    ]
+    return {
+        "largest difference of curves with and without biases": max(apart),
+        "largest scale": float(last),
+        "networks whose degree biases change": float(sum(change != 0 for change in vanishing)),
+        "networks": float(len(vanishing)),
+    }
+
+
+def _judge_biases(n: Numbers) -> Ruling:
+    apart, changed = (
+        n["largest difference of curves with and without biases"],
+        n["networks whose degree biases change"],
+    )
+    told = f"Curves with and without biases differ by {apart:.2f} at most"
+    if changed:
+        return Ruling(FAILS, f"{told}, and biases change the degree of {changed:.0f} networks.")
+    why = "biases of linear maps have a lower degree than what they are added to, and vanish in the limit: no puzzle"
+    if apart > 0.05:
+        return Ruling(IN_PART, f"{told}; {why}.")
+    return Ruling(HOLDS, f"{told}; {why}.")
+
+
+def _saturation_pretrained(evidence: Evidence) -> dict[str, float]:
+    rows = evidence["pretrained"].where(scope="model")
+    levels = {row["quantity"]: row["value"] for row in rows.table.to_pylist()}
+    theirs = published("saturation_pretrained")
+    last = [
+        float(theirs["cosine"][theirs["model"] == model][-1])
+        for model in dict.fromkeys(theirs["model"].tolist())
+    ]
+    return {
+        "MiniLM, trained": levels["saturation_c1000"],
+        "MiniLM, random": levels["saturation_c1000_random"],
+        "models of the paper that are here": 0.0,
+        "published, last layer, largest": max(last),
+    }
+
+
+def _judge_saturation_pretrained(n: Numbers) -> Ruling:
+    own, random = n["MiniLM, trained"], n["MiniLM, random"]
+    more = "closer to saturation than" if own > random else "no closer to saturation than"
+    told = f"MiniLM, the trained model that is here, is {more} a random one ({own:.2f} against {random:.2f})"
+    if not n["models of the paper that are here"]:
+        return Ruling(WEIGHTS, f"BERT, RoBERTa, T5 and XLNet are not here. {told}.")
+    return Ruling(HOLDS if own > random else FAILS, f"{told}.")
+
+
+CLAIMS = [
+    Claim(
+        "scaling-curves",
+        "§5.2, Fig. 4",
+        "The cosine to the saturated network rises quickly with c.",
+        "figure",
+        "published (Figure 4)",
+        ("scaling",),
+        _scaling_curves,
+        "It is 0.9 or more at c = 10, and within 0.1 of the published curves; in part if the first only.",
+        _judge_scaling_curves,
+    ),
+    Claim(
+        "biases",
+        "§5.2, footnote 12",
+        "Networks with biases look as homogeneous as those without: an interesting puzzle.",
+        "figure",
+        "published (Figure 4)",
+        ("scaling", "theory"),
+        _biases,
+        "Biases change no network's degree, and curves with and without them differ by 0.05 at most; in part if the "
+        "first only.",
+        _judge_biases,
+    ),
+    Claim(
+        "saturation-pretrained",
+        "§4.1, Fig. 2",
+        "Pretrained BERT, RoBERTa, T5 and XLNet are closer to saturation than random ones.",
+        "last layer of T5 and XLNet at 0.9 or more, RoBERTa at 0.65",
+        "published (Figure 2)",
+        ("pretrained",),
+        _saturation_pretrained,
+        "The mean level over layers is larger than that of random weights.",
+        _judge_saturation_pretrained,
+    ),
+]

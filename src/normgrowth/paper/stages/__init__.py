@@ -1,0 +1,1 @@
+"""What is run to judge the paper: each stage is a function that returns records, one file for what belongs together."""

@@ -1,0 +1,221 @@
+"""The stage `theory`: degrees, limits, gradients and constructed networks, all small and in float64.
+
+One number a row; the run says what it is of:
+
+    table1: COMPONENT          printed, degree (computed), degree_measured (slope of log‖f(cθ)‖), gradient_degree,
+                               euler (θ·∇f over k·f, minus 1); NaN where there is none
+    limit: NETWORK             degree, away (‖f(cθ)/cᵏ − limit‖ / ‖limit‖ at c = 10⁴), cosine (mean over tokens, there)
+    tie                        saturated (the larger weight in the limit), moved (the same with θ_t = tθ′ + o(t))
+    construction: LANGUAGE     strings, wrong (of the saturated network), wrong_soft (of f(x; cθ), c sufficient)
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from normgrowth.network import constructions
+from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.network.scaling import saturate
+from normgrowth.network.table1 import EXPONENTIAL, TABLE, Row, built
+from normgrowth.records import Block, Records
+
+LOW, HIGH = 1e4, 1e6  # scales between which degrees are measured
+LONGEST = {"anbn": 10, "anbncn": 8, "dyck1": 10, "majority": 10}  # symbols: all strings up to there
+Progress = Callable[[int, int, str], None]
+
+
+def theory(progress: Progress | None = None) -> Records:
+    work = [*((f"table1: {row.component}", lambda row=row: table1(row)) for row in TABLE), *_others()]
+    parts = []
+    for i, (run, measure) in enumerate(work):
+        if progress:
+            progress(i, len(work), run)
+        parts.append(numbers(run, measure()))
+    if progress:
+        progress(len(work), len(work), "")
+    return Records.joined(parts, {"command": "reproduce", "stage": "theory"})
+
+
+def _others() -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
+    for name, make in NETWORKS.items():
+        yield f"limit: {name}", lambda make=make: limit(make)
+    yield "tie", tie
+    for name, member in MEMBERS.items():
+        yield f"construction: {name}", lambda name=name, member=member: construction(name, member)
+
+
+def numbers(run: str, values: Mapping[str, float]) -> Records:
+    """A run of one step: one number for each quantity."""
+    arrays = {name: np.array([[value]], np.float64) for name, value in values.items()}
+    return Records.from_blocks(run, [Block("model", ["model"], [None], [None], [0], arrays)], {})
+
+
+# Table 1 and section D ---------------------------------------------------------------------------------
+
+
+def table1(row: Row) -> dict[str, float]:
+    model, inputs = built(row)
+    found = saturated(model)
+    found(*inputs)
+    degree = found.degrees[""]
+    values = {
+        "printed": math.nan if row.printed is None else float(row.printed),
+        "degree": math.nan if degree is None else float(degree),
+        "degree_measured": slope(lambda c: scaled(model, c, *inputs)),
+    }
+    # Where the limit is a step, the gradient falls faster than any power.
+    smooth = any(True for _ in model.parameters()) and (row.degree, row.rest) != (0, EXPONENTIAL)
+    if smooth:
+        low, high = (gradient(model, c, *inputs) for c in (LOW, HIGH))
+        values["gradient_degree"] = slope(lambda c: low[1] if c == LOW else high[1])
+        if row.degree:
+            values["euler"] = high[2] / (row.degree * high[0]) - 1
+    return values
+
+
+def scaled(model: nn.Module, c: float, *inputs: Tensor) -> Tensor:
+    with saturate(model, c), torch.no_grad():
+        return model(*inputs)
+
+
+def slope(f: Callable[[float], Tensor]) -> float:
+    """Of log‖f(c)‖ against log c."""
+    return float(torch.log(f(HIGH).norm() / f(LOW).norm())) / math.log(HIGH / LOW)
+
+
+def gradient(model: nn.Module, c: float, *inputs: Tensor) -> tuple[float, Tensor, float]:
+    """f, a fixed random combination of outputs, ∇f and θ·∇f, at cθ."""
+    with saturate(model, c), sdpa_kernel(SDPBackend.MATH):  # the fused backward is wrong at large c
+        out = model(*inputs)
+        weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(5), dtype=out.dtype)
+        f = (weights * out).sum()
+        parameters = list(model.parameters())
+        found = torch.autograd.grad(f, parameters, allow_unused=True, materialize_grads=True)
+        inner = sum((p * g).sum().item() for p, g in zip(parameters, found, strict=True))
+    return f.item(), torch.cat([g.flatten() for g in found]), inner
+
+
+# Limits ------------------------------------------------------------------------------------------------
+
+
+def _architecture(name: str) -> nn.Module:
+    import transformers as t
+
+    usual: dict[str, Any] = {
+        "hidden_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 96,
+        "vocab_size": 99,
+    }
+    t5: dict[str, Any] = {
+        "d_model": 48,
+        "d_kv": 12,
+        "d_ff": 96,
+        "num_layers": 3,
+        "num_heads": 4,
+        "vocab_size": 99,
+    }
+    gpt: dict[str, Any] = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64, "vocab_size": 99}
+    gpt |= {"bos_token_id": 1, "eos_token_id": 2}
+    torch.manual_seed(0)
+    model: nn.Module = {
+        "BERT": lambda: t.BertModel(t.BertConfig(**usual)),
+        "RoBERTa": lambda: t.RobertaModel(t.RobertaConfig(**usual)),
+        "GPT-2": lambda: t.GPT2Model(t.GPT2Config(**gpt)),
+        "T5": lambda: t.T5EncoderModel(t.T5Config(**t5)),
+    }[name]()
+    return model.double().eval()
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    name: lambda name=name: _architecture(name) for name in ("BERT", "RoBERTa", "GPT-2", "T5")
+}
+
+
+def limit(make: Callable[[], nn.Module], c: float = 1e4) -> dict[str, float]:
+    """Prop. 1 and 2 on a network with random weights."""
+    model = make()
+    ids = torch.randint(3, 99, (4, 12), generator=torch.Generator().manual_seed(0))
+    exact = saturated(model)
+    wanted = exact(input_ids=ids).last_hidden_state
+    degree = float(exact.degrees[""] or 0)
+    with saturate(model, c), torch.no_grad():
+        found = model(input_ids=ids).last_hidden_state
+    return {
+        "degree": degree,
+        "away": float((found / c**degree - wanted).norm() / wanted.norm()),
+        "cosine": float(torch.cosine_similarity(found, wanted, dim=-1).mean()),
+    }
+
+
+class Scores(nn.Module):
+    """softmax(θ₁θ₃, θ₂θ₃): at θ′ = (1, 1, 1) the scores tie."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self) -> Tensor:
+        return (self.theta[:2] * self.theta[2]).softmax(-1)
+
+
+def tie(t: float = 1e6) -> dict[str, float]:
+    """θ_t = tθ′ + √t·u grows uniformly, and its network does not become the saturated one of θ′."""
+    model = Scores()
+    theta = t * torch.ones(3, dtype=torch.float64) + math.sqrt(t) * torch.tensor([1.0, 0.0, 0.0])
+    moved = functional_call(model, {"theta": theta}, ())
+    return {"saturated": float(saturated(model)().max()), "moved": float(moved.detach().max())}
+
+
+# Section 4.2 -------------------------------------------------------------------------------------------
+
+
+def _balanced(word: str) -> bool:
+    depth = 0
+    for symbol in word:
+        depth += 1 if symbol == "(" else -1
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+MEMBERS: dict[str, Callable[[str], bool]] = {
+    "anbn": lambda word: word == "a" * (len(word) // 2) + "b" * (len(word) // 2),
+    "anbncn": lambda word: word == "".join(symbol * (len(word) // 3) for symbol in "abc"),
+    "dyck1": _balanced,
+    "majority": lambda word: word.count("a") > word.count("b"),
+}
+
+
+def construction(name: str, member: Callable[[str], bool]) -> dict[str, float]:
+    """The network built by hand, on all strings up to a length."""
+    longest = LONGEST[name]
+    network = getattr(constructions, name)(max_length=longest + 2)
+    with torch.no_grad():
+        scale = constructions.sufficient_scale(network, longest) or 1.0
+    alphabet = [
+        symbol for symbol in network.symbols if symbol not in (constructions.BEGIN, constructions.END)
+    ]
+    strings = wrong = wrong_soft = 0
+    for length in range(1, longest + 1):
+        words = ["".join(letters) for letters in product(alphabet, repeat=length)]
+        tokens, wanted = network.encode(words), torch.tensor([member(word) for word in words])
+        with torch.no_grad():
+            hard, soft = network(tokens, saturated=True)[:, 0] > 0, network.scaled(tokens, scale)[:, 0] > 0
+        strings += len(words)
+        wrong += int((hard != wanted).sum())
+        wrong_soft += int((soft != wanted).sum())
+    return {
+        "strings": float(strings),
+        "wrong": float(wrong),
+        "wrong_soft": float(wrong_soft),
+        "scale": float(scale),
+    }
