@@ -15,7 +15,8 @@ from normgrowth.report.sweep_figures import draw_sweep, figure_edge, figure_phas
 RATES, DECAYS = [1e-3, 1e-2, 0.1], [1e-3, 1e-2, 0.1, 1.0]
 
 
-def records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), **made_by):
+def records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None, column=None, **made_by):
+    """cell, column: quantities to add or to put in the place of these."""
     cells = [(i, j) for i in range(3) for j in range(4) if (i, j) not in missing]
     factor = [1 + 0.5 * math.log10(min(max(edge[i], 1e-9), 1e3) / DECAYS[j]) / 10 for i, j in cells]
     values = {
@@ -24,6 +25,7 @@ def records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), **made_by):
         "factor": [math.nan if cell in diverged else f for cell, f in zip(cells, factor, strict=True)],
         "diverged": [float(cell in diverged) for cell in cells],
         "steps": [500.0] * len(cells),
+        **(cell or {}),
     }
     columns = {
         "edge": list(edge),
@@ -33,6 +35,7 @@ def records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), **made_by):
         "edge_alignment": [0.9, 0.8, math.nan],
         "edge_steps": [0.1, 0.2, math.nan],
         "once": [1.0, 0.0, 1.0],
+        **(column or {}),
     }
 
     def block(scope, names, values):
@@ -87,6 +90,50 @@ def test_the_table_and_what_it_says():
     assert said[3] == "The sign changes more than once at lr 0.01."
 
 
+def test_a_norm_that_stays_is_no_norm_that_falls():
+    found = records(cell={"factor": [1.0] * 4 + [2.0] * 4 + [0.5] * 4})
+    lines = printed(found).splitlines()
+    assert [line[-5:] for line in lines[2:6]] == ["= + −"] * 4
+    assert "= stays" in lines[6]
+    assert "= stays" not in printed(records())
+
+
+def test_cells_over_their_time_are_said():
+    found = records(cell={"timed_out": [1.0, 1.0] + [0.0] * 10}, limit=2.5)
+    assert sentences(Sweep(found))[1] == "2 ran into the limit of 2.5 seconds and stopped there."
+
+
+def test_decay_that_rounding_takes_away_is_said():
+    cell = {"growth": [1.0] * 11 + [0.0], "growth_decay": [0.0, 0.0, *[-1.0] * 9, 0.0]}
+    said = sentences(Sweep(records(cell=cell)))[1]
+    assert said == "In 2 decay took nothing: in single precision 1 − ηλ is 1 where ηλ is below 3·10⁻⁸."
+
+
+def test_a_slope_is_compared_where_there_is_a_prediction():
+    edge = (0.02, 0.2, 2.0)
+    slopes = [
+        next(s for s in sentences(Sweep(found)) if "η^" in s)
+        for found in (records(edge), records(edge, column={"edge_predicted": [math.nan] * 3}))
+    ]
+    assert slopes[0] == "It moves with the learning rate as η^1.00; for random gradients as η^1.00."
+    assert slopes[1] == "It moves with the learning rate as η^1.00."
+
+
+def test_a_norm_that_falls_before_it_grows_does_not_change_its_sign_twice():
+    found = records(edge=(0.02, 0.0, math.inf))
+    assert "falls first" in printed(found)
+    assert "more than once" not in printed(found)
+    last = sentences(Sweep(found))[-1]
+    assert last == "The norm falls at the least weight_decay, and grows at a larger one, at lr 0.01."
+
+
+def test_rows_that_are_no_numbers_have_no_edge():
+    rows = {"kind": [float(j) for _ in RATES for j in range(4)]}
+    found = records(cell=rows, y={"setting": "kind", "values": list("abcd")}).where(scope="cell")
+    said = "12 of 12 cells were trained: the norm grew in 9, 0 of these diverged."
+    assert sentences(Sweep(found)) == [said]
+
+
 def test_an_edge_nowhere_is_said():
     said = sentences(Sweep(records(edge=(math.inf, 0.0, math.inf))))
     assert said[1] == "Nowhere does growth end within this range of weight_decay."
@@ -105,6 +152,45 @@ def test_figures_are_drawn_and_titled(tmp_path):
     assert np.isnan(line[2])  # beyond the grid there is no place to draw it
     left = figure_edge(found).axes[0]
     np.testing.assert_allclose(left.get_lines()[1].get_ydata(), [0.04, 0.4, 4.0])
+
+
+def test_a_list_that_holds_zero_has_everything_in_its_place():
+    """Rows stand at 0, 1, 2, 3; half way between 0.01 and 0.1 is 0.055."""
+    rows = [0.0, 0.01, 0.1, 1.0]
+    decays = [rows[DECAYS.index(decay)] for _ in RATES for decay in DECAYS]
+    column = {"edge": [0.055, 0.1, math.inf], "edge_predicted": [0.001, 0.55, 4.0]}
+    found = records(
+        cell={"weight_decay": decays}, column=column, y={"setting": "weight_decay", "values": rows}
+    )
+    edge, predicted, default = (line.get_ydata() for line in figure_phase(found).axes[0].get_lines())
+    np.testing.assert_allclose(edge, [1.5, 2.0, np.nan])
+    np.testing.assert_allclose(predicted, [0.1, 2.5, np.nan])
+    np.testing.assert_allclose(default, [1.0])
+
+
+def test_where_decay_is_lost_is_drawn_for_those_that_lose_it():
+    rates = [1e-6, 1e-5, 1e-4]
+    cell = {"lr": [rate for rate in rates for _ in DECAYS]}
+    x = {"setting": "lr", "values": rates}
+    texts = {}
+    for optimizer in ("adamw", "sgd"):
+        settings = {**records().made_by["settings"], "optimizer": optimizer}
+        ax = figure_phase(records(cell=cell, x=x, settings=settings)).axes[0]
+        texts[optimizer] = [text.get_text() for text in ax.texts]
+        if optimizer == "adamw":
+            line = ax.get_lines()[2]
+            np.testing.assert_allclose(line.get_xdata() * line.get_ydata(), 2.0**-25)
+    assert texts == {"adamw": ["below the dots float32 loses decay"], "sgd": []}
+
+
+@pytest.mark.parametrize("edge", [0.0, 0.02, math.inf])
+def test_edges_without_terms_are_drawn(tmp_path, edge):
+    """Beyond the grid in every column, or beside a cell that diverged."""
+    nothing = [math.nan] * 3
+    found = records([edge] * 3, column={"edge_alignment": nothing, "edge_steps": nothing})
+    assert len(draw_sweep(found, tmp_path, formats=("svg",))) == 2
+    beyond = records([edge] * 3, column={"edge_predicted": [math.inf] * 3, "edge_alignment": nothing})
+    assert len(draw_sweep(beyond, tmp_path, formats=("svg",))) == 1
 
 
 def test_hostile_names_are_data(tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+import tiny_settings
 import torch
 from torch import nn
 
@@ -14,22 +15,10 @@ from normgrowth.training.corpora import load_corpus
 from normgrowth.training.evaluation import NextToken
 from normgrowth.training.loop import train
 from normgrowth.training.making import new_model, new_optimizer
-from normgrowth.training.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TINY = Settings(
-    corpus="pydoc",
-    layers=2,
-    width=16,
-    heads=2,
-    feedforward=24,
-    batch=8,
-    steps=12,
-    track="1",
-    dev_sentences=20,
-    saturation_sentences=0,
-)
+TINY = replace(tiny_settings.TINY, batch=8, track="1", saturation_sentences=0)
 WAYS = {
     "adamw": {"weight_decay": 0.3, "lr": 1e-2},
     "adamw, all": {"scope": "all", "tied": True},
@@ -119,6 +108,23 @@ def test_the_budget_is_that_of_all_steps(pydoc, way):
     assert cell.numel == theta.shape[1]
     for found, part in ((cell.loss_start, losses[:2]), (cell.loss_end, losses[-2:])):  # 5 % of 21, rounded up
         assert found == pytest.approx(sum(x * n for x, n in part) / sum(n for _, n in part), rel=1e-12)
+
+
+@pytest.mark.parametrize("fraction", [1e-9, 2.9e-8, 3.1e-8, 5e-8, 1e-7, 1e-6, 1e-3])
+def test_decay_is_what_single_precision_leaves_of_it(pydoc, fraction):
+    """Of one step, against the same step without decay: below 2⁻²⁵ nothing, then up to thrice as much."""
+    settings = replace(TINY, lr=1e-5, steps=1)
+    with_decay, without = (
+        train_alone(replace(settings, weight_decay=decay), pydoc) for decay in (fraction / 1e-5, 0.0)
+    )
+    taken = with_decay.growth - without.growth
+    assert with_decay.growth_decay == pytest.approx(taken, rel=0.1)
+    assert (with_decay.growth_decay == 0) == (fraction < 2**-25)
+    assert with_decay.growth_alignment == pytest.approx(without.growth_alignment, rel=0.02)
+    nominal = -2 * fraction * with_decay.norm_start**2
+    assert train_alone(
+        replace(settings, weight_decay=fraction / 1e-5), pydoc, dtype=torch.float64
+    ).growth_decay == pytest.approx(nominal, rel=1e-6)
 
 
 def test_without_decay_its_share_is_nothing(pydoc):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_settings
 import torch
 from torch.nn import functional
 
@@ -27,22 +28,11 @@ from normgrowth.training.generation import member_share
 from normgrowth.training.languages import language
 from normgrowth.training.loop import Diverged, train
 from normgrowth.training.making import corpus_of, new_model
-from normgrowth.training.settings import PRESETS, Settings, preset
+from normgrowth.training.settings import PRESETS, preset
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TINY = Settings(
-    corpus="pydoc",
-    layers=2,
-    width=16,
-    heads=2,
-    feedforward=24,
-    steps=12,
-    evaluate="5",
-    track="3",
-    dev_sentences=20,
-    saturation_sentences=5,
-)
+TINY = replace(tiny_settings.TINY, evaluate="5", track="3", saturation_sentences=5)
 # Adds the same to all scores of a query: its gradient is rounding, and Adam makes full steps of that.
 NO_GRADIENT = "attention.key.bias"
 FLAGS = {

@@ -138,11 +138,12 @@ def test_a_finer_grid_takes_over_the_coarse_ones_cells(tmp_path, corpus, threads
 
 def test_a_damaged_cell_is_trained_again(tmp_path, corpus, threads):
     sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=threads)
-    for i, path in enumerate(sorted((tmp_path / "cells").glob("*.json"))[:3]):
-        path.write_text(["", "[]", '{"outcome": {"steps": 1}}'][i])
+    for i, path in enumerate(sorted((tmp_path / "cells").glob("*.json"))[:4]):
+        words = path.read_text().replace('"steps": 12, "norm', '"steps": "twelve", "norm')
+        path.write_text(["", "[]", '{"outcome": {"steps": 1}}', words][i])
     counting = Counting(threads)
     sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=counting)
-    assert counting.cells == 3
+    assert counting.cells == 4
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

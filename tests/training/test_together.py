@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+import tiny_settings
 import torch
 from hypothesis import given
 from hypothesis import settings as profile
@@ -16,22 +17,12 @@ from normgrowth.training.cells import batches, train_alone
 from normgrowth.training.corpora import load_corpus
 from normgrowth.training.evaluation import NextToken
 from normgrowth.training.making import new_model
-from normgrowth.training.settings import Settings, preset
+from normgrowth.training.settings import preset
 from normgrowth.training.together import in_common, pays, train_together
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TINY = Settings(
-    corpus="pydoc",
-    layers=2,
-    width=16,
-    heads=2,
-    feedforward=24,
-    batch=8,
-    steps=12,
-    min_count=20,
-    dev_sentences=20,
-)
+TINY = replace(tiny_settings.TINY, batch=8, min_count=20)
 PYDOC = load_corpus("pydoc", min_count=20)
 SHAPES = {
     "paper_pre_norm": {},

@@ -12,7 +12,7 @@ EXAMPLES = """examples:
   normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw --refine                       (the boundary only)
   normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw                                (20 x 20: fills the rest)
   normgrowth sweep wikitext-2 --data corpora -o sweeps/sgd --optimizer sgd --x lr=1e-3:10:20
-  normgrowth sweep dyck2 -o sweeps/kinds --x kind=post_norm,usual_pre_norm --y lr=1e-4:1e-1:10
+  normgrowth sweep dyck2 -o sweeps/kinds --x kind=post_norm,usual_pre_norm --y weight_decay=1e-3:1:10
   normgrowth sweep wikitext-2 --data /corpora -o sweeps/paper --preset paper --epochs 1 --engine ray --address auto
 
 Stopped in any way, the same command goes on. A finer grid takes over the coarse one's cells.
@@ -99,10 +99,10 @@ def _axis(option: str, text: str) -> Any:
         raise InputError(f"--{option} {text}: is not of the form lr=1e-5:1e-1:20 or layers=1,2,4") from error
 
 
-def _value(text: str) -> int | float | str | bool:
+def _value(text: str) -> int | float | str | bool | None:
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
-    return {"true": True, "false": False}.get(text.lower(), text)
+    return {"true": True, "false": False, "none": None}.get(text.lower(), text)

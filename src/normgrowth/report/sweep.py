@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-GROWS, FALLS, DIVERGED, UNKNOWN = "+", "−", "x", "·"
+GROWS, FALLS, STAYS, DIVERGED, UNKNOWN = "+", "−", "=", "x", "·"
 
 
 class Sweep:
@@ -88,15 +88,20 @@ def _signs(found: Sweep) -> list[str]:
     lines = [f"{found.y['setting']}, against {found.x['setting']} (columns)"]
     for row in range(found.shape[1] - 1, -1, -1):
         signs = [
-            DIVERGED if diverged[i, row] else UNKNOWN if np.isnan(f) else GROWS if f > 0 else FALLS
+            DIVERGED if diverged[i, row] else UNKNOWN if np.isnan(f) else _sign(f)
             for i, f in enumerate(factor[:, row])
         ]
         lines.append(f"{names[row]:>{width}}  {' '.join(signs)}")
     ends = f"{_short(found.x['values'][0])} to {_short(found.x['values'][-1])}"
+    stays = f"{STAYS} stays, " if (factor == 0).any() else ""
     lines.append(
-        f"{'':>{width}}  {ends}   {GROWS} grows, {FALLS} falls, {DIVERGED} diverged, {UNKNOWN} not trained"
+        f"{'':>{width}}  {ends}   {GROWS} grows, {FALLS} falls, {stays}{DIVERGED} diverged, {UNKNOWN} not trained"
     )
     return lines
+
+
+def _sign(log_factor: float) -> str:
+    return GROWS if log_factor > 0 else FALLS if log_factor < 0 else STAYS
 
 
 def _edges(found: Sweep) -> list[Cells]:
@@ -117,7 +122,7 @@ def _edges(found: Sweep) -> list[Cells]:
         else None,
         cells("of decay, given\nby alignment", "edge_alignment", _share, 2),
         cells("by steps", "edge_steps", _share, 2),
-        Cells("sign changes", ["once" if once else "more than once" for once in found.column("once")], 3),
+        Cells("sign changes", list(map(_changes, found.column("once"), found.column("edge"))), 3),
     ]
     return [column for column in columns if column is not None]
 
@@ -129,35 +134,64 @@ def sentences(found: Sweep) -> list[str]:
         f"{trained} of {found.shape[0] * found.shape[1]} cells were trained: the norm grew in "
         f"{int((grows | diverged).sum())}, {int(diverged.sum())} of these diverged."
     ]
-    edge, predicted = found.column("edge"), found.column("edge_predicted")
-    inside = np.isfinite(edge) & (edge > 0)
-    if not inside.any():
-        return (
-            [*said, f"Nowhere does growth end within this range of {found.y['setting']}."]
-            if edge.size
-            else said
+    if timed_out := int((found.cell("timed_out") == 1).sum()):
+        limit = found.made_by.get("limit")
+        said.append(
+            f"{timed_out} ran into the limit{f' of {limit:g} seconds' if limit else ''} and stopped there."
         )
-    said.append(
-        f"Growth ends at {found.y['setting']} {number(float(edge[inside].min()), 3)} to "
-        f"{number(float(edge[inside].max()), 3)}, in {int(inside.sum())} of {found.shape[0]} columns."
-    )
-    x = np.array(found.x["values"], float) if found.x["setting"] == "lr" else None
-    if x is not None and inside.sum() > 2:
-        slope = np.polyfit(np.log10(x[inside]), np.log10(edge[inside]), 1)[0]
-        said.append(f"It moves with the learning rate as η^{slope:.2f}; for random gradients as η^1.00.")
+    if rounded := _without_decay(found):
+        said.append(
+            f"In {rounded} decay took nothing: in single precision 1 − ηλ is 1 where ηλ is below 3·10⁻⁸."
+        )
+    return said + _said_of_edges(found) if len(found.records.where(scope="column")) else said
+
+
+def _without_decay(found: Sweep) -> int:
+    """Cells that should decay and move, and whose decay was lost."""
+    axes = (found.x["setting"], found.y["setting"])
+    given = found.made_by["settings"].get("weight_decay") or 0.0
+    decay = found.cell("weight_decay") if "weight_decay" in axes else np.full(found.shape, given)
+    return int(((decay > 0) & (found.cell("growth_decay") == 0) & (found.cell("growth") != 0)).sum())
+
+
+def _said_of_edges(found: Sweep) -> list[str]:
+    edge, predicted, said = found.column("edge"), found.column("edge_predicted"), []
+    inside = np.isfinite(edge) & (edge > 0)
     both = inside & np.isfinite(predicted) & (predicted > 0)
+    if inside.any():
+        said.append(
+            f"Growth ends at {found.y['setting']} {number(float(edge[inside].min()), 3)} to "
+            f"{number(float(edge[inside].max()), 3)}, in {int(inside.sum())} of {found.shape[0]} columns."
+        )
+    else:
+        said.append(f"Nowhere does growth end within this range of {found.y['setting']}.")
+    if found.x["setting"] == "lr" and (fitted := inside & (np.array(found.x["values"]) > 0)).sum() > 2:
+        rates = np.array(found.x["values"])[fitted]
+        slope = np.polyfit(np.log10(rates), np.log10(edge[fitted]), 1)[0]
+        random = "; for random gradients as η^1.00" if both.any() else ""
+        said.append(f"It moves with the learning rate as η^{slope:.2f}{random}.")
     if both.any():
         ratio = edge[both] / predicted[both]
         said.append(
             f"It is at {number(float(ratio.min()), 3)} to {number(float(ratio.max()), 3)} times λ*, that of random "
             f"gradients (median {number(float(np.median(ratio)), 3)})."
         )
-    several = [found.x["values"][i] for i in np.flatnonzero(found.column("once") == 0)]
-    if several:
-        said.append(
-            f"The sign changes more than once at {found.x['setting']} {', '.join(map(_short, several))}."
-        )
+    again = found.column("once") == 0
+    for columns, what in (
+        (again & (edge > 0), "The sign changes more than once"),
+        (
+            again & (edge == 0),
+            f"The norm falls at the least {found.y['setting']}, and grows at a larger one,",
+        ),
+    ):
+        if columns.any():
+            values = [found.x["values"][i] for i in np.flatnonzero(columns)]
+            said.append(f"{what} at {found.x['setting']} {', '.join(map(_short, values))}.")
     return said
+
+
+def _changes(once: float, edge: float) -> str:
+    return "once" if once else "more than once" if edge > 0 else "falls first"
 
 
 def _edge(value: float) -> str:

@@ -19,12 +19,14 @@ WORDS = {"lr": "learning rate η", "weight_decay": "weight decay λ"}
 DEFAULT = {"adamw": (1e-3, 1e-2), "adam": (1e-3, 0.0), "sgd": (1e-3, 0.0)}  # PyTorch's
 NEAR, MOST = 0.002, 0.5  # decades of growth or fall: below, colour is linear; beyond, it is full
 FACTORS = (0.5, 0.9, 0.98, 1, 1.02, 1.1, 2)
+DECOUPLED, LEAST = ("adamw", "adafactor"), 2.0**-25  # up to this, 1 − ηλ is 1 in float32
 
 
 def draw_sweep(records: Records, folder: Path | str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
     found = Sweep(records)
     figures = {"sweep_phase": ("Where the norm grows", figure_phase(records))}
-    if (found.column("edge_predicted") > 0).any():
+    predicted = found.column("edge_predicted")
+    if (np.isfinite(predicted) & (predicted > 0)).any():
         figures["sweep_edge"] = ("Where growth ends, measured and predicted", figure_edge(records))
     return save(figures, folder, known_formats(formats), " ".join(sentences(found)))
 
@@ -75,10 +77,9 @@ def _phase(ax: "Axes", found: Sweep, figure: "Figure") -> None:
 def _edges(ax: "Axes", found: Sweep, x: Any, y: Any) -> None:
     edge, predicted = found.column("edge"), found.column("edge_predicted")
     inside = np.isfinite(edge) & (edge > 0)
-    places = edge if _logarithmic(found.y) else np.interp(edge, [float(v) for v in found.y["values"]], y)
     ax.plot(
         x,
-        np.where(inside, places, np.nan),
+        np.where(inside, _place(edge, found.y), np.nan),
         color=INK,
         marker="o",
         markersize=3,
@@ -86,11 +87,29 @@ def _edges(ax: "Axes", found: Sweep, x: Any, y: Any) -> None:
         label="growth ends",
     )
     if (predicted > 0).any():
-        ax.plot(x, predicted, color=ORANGE, linestyle="--", linewidth=1.4, label="λ* of random gradients")
-    default = DEFAULT.get(found.made_by["settings"]["optimizer"])
-    if (found.x["setting"], found.y["setting"]) == ("lr", "weight_decay") and default and default[1] > 0:
         ax.plot(
-            *default,
+            x,
+            _place(predicted, found.y),
+            color=ORANGE,
+            linestyle="--",
+            linewidth=1.4,
+            label="λ* of random gradients",
+        )
+    if (found.x["setting"], found.y["setting"]) != ("lr", "weight_decay"):
+        return
+    optimizer = found.made_by["settings"]["optimizer"]
+    default = DEFAULT.get(optimizer)
+    scaled = _logarithmic(found.x) and _logarithmic(found.y)
+    if optimizer in DECOUPLED and scaled and (LEAST / x > y[0]).any():
+        ax.plot(x, LEAST / x, color=GREY, linestyle=":", linewidth=1.2)
+        said = "below the dots float32 loses decay"
+        ax.text(0.015, 0.015, said, transform=ax.transAxes, color=GREY, fontsize=6.5)
+    if default and default[1] > 0:
+        ax.plot(
+            *(
+                _place(np.array([value]), axis)
+                for value, axis in zip(default, (found.x, found.y), strict=True)
+            ),
             marker="*",
             markersize=11,
             color="white",
@@ -109,7 +128,7 @@ def figure_edge(records: Records) -> "Figure":
     edge, predicted = found.column("edge"), found.column("edge_predicted")
     with style():
         figure = Figure(figsize=(7.2, 2.9))
-        left, right = figure.subplots(1, 2)
+        left, right = figure.subplots(1, 2, sharex=True)  # terms may be missing in every column
         inside = np.isfinite(edge) & (edge > 0)
         low, high = found.column("edge_below"), found.column("edge_above")
         left.fill_between(
@@ -158,6 +177,14 @@ def _places(axis: dict[str, Any]) -> Any:
     return (
         np.array(axis["values"], float) if _logarithmic(axis) else np.arange(len(axis["values"]), dtype=float)
     )
+
+
+def _place(values: Any, axis: dict[str, Any]) -> Any:
+    """Where numbers are on an axis; between the rows of a list that holds 0, and nowhere beyond them."""
+    if _logarithmic(axis):
+        return values
+    rows = [float(value) for value in axis["values"]]
+    return np.interp(values, rows, np.arange(len(rows), dtype=float), left=np.nan, right=np.nan)
 
 
 def _corners(places: Any) -> Any:

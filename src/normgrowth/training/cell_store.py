@@ -13,26 +13,30 @@ from typing import Any
 from normgrowth.errors import InputError
 from normgrowth.records import Records, replacing
 from normgrowth.training.cells import Outcome
-from normgrowth.training.corpora import Corpus
+from normgrowth.training.grid import Corpora
 from normgrowth.training.settings import Settings
 
 CELLS, FACTS = "cells", "sweep.json"
 
 
 class CellStore:
-    def __init__(self, path: Path, corpus: Corpus) -> None:
-        self.path, self.fingerprint = path, corpus.fingerprint
+    def __init__(self, path: Path, corpora: Corpora) -> None:
+        self.path, self.corpora = path, corpora
 
     @staticmethod
-    def open(out: str | Path, corpus: Corpus) -> "CellStore":
-        folder = CellStore(Path(out), corpus)
+    def open(out: str | Path, corpora: Corpora, name: str) -> "CellStore":
+        """name: of the corpus, for those who look into the folder."""
+        folder = CellStore(Path(out), corpora)
         try:
-            strangers = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
+            there = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
+            # The facts come first: a sweep that was killed in its first moment leaves no more than a part of them.
+            strangers = [file for file in there if not file.startswith(f".{FACTS}.")]
             if strangers and FACTS not in strangers:
                 raise InputError(f"{out}: holds {strangers[0]} but no sweep; choose another folder")
-            (folder.path / CELLS).mkdir(parents=True, exist_ok=True)
+            folder.path.mkdir(parents=True, exist_ok=True)
             with replacing(folder.path / FACTS) as path:
-                path.write_text(json.dumps({"format": 1, "corpus": corpus.name}))
+                path.write_text(json.dumps({"format": 1, "corpus": name}))
+            (folder.path / CELLS).mkdir(exist_ok=True)
         except OSError as error:
             raise InputError(
                 f"{error.filename or out}: cannot be written to: {error.strerror or error}"
@@ -49,7 +53,7 @@ class CellStore:
             ) from error
 
     def _file(self, settings: Settings) -> Path:
-        content = json.dumps([asdict(settings), self.fingerprint], sort_keys=True)
+        content = json.dumps([asdict(settings), self.corpora.fingerprint(settings)], sort_keys=True)
         return self.path / CELLS / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
 
     def load(self, settings: Settings, limit: float | None) -> Outcome | None:
@@ -61,6 +65,8 @@ class CellStore:
                 name: nan for name, value in values.items() if value is None and name != "diverged_at"
             }
             outcome = Outcome(**(values | absent))
+            if any(isinstance(value, str | list | dict) for value in values.values()):
+                return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None  # not there, or damaged: it is run again
         if outcome.timed_out and (limit is None or limit > (stored.get("limit") or 0)):

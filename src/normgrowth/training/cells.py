@@ -23,7 +23,8 @@ from normgrowth.training.settings import Settings
 from normgrowth.training.sums import local, summed
 from normgrowth.weights.moments import Moments, quantities
 
-SQUARE, NONFINITE, BEFORE = 0, 2, 3  # columns of `summed`: of the weights, and Σθ² before a step
+# Columns of `summed`: of the weights; Σθ² and Σθδ, with θ before a step.
+SQUARE, NONFINITE, BEFORE, DOT = 0, 2, 3, 4
 ENDS = 0.05  # of the steps, over which the first and the last loss are means
 DECOUPLED = ("adamw", "adafactor")  # their decay takes ηλθ from the weights, beside the gradient's step
 
@@ -35,9 +36,10 @@ class Outcome:
     steps              done, all of them with weights that are numbers
     norm_start, _end   before the first and after the last of these
     growth             ‖θ_T‖² − ‖θ_0‖², the sum of the next three, each summed over steps in float64
-    growth_decay       what decay adds to 2⟨θ,δ⟩: −2ηλ‖θ‖² a step where it is decoupled and for plain SGD; through
-                       momentum −2η⟨θ,d⟩, with d the buffer's part that is made of λθ, exact since a buffer is linear.
-                       NaN for Adam with coupled decay, whose part of a quotient is not its own
+    growth_decay       what decay adds to 2⟨θ,δ⟩: −2ηλ‖θ‖² a step for plain SGD; where it is decoupled the same as far
+                       as the weights' precision holds it, which in float32 is not at all where ηλ is below 3·10⁻⁸;
+                       through momentum −2η⟨θ,d⟩, with d the buffer's part that is made of λθ, exact since a buffer is
+                       linear. NaN for Adam with coupled decay, whose part of a quotient is not its own
     growth_alignment   the rest of 2⟨θ,δ⟩ (all of it where growth_decay is NaN)
     growth_steps       ‖δ‖²
     loss_start, _end   nats per token of training batches before their steps, over the first and last 5 % of them
@@ -144,15 +146,18 @@ class Course:
         decay, momentum = self.settings.decay, self.settings.momentum
         if not decay:
             return 0.0
-        if self.settings.optimizer in DECOUPLED or (self.settings.optimizer == "sgd" and not momentum):
+        if self.settings.optimizer == "sgd" and not momentum:
             return -2 * rate * decay * square
+        if self.settings.optimizer in DECOUPLED:
+            decayed = before * (1 - rate * decay)  # rounded to the bit as the optimizer does it
+            return 2 * summed([decayed], [before])[0, DOT].item()
         if self.settings.optimizer != "sgd":
             return nan
-        before = before.double()
+        exact = before.double()
         if self.buffer is None:
-            self.buffer = torch.zeros_like(before)
-        self.buffer.mul_(momentum).add_(before, alpha=decay)
-        return -2 * rate * torch.dot(before, self.buffer).item()
+            self.buffer = torch.zeros_like(exact)
+        self.buffer.mul_(momentum).add_(exact, alpha=decay)
+        return -2 * rate * torch.dot(exact, self.buffer).item()
 
     def outcome(self, dev_loss: float, start: float, cells: int = 1) -> Outcome:
         if self.diverged_at is None and not isfinite(dev_loss):

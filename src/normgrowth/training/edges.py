@@ -24,7 +24,7 @@ def edges(
     edge                     where the norm neither grows nor falls, between the two rows around it; 0 or inf beyond all
     edge_below, edge_above   these rows: the last that grows, the first that falls
     once                     1 if no cell that was trained contradicts it
-    edge_predicted           λ* for random gradients (of learning rate and weight decay only)
+    edge_predicted           λ* for random gradients (of learning rate and weight decay only, and a constant rate)
     edge_alignment, _steps   at the edge, what alignment and steps give, as shares of what decay takes
     """
     found = []
@@ -75,7 +75,7 @@ def _between(y: Axis, change: Change, weight: float) -> float:
 def _predicted(settings: Settings, x: Axis, y: Axis, i: int, outcome: Outcome | None) -> float:
     if (x.setting, y.setting) != ("lr", "weight_decay") or outcome is None or outcome.norm_start <= 0:
         return nan
-    if settings.optimizer not in ("adamw", "sgd") or settings.schedule != "constant":
+    if settings.optimizer not in ("adamw", "sgd") or settings.schedule != "constant" or settings.warmup:
         return nan
     try:
         return boundary(

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
-from math import nan
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +28,10 @@ from normgrowth.training.cell_store import CellStore
 from normgrowth.training.cells import Outcome, train_alone
 from normgrowth.training.corpora import Corpus, describe
 from normgrowth.training.edges import edges
-from normgrowth.training.grid import LEARNING_RATE, WEIGHT_DECAY, Axis, Grid
-from normgrowth.training.making import corpus_of, total_steps
+from normgrowth.training.grid import LEARNING_RATE, WEIGHT_DECAY, Axis, Corpora, Grid
+from normgrowth.training.making import total_steps
 from normgrowth.training.settings import Settings
-from normgrowth.training.together import in_common, pays, train_together
+from normgrowth.training.together import in_common, pays, stackable, train_together
 
 GRACE = 60.0  # seconds beyond its limit after which a cell that does not end is given up
 Progress = Callable[[int, int, str], None]  # cells done, of how many so far, the last one's name
@@ -54,29 +54,29 @@ def sweep(
     """Train a model for each cell, or with `refine` for those that tell where growth ends.
 
     x, y: the settings, columns and rows of the grid. limit: seconds for each cell. engine: by default a process for
-    each core. together: cells to train in one stack, by default as many as pay.
+    each core. together: cells to train in one stack, by default as many as pay. corpus: instead of those that the
+    settings name.
     """
     if x.setting == y.setting:
         raise InputError(f"a grid has two settings; {x.setting} is there twice")
-    if limit is not None and not limit > 0:
-        raise InputError(f"a time limit is more than 0 seconds, not {limit:g}")
+    if limit is not None and not 0 < limit < inf:
+        raise InputError(f"a time limit is more than 0 seconds and finite, not {limit:g}")
     if refine and not y.numbers:
         raise InputError(f"--refine looks for a place among numbers; {y.setting} has others")
-    grid = Grid(settings, x, y)
-    corpus = corpus or corpus_of(settings, data)
-    with CellStore.open(out, corpus) as folder:
+    grid = Grid(settings, x, y, data=data, corpus=corpus)
+    with CellStore.open(out, grid.corpora, settings.corpus) as folder:
         own = None
         if engine is None:
             from normgrowth.engine.processes import Processes
 
             engine = own = Processes()
         try:
-            run = _Run(grid, corpus, folder, engine, limit, together, progress)
+            run = _Run(grid, folder, engine, limit, together, progress)
             run.refine() if refine else run.fill()
         finally:
             if own is not None:
                 own.close()
-        records = _records(Path(out).resolve().name, grid, run, corpus, refine, limit)
+        records = _records(Path(out).resolve().name, grid, run, refine, limit)
         folder.write(records)
     return records
 
@@ -85,7 +85,6 @@ class _Run:
     def __init__(
         self,
         grid: Grid,
-        corpus: Corpus,
         folder: CellStore,
         engine: Engine,
         limit: float | None,
@@ -93,11 +92,11 @@ class _Run:
         progress: Progress | None,
     ) -> None:
         self.grid, self.folder, self.engine, self.limit = grid, folder, engine, limit
-        self.corpus, self.progress, self.together = corpus, progress, together
+        self.progress, self.together = progress, together
         self.outcomes: dict[Cell, Outcome] = {}
         self.lost: dict[Cell, str] = {}
-        self.trained = 0
-        self.work = partial(train_cells, corpus, limit)
+        self.asked = self.largest = 0  # cells, and those of the largest stack
+        self.work = partial(train_cells, grid.corpora, limit)
 
     def fill(self) -> None:
         self._train(list(self.grid.cells))
@@ -116,10 +115,12 @@ class _Run:
             if (found := self.folder.load(self.grid.cells[cell], self.limit)) is not None:
                 self.outcomes[cell] = found
         missing = [cell for cell in cells if cell not in self.outcomes]
-        groups = list(self._groups(missing))
+        groups = self._groups(missing)
+        self.asked += len(cells)
         self._tell("")
         tasks = [tuple(self.grid.cells[cell] for cell in group) for group in groups]
-        most = max((len(group) for group in groups), default=1)
+        most = max(map(len, groups), default=0)
+        self.largest = max(self.largest, most)
         patience = None if self.limit is None else most * self.limit + GRACE
         for done, results in map_or_lose(self.work, tasks, on=self.engine, limit=patience):
             group = groups[done]
@@ -129,30 +130,29 @@ class _Run:
                 for cell, outcome in zip(group, results, strict=True):
                     self.folder.save(self.grid.cells[cell], outcome, self.limit, len(group))
                     self.outcomes[cell] = outcome
-                    self.trained += 1
             self._tell(self.grid.name(group[-1]))
 
-    def _groups(self, cells: list[Cell]) -> "Sequence[list[Cell]]":
+    def _groups(self, cells: list[Cell]) -> list[list[Cell]]:
         """Cells that train in one stack: alike in shape, no more than pay, and some for every worker."""
-        alike: dict[Settings, list[Cell]] = {}
+        alike: dict[tuple[Settings, bool], list[Cell]] = {}
         for cell in cells:
-            alike.setdefault(in_common(self.grid.cells[cell]), []).append(cell)
+            own = self.grid.cells[cell]
+            alike.setdefault((in_common(own), stackable(own)), []).append(cell)
         groups = []
-        for common, members in alike.items():
-            if self.together is None:
-                self.together = pays(common, self.corpus)
-            size = max(1, min(self.together, -(-len(members) // self.engine.workers)))
+        for (common, stacks), members in alike.items():
+            most = (self.together or pays(common, self.grid.corpora.of(common))) if stacks else 1
+            size = max(1, min(most, -(-len(members) // self.engine.workers)))
             groups += [members[i : i + size] for i in range(0, len(members), size)]
         return groups
 
     def _tell(self, name: str) -> None:
         if self.progress:
-            done = len(self.outcomes) + len(self.lost)
-            self.progress(done, max(done, len(self.grid.cells)), name)
+            self.progress(len(self.outcomes) + len(self.lost), self.asked, name)
 
 
-def train_cells(corpus: Corpus, limit: float | None, cells: tuple[Settings, ...]) -> list[Outcome]:
+def train_cells(corpora: Corpora, limit: float | None, cells: tuple[Settings, ...]) -> list[Outcome]:
     """The task: one process trains these with one thread, so that outcomes do not depend on the machine's cores."""
+    corpus = corpora.of(cells[0])
     with one_thread():
         if len(cells) == 1:
             return [train_alone(cells[0], corpus, limit=limit)]
@@ -169,18 +169,21 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _records(name: str, grid: Grid, run: _Run, corpus: Corpus, refine: bool, limit: float | None) -> Records:
+def _records(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None) -> Records:
     cells = sorted(run.outcomes)
+    corpus = grid.corpora.of(grid.cells[0, 0])
     step = total_steps(grid.settings, corpus)
     values: dict[str, list[float]] = {}
     for cell in cells:
         outcome = asdict(run.outcomes[cell])
+        if "steps" in (grid.x.setting, grid.y.setting):
+            outcome["steps_done"] = outcome["steps"]  # the others are the setting
         for axis, i in ((grid.x, cell[0]), (grid.y, cell[1])):
             outcome[axis.setting] = axis.values[i] if axis.numbers else i
         outcome["factor"] = outcome["norm_end"] / outcome["norm_start"] if outcome["norm_start"] else nan
         for quantity, value in outcome.items():
             values.setdefault(quantity, []).append(nan if value is None else float(value))
-    blocks = [_block("cell", [grid.name(cell) for cell in cells], step, values)] if cells else []
+    blocks = [_block("cell", [grid.name(cell) for cell in cells], step, values)]
     if grid.y.numbers:
         found = edges(grid.settings, grid.x, grid.y, run.outcomes, run.grows())
         columns = [grid.x.name(i) for i in range(len(found))]
@@ -193,10 +196,10 @@ def _records(name: str, grid: Grid, run: _Run, corpus: Corpus, refine: bool, lim
         "corpus": describe(corpus, grid.settings.dev_sentences),
         "refine": refine,
         "limit": limit,
-        "together": run.together,
+        "together": run.largest,
         "cells": len(cells),
         "of": len(grid.cells),
-        "notes": list(corpus.notes),
+        "notes": grid.corpora.notes,
         "problems": [f"{grid.name(cell)}: {why}" for cell, why in sorted(run.lost.items())],
         "versions": {
             "normgrowth": version("normgrowth"),

@@ -45,6 +45,11 @@ def in_common(settings: Settings) -> Settings:
     return replace(settings, **OWN)
 
 
+def stackable(settings: Settings) -> bool:
+    """Adafactor factors each matrix; a leaking mask needs the padding of each sequence: such cells train alone."""
+    return settings.optimizer != "adafactor" and not settings.leaking
+
+
 def train_together(
     settings: Sequence[Settings],
     corpus: Corpus,
@@ -159,10 +164,8 @@ def _check(settings: Sequence[Settings]) -> None:
             raise InputError(
                 f"cells that train together may differ in {', '.join(OWN)}, not in {'; '.join(other)}"
             )
-        if cell.optimizer == "adafactor":
-            raise InputError("adafactor factors each matrix: its cells train alone")
-    if settings[0].leaking:
-        raise InputError("a leaking mask needs the padding of each sequence: its cells train alone")
+        if not stackable(cell):
+            raise InputError(f"cells of {'a leaking mask' if cell.leaking else cell.optimizer} train alone")
 
 
 def pays(settings: Settings, corpus: Corpus) -> int:
@@ -173,7 +176,7 @@ def pays(settings: Settings, corpus: Corpus) -> int:
     the network, 8 cells together are 1.3 to 1.8 times as fast, and 16 or 32 hardly more; from 45,000 on most lose.
     (With 33,000 words a stack is 1.6 times as fast, even of one: not by stacking, but by how it takes the loss.)
     """
-    if settings.leaking or settings.optimizer == "adafactor":
+    if not stackable(settings):
         return 1
     with torch.device("meta"):
         model = LanguageModel(settings.encoder(len(corpus.vocabulary), corpus.positions), tied=settings.tied)
