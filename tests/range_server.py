@@ -56,6 +56,7 @@ class Fault:
     whole: bool = False  # as if no range were asked for
     add: Mapping[str, str] | None = None  # headers to add, or to replace
     chunked: bool = False  # the right answer, with no length said in advance
+    after: int = 0  # requests that are answered rightly first
 
 
 class Server:
@@ -99,6 +100,9 @@ class Server:
         with self.lock:
             for fault in self.faults:
                 if fault.times > 0 and fault.pattern.search(line):
+                    if fault.after > 0:
+                        fault.after -= 1
+                        continue
                     fault.times -= 1
                     return fault
         return None

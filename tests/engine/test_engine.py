@@ -138,6 +138,26 @@ def test_so_is_one_that_never_comes_back_to_the_interpreter(other_process, monke
     assert lost == Lost("it took more than 2 seconds")
 
 
+class DiesLate:
+    """Its worker is killed after so many seconds, the first time."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    def __call__(self, seconds: float) -> float:
+        time.sleep(abs(seconds))
+        if seconds < 0 and not self.log.exists():
+            self.log.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return seconds
+
+
+def test_the_time_that_a_task_waits_for_a_worker_does_not_count(other_process, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "GRACE_SECONDS", 1.0)
+    found = dict(map_or_lose(DiesLate(tmp_path / "log"), [3.0, 3.0, -2.5], on=other_process, limit=4.0))
+    assert found == {0: 3.0, 1: 3.0, 2: -2.5}
+
+
 def test_the_function_travels_once(other_process, tmp_path):
     heavy = Heavy(tmp_path / "loads")
     assert sorted(map(heavy, range(12), on=other_process)) == [(i, i) for i in range(12)]
@@ -161,6 +181,21 @@ class Heavy:
 
 
 # Addresses -------------------------------------------------------------------------------------------
+
+
+def test_a_script_that_begins_at_once_is_told_the_way_out(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from normgrowth.engine import map\n"
+        "from normgrowth.engine.processes import Processes\n"
+        "print(list(map(abs, [-1], on=Processes(1))))\n"
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode
+    assert 'if __name__ == "__main__":' in ran.stderr.splitlines()[-1]
+    script.write_text(script.read_text().replace("print", 'if __name__ == "__main__":\n    print'))
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stdout == "[(0, 1)]\n"
 
 
 def test_an_address_is_for_ray():

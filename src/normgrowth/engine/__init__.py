@@ -7,15 +7,19 @@ result, and may be run again. There are three engines:
     Processes    here, one process for each core: for training (`engine.processes`)
     Cluster      on Ray, which exists and is kept well (`engine.cluster`)
 
-If a worker dies its task is run again, up to three times more; what a task raises ends the work.
+If a worker dies its task is run again, up to three times more; what a task raises ends the work. A thread cannot be
+stopped from outside, so long tasks call `go_on` now and then, which ends those that nobody waits for any more.
 """
 
 import gc
 import os
 import pickle
-from collections.abc import Callable, Collection, Iterable, Iterator
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -35,6 +39,31 @@ class WorkerDied(Exception):
 
 class OverTime(Exception):
     """A task took longer than it may."""
+
+
+class Abandoned(Exception):
+    """Ends a task that nobody waits for any more."""
+
+
+# Of the task that runs here.
+_abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
+
+
+def go_on() -> None:
+    """To be called by a task that takes long. Its own threads need a copy of its context."""
+    event = _abandoned.get()
+    if event is not None and event.is_set():
+        raise Abandoned
+
+
+def pause(seconds: float) -> None:
+    """Sleep, as a task that may be abandoned in the middle of it."""
+    event = _abandoned.get()
+    if event is None:
+        time.sleep(seconds)
+    else:
+        event.wait(seconds)
+        go_on()
 
 
 @dataclass(frozen=True)
@@ -94,11 +123,14 @@ class Threads:
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or available_cores()
+        self._closed = threading.Event()
         self._executor = ThreadPoolExecutor(self.workers, thread_name_prefix="normgrowth")
 
     def submit(self, function: Callable[[Any], Any], task: Any, limit: float | None) -> Future[Any]:
         del limit
-        return self._executor.submit(function, task)
+        context = Context()
+        context.run(_abandoned.set, self._closed)
+        return self._executor.submit(context.run, function, task)
 
     def ended(self, handles: Collection[Future[Any]]) -> Collection[Future[Any]]:
         return wait(handles, return_when=FIRST_COMPLETED).done
@@ -110,6 +142,7 @@ class Threads:
         handle.cancel()
 
     def close(self) -> None:
+        self._closed.set()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
@@ -119,7 +152,7 @@ def map(
     *,
     workers: int | None = None,
     on: Engine | None = None,
-) -> Iterator[tuple[int, Result]]:
+) -> Generator[tuple[int, Result], None, None]:
     """Yield (position of the task, its result) as results come.
 
     Tasks are drawn as workers become free, so a generator of them never runs far ahead. The first

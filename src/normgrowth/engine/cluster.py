@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -40,14 +41,15 @@ class Cluster:
         self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._remote = ray.remote(num_cpus=1, max_retries=0)(_runner(version("normgrowth")))
         self._function: tuple[Any, Any] | None = None  # the last one, and where it lies in the cluster
-        self._began: dict[Any, tuple[float, float | None]] = {}
+        self._running: dict[Any, _Running] = {}
 
     def submit(self, function: Callable[[Any], Any], task: Any, limit: float | None) -> Any:
         ray = _ray()
         if self._function is None or self._function[0] is not function:
             self._function = function, ray.put(ray.cloudpickle.dumps(function))
         handle = self._remote.remote(self._function[1], ray.cloudpickle.dumps(task), limit, GRACE_SECONDS)
-        self._began[handle] = time.monotonic(), limit
+        began = time.monotonic() if len(self._running) < self.workers else None
+        self._running[handle] = _Running(limit, began)
         return handle
 
     def ended(self, handles: Collection[Any]) -> Collection[Any]:
@@ -55,13 +57,13 @@ class Cluster:
 
     def result(self, handle: Any) -> Any:
         ray = _ray()
-        began, limit = self._began.pop(handle)
+        task = self._forget(handle)
         try:
             how, value = ray.get(handle)
         except ray.exceptions.RayError as error:
-            if limit is not None and time.monotonic() - began > limit + GRACE_SECONDS:
+            if task is not None and task.is_over():
                 raise OverTime from error  # its process was ended for that
-            raise WorkerDied(str(error).strip().splitlines()[0]) from error
+            raise WorkerDied((str(error).strip() or type(error).__name__).splitlines()[0]) from error
         if how == "over":
             raise OverTime
         if how == "unfit":
@@ -72,11 +74,32 @@ class Cluster:
         return found
 
     def cancel(self, handle: Any) -> None:
-        self._began.pop(handle, None)
+        self._forget(handle)
         _ray().cancel(handle, force=True)
+
+    def _forget(self, handle: Any) -> "_Running | None":
+        """It has ended, so the next that waits for a worker begins."""
+        task = self._running.pop(handle, None)
+        for other in self._running.values():
+            if other.began is None:
+                other.began = time.monotonic()
+                break
+        return task
 
     def close(self) -> None:
         _ray().shutdown()
+
+
+@dataclass
+class _Running:
+    limit: float | None
+    began: float | None  # None: it waits for a worker
+
+    def is_over(self) -> bool:
+        """Whether its time is over. That it began is noticed late, so half the grace is given away."""
+        if self.limit is None or self.began is None:
+            return False
+        return time.monotonic() - self.began > self.limit + GRACE_SECONDS / 2
 
 
 def _ray() -> Any:

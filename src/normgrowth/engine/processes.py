@@ -9,12 +9,19 @@ import pickle
 import tempfile
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from normgrowth.engine import OverTime, WorkerDied, available_cores
+from normgrowth.errors import InputError
+
+UNGUARDED = (
+    "worker processes cannot start: they import the script that is run, which must begin its work under "
+    'if __name__ == "__main__":'
+)
 
 
 class Processes:
@@ -23,6 +30,9 @@ class Processes:
     def __init__(self, workers: int | None = None) -> None:
         from pebble import ProcessPool
 
+        # In a worker, while it imports a script that begins its work at once: it would start workers of its own.
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise InputError(UNGUARDED)
         self.workers = workers or available_cores()
         # Fork would copy locks that other threads of this process hold.
         spawn: Any = multiprocessing.get_context("spawn")
@@ -47,6 +57,8 @@ class Processes:
             return handle.result()
         except ProcessExpired as error:
             raise WorkerDied(f"exit code {error.exitcode}") from error
+        except BrokenProcessPool as error:
+            raise InputError(UNGUARDED) from error
         except TimeoutError as error:
             if error.__cause__ is None:  # one that the task raised comes with its traceback
                 raise OverTime from error

@@ -3,11 +3,14 @@
     DIR/records.parquet, records.json     the result
     DIR/moments/step-000000500.parquet    sums of each tensor at one step, with a key of what they compare
     DIR/stripes/KEY.npz                   sums of some tensors at all steps, until those of all tensors are there
+    DIR/stripes/steps.json                the keys of these steps
     DIR/.lock                             held while a trace writes here
 
 Every file is written beside its place and then moved there, so a kill leaves whole files only.
 """
 
+import hashlib
+import json
 import shutil
 import zipfile
 from contextlib import contextmanager
@@ -27,6 +30,11 @@ KEY = b"normgrowth.key"
 OWN = ("numel", "square", "largest", "nonfinite")
 PAIR = ("square", "dot", "delta")
 LOOK = "look:"
+
+
+def digest(content: object) -> str:
+    """A key that names what can be written as JSON."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 class Store:
@@ -132,11 +140,30 @@ class Store:
         )
         return moments, look
 
+    def begin_stripes(self, missing: "Sequence[str]", known: "Sequence[str]") -> list[str]:
+        """The keys of the steps to cut stripes for: those that are missing, of all that are known.
+
+        If a trace was killed when all stripes were there and some steps were stored already, those of that trace.
+        """
+        if self.folder is None:
+            return list(missing)
+        path = self.folder / "stripes" / "steps.json"
+        try:
+            begun = json.loads(path.read_bytes())
+            if set(missing) <= set(begun) <= set(known):
+                return begun
+        except (OSError, ValueError, TypeError):
+            pass  # none was begun, or it cannot be read: begin
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_name(".steps.part")
+        part.write_text(json.dumps(list(missing)))
+        part.replace(path)
+        return list(missing)
+
     def save_stripe(self, key: str, result: "Mapping[str, np.ndarray]") -> None:
         if self.folder is None:
             return
         folder = self.folder / "stripes"
-        folder.mkdir(exist_ok=True)
         part = folder / f".{key}.part"
         with part.open("wb") as file:
             np.savez(file, allow_pickle=False, **result)

@@ -5,9 +5,8 @@ bytes stay in memory from one step to the next, and for formats that are fetched
 (`weights.stripes`), all checkpoints at once: for files that are read over a network, or on a cluster.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,15 +16,14 @@ import numpy as np
 from normgrowth.engine import Engine, Threads, available_cores, no_collection
 from normgrowth.errors import InputError
 from normgrowth.weights.lint.alongside import Alongside
-from normgrowth.weights.lint.looks import Seen
 from normgrowth.weights.measure import check_alike, check_dtypes, measure
 from normgrowth.weights.moments import Moments
 from normgrowth.weights.names import Reading, read_names
 from normgrowth.weights.sources.checkpoint import Checkpoint, MappedCheckpoint, Tensor
-from normgrowth.weights.sources.remote import RemoteCheckpoint
+from normgrowth.weights.sources.remote import AT_ONCE, RemoteCheckpoint
 from normgrowth.weights.sources.series import Entry, Series
-from normgrowth.weights.store import Store
-from normgrowth.weights.stripes import Job, measure_stripes
+from normgrowth.weights.store import Store, digest
+from normgrowth.weights.stripes import Job, Together, measure_stripes
 
 SUMS_VERSION = 1  # raise it when the same files would give other sums: what is stored is then measured anew
 MEMORY = 1 << 30
@@ -61,10 +59,15 @@ class How:
 
     def striped(self, opening: Checkpoint) -> bool:
         """Whether checkpoints are such as can all be open at once, and reading them twice would cost."""
-        if isinstance(opening, RemoteCheckpoint):
-            return True
-        stays = isinstance(opening, MappedCheckpoint) and opening.on_close is None
-        return self.engine is not None and stays
+        costs = isinstance(opening, RemoteCheckpoint) or self.engine is not None
+        return costs and _can_stay_open(opening)
+
+
+def _can_stay_open(checkpoint: Checkpoint) -> bool:
+    """Not one that was fetched: many of those would fill the disk."""
+    if isinstance(checkpoint, RemoteCheckpoint):
+        return True
+    return isinstance(checkpoint, MappedCheckpoint) and checkpoint.on_close is None
 
 
 def references(i: int, lags: Sequence[int], first: bool) -> dict[str, int]:
@@ -117,10 +120,6 @@ def _key(entries: Sequence[Entry], i: int, references: dict[str, int], names: st
     return digest(parts)
 
 
-def digest(content: object) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
 def measure_all(
     series: Series,
     plan: list[dict[str, int]],
@@ -156,11 +155,10 @@ def measure_all(
             _check_same(names, current, opening.label, selection)
         return current
 
-    seen: dict[int, Seen] = {}
+    striped: Together | None = None
     if missing and how.striped(opening):
-        measured, seen = _in_stripes(entries, plan, missing, keys, names, get, beside, store, how, bar)
-    else:
-        measured = None
+        striped = _in_stripes(entries, plan, missing, keys, names, get, beside, store, how, bar)
+    if striped is None:
         bar.begin(sum(1 + len(set(plan[i].values())) for i in missing))
     moments: list[Moments] = []
     shapes = {name: opening.tensors[name].shape for name in names}
@@ -171,10 +169,12 @@ def measure_all(
                 beside.restore(i, entry.step, entry.label, key, shapes, found, look)
         else:
             current = get(i)
-            sums = measured[i] if measured else _one_step(current, plan[i], names, window, how, bar)
+            sums = striped.moments(i) if striped else _one_step(current, plan[i], names, window, how, bar)
             against = {label: sums.against[str(position)] for label, position in plan[i].items()}
             found = Moments(sums.numel, sums.square, sums.largest, sums.nonfinite, against)
             previous = window.get(i - 1) if i else None
+            sampled = striped is not None and striped.job.sampled is not None
+            seen = {p: striped.seen(p) for p in (i - 1, i) if p >= 0} if striped and sampled else {}
             look = beside.see(i, entry.step, key, current, previous, names, found, seen) if beside else {}
             store.save(entry.step, key, names, found, look)
         moments.append(found)
@@ -210,14 +210,22 @@ def _in_stripes(
     store: Store,
     how: How,
     bar: "_Bar",
-) -> tuple[dict[int, Moments], dict[int, Seen]]:
-    """All missing steps at once; of those that they are compared with, only what lint wants to see."""
+) -> Together | None:
+    """All missing steps at once; of those that they are compared with, only what lint wants to see.
+
+    None if not all of these checkpoints can be open at once.
+    """
+    begun = store.begin_stripes([keys[i] for i in missing], keys)
+    missing = [i for i, key in enumerate(keys) if key in begun]
     involved = sorted({position for i in missing for position in (i, *plan[i].values())})
     bar.begin(len(involved))
     checkpoints: dict[int, Checkpoint] = {}
     for position in involved:
         bar.show(entries[position].label)
         checkpoints[position] = get(position)
+        if not _can_stay_open(checkpoints[position]):
+            return None
+        check_dtypes(checkpoints[position], names)
     numel = [checkpoints[involved[0]].tensors[name].numel for name in names]
     job = Job(
         checkpoints,
@@ -227,19 +235,29 @@ def _in_stripes(
         beside.sampled(numel) if beside else None,
     )
     check_alike(list(checkpoints.values()), names)
-    key = digest([[keys[i] for i in missing], [entries[p].fingerprint for p in involved], beside is None])
+    key = digest([begun, [entries[p].fingerprint for p in involved], job.sampled])
     label = f"{len(involved)} checkpoints"
     advance = partial(bar.advance, len(involved), label)
+    return read_once(job, how, advance, store, key)
+
+
+def read_once(
+    job: Job, how: How, advance: Callable[[int], None], store: Store | None = None, key: str = ""
+) -> Together:
+    """Every place of a job, in stripes; kept in the store by the key as they come."""
+    store = store or Store(None)
     workers = how.workers or max(CONNECTIONS, available_cores())
-    on = how.engine or Threads(workers)
+    on = how.engine or Threads(min(workers, job.most_workers(how.memory)))
     try:
-        share = how.memory // max(CONNECTIONS, on.workers)
-        found, buffers = measure_stripes(job, key=key, store=store, memory=share, on=on, advance=advance)
+        found = measure_stripes(job, key=key, store=store, memory=how.memory, on=on, advance=advance)
     finally:
         if how.engine is None:
             on.close()
-    sums = {place: one.moments for place, one in found.items() if one.moments is not None}
-    return sums, {p: Seen(one.samples, buffers) for p, one in found.items() if one.samples is not None}
+    opened = job.checkpoints.values()
+    remote = [checkpoint for checkpoint in opened if isinstance(checkpoint, RemoteCheckpoint)]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(RemoteCheckpoint.check_unchanged, remote))
+    return found
 
 
 class _Bar:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+import traceback
 from collections import namedtuple
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 from hub_server import HubServer, commit_of, names_in
 from huggingface_hub import HfApi, constants, get_session
+from refusals import refused
 from safetensors.numpy import load_file, save_file
 
 from normgrowth.errors import InputError
 from normgrowth.weights.sources import hub
-from normgrowth.weights.sources.hub import Revision, fetch, is_hub, list_revisions
+from normgrowth.weights.sources.download import fetch
+from normgrowth.weights.sources.hub import Revision, is_hub, list_revisions
 
 SAVED = (
     "README.md",
@@ -78,16 +81,6 @@ def naps(monkeypatch):
 
 def first(server: HubServer, uri: str = "hf://org/tiny@step0", **options) -> Revision:
     return list_revisions(uri, endpoint=server.endpoint, **options)[0]
-
-
-def refused(call, *args, **options) -> str:
-    """The message of an InputError, which has to be one line."""
-    with pytest.raises(InputError) as caught:
-        call(*args, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 300
-    return message
 
 
 # Listing
@@ -358,7 +351,8 @@ def test_nothing_is_left_outside_the_folder(server, into, tmp_path):
     code = """if True:
         import sys
         from pathlib import Path
-        from normgrowth.weights.sources.hub import fetch, list_revisions
+        from normgrowth.weights.sources.download import fetch
+        from normgrowth.weights.sources.hub import list_revisions
         assert "huggingface_hub" not in sys.modules  # importing is light
         for revision in list_revisions("hf://org/tiny", endpoint=sys.argv[1]):
             fetch(revision, Path(sys.argv[2]))
@@ -386,6 +380,20 @@ def test_the_saved_token_goes_to_no_other_address(server, into, monkeypatch):
     server.requests.clear()
     fetch(first(server, token="hf_given"), into, token="hf_given")
     assert {request.headers["authorization"] for request in server.requests} == {"Bearer hf_given"}
+
+
+def test_a_signed_address_is_in_no_traceback(steps, into):
+    """The hub redirects to one, which opens the file to whoever has it."""
+    write(steps["step0"], "pytorch_model.bin")
+    (steps["step0"] / "model.safetensors").unlink()
+    with HubServer({"org/tiny": steps}) as server, HubServer({}) as store:
+        signed = f"{store.endpoint}/file?X-Signature=5ecret"
+        server.fail("GET .*pytorch_model.bin", status=302, headers={"Location": signed})
+        store.fail(".", status=403)
+        with pytest.raises(InputError) as caught:
+            fetch(first(server), into)
+        assert [request.query for request in store.requests] == ["X-Signature=5ecret"]
+    assert "5ecret" not in "".join(traceback.format_exception(caught.value))
 
 
 # Faults

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from checkpoints import tiny_state, walk, write_series
 from range_server import RangeServer
+from refusals import refused
 from safetensors.numpy import save_file
 
 from normgrowth import InputError, open_source
 from normgrowth.weights.sources import attempts, connections, places, web
 from normgrowth.weights.sources.places import Website, shown
-from normgrowth.weights.sources.remote import RangeCache, RemoteCheckpoint
+from normgrowth.weights.sources.remote import RangeCache, RemoteCheckpoint, Spare
 from normgrowth.weights.sources.web import Target, get_range
 
 
@@ -64,16 +65,6 @@ def opened(server: RangeServer, place: int = 0) -> RemoteCheckpoint:
     checkpoint = open_source(server.url).entries[place].open()
     assert isinstance(checkpoint, RemoteCheckpoint)
     return checkpoint
-
-
-def refused(call, *args, **options) -> str:
-    """The message of an InputError, which has to be one line."""
-    with pytest.raises(InputError) as caught:
-        call(*args, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 300
-    return message
 
 
 # Reading
@@ -167,6 +158,25 @@ def test_the_cache_is_bounded_and_off_by_default(server, run):
     assert cache.get("a", lambda: np.ones(40, np.uint8))[0] == 1
 
 
+def test_memory_is_used_again(server):
+    spare = Spare()
+    checkpoint = opened(server)
+    names = ["transformer.h.0.ln_1.weight", "lm_head.weight", "transformer.h.1.ln_1.weight"]
+    wanted = [(name, 1, checkpoint.tensors[name].numel) for name in names]
+    memory = spare.take(500)
+    found = checkpoint.values(wanted, memory)
+    for name, values in zip(names, found, strict=True):
+        assert np.array_equal(values.view(np.float32), tiny_state()[name].flatten()[1:])
+        assert np.shares_memory(values, memory)
+    spare.give(memory)
+    assert spare.take(400) is memory
+    spare.give(memory)
+    larger = spare.take(501)  # instead of the one that is too small
+    spare.give(larger)
+    assert [spare.take(1) is larger, spare.take(1) is memory] == [True, False]
+    assert len(pickle.dumps(spare)) < 200
+
+
 def test_a_kept_connection_that_the_server_closed(server, naps):
     checkpoint = opened(server)
     checkpoint.dense("lm_head.weight")
@@ -254,6 +264,14 @@ STAYING = [
     ({"whole": True}, "takes no ranges and would send the whole file"),
     ({"hang": True}, "no answer in time"),
     ({"hang_after": 10}, "no answer in time"),
+    ({"status": 302, "headers": {"Location": "http://a..b/x"}}, "is not an address that can be asked for"),
+    (
+        {"status": 302, "headers": {"Location": f"http://{'a' * 64}/x"}},
+        "is not an address that can be asked for",
+    ),
+    ({"status": 503, "add": {"Content-Length": str(10**18)}, "cut": 0}, "answers with status 503"),
+    ({"chunked": True, "add": {"Content-Range": "bytes 100-1099/6193"}}, "has changed"),
+    ({"add": {"Content-Range": "bytes 100-1099/99999999999999999999"}}, "does not say which bytes"),
 ]
 
 
@@ -266,6 +284,32 @@ def test_a_fault_that_stays(server, naps, monkeypatch, what, message):
     assert message in text
     assert text.startswith(f"{server.url}step_0.safetensors: ")
     assert sum(naps) < 20
+
+
+@pytest.mark.parametrize("address", ["http://a..b/x/", f"https://{'a' * 64}.org/x/"])
+def test_a_name_that_no_host_can_have(address):
+    assert "is not an address that can be asked for" in refused(open_source, address)
+
+
+def test_signs_that_are_no_part_of_an_address_are_quoted(run, server):
+    (run / "caf\xe9 1.safetensors").write_bytes((run / "step_0.safetensors").read_bytes())
+    server.fail(
+        "step_0", status=302, headers={"Location": "/caf\xc3\xa9 1.safetensors"}
+    )  # in UTF-8, as it stands
+    opened(server).dense("lm_head.weight")
+    series = open_source(f"{server.url}step_100.safetensors?name=caf\xe9 1&x=%20")
+    series.entries[0].open()
+    assert server.requests[-1].query == "name=caf%C3%A9%201&x=%20"
+
+
+def test_a_place_that_is_gone_is_asked_for_again(run, server, naps):
+    checkpoint = opened(server)
+    with RangeServer(run) as other:
+        server.fail("step_0", times=1, status=302, headers={"Location": f"{other.url}step_0.safetensors"})
+        checkpoint.dense("lm_head.weight")
+        assert len(other.requests) == 1
+    checkpoint.dense("transformer.wte.weight")  # which the server has itself now
+    assert len(naps) == 1
 
 
 def test_a_server_that_ignores_ranges_is_not_read_to_the_end(tmp_path):
@@ -283,6 +327,17 @@ def test_a_trickle_is_no_answer(server, naps, monkeypatch):
     monkeypatch.setattr(attempts, "TIMEOUT", 0.1)
     server.fail("step_0", trickle=0.01)
     assert "the answer is too slow" in refused(checkpoint.read, "step_0.safetensors", 100, 1100)
+
+
+def test_nor_is_one_whose_end_would_be_hours_away(server, naps, monkeypatch):
+    checkpoint = opened(server)
+    monkeypatch.setattr(attempts, "SLOWEST", 1000)
+    monkeypatch.setattr(attempts, "TIMEOUT", 0.1)
+    server.fail(".", trickle=0.01)
+    start = time.monotonic()
+    assert "the answer is too slow" in refused(checkpoint.read, "step_0.safetensors", 100, 6100)
+    assert "the answer is too slow" in refused(open_source, server.url)
+    assert time.monotonic() - start < 4
 
 
 def test_nobody_there(server, naps, run):
@@ -542,6 +597,17 @@ def test_a_page_without_end_or_without_links(server, monkeypatch):
     assert "no checkpoints here" in refused(open_source, server.url)
     monkeypatch.setattr(places, "PAGE_LIMIT", 1000)
     assert "has more than 1000 bytes" in refused(open_source, server.url)
+
+
+@pytest.mark.parametrize(
+    "sign", ["<a href=", "<a href='", "<a ", "<a\n", "<![", "<!--", "</a", "&#", "<a href=x ", '<a href="x']
+)
+def test_a_page_that_is_badly_written(server, sign):
+    """A parser of HTML takes seconds for 40,000 signs of some, and raises its own errors at others."""
+    server.fail("GET /$", body=b'<a href="step_0.safetensors">x</a>' + sign.encode() * 100_000)
+    start = time.process_time()
+    assert "step_0.safetensors" in [entry.name for entry in Website(server.url).ls()]
+    assert time.process_time() - start < 3
 
 
 def test_folders_without_end(run, monkeypatch):

@@ -3,12 +3,14 @@
 import logging
 import pickle
 import time
+from functools import partial
 
 import numpy as np
 import pytest
+import refusals
 from checkpoints import tiny_state, walk, write_series
 
-from normgrowth import InputError, open_source
+from normgrowth import InputError, open_source, trace
 from normgrowth.weights.sources import attempts, bucket
 from normgrowth.weights.sources.remote import RemoteCheckpoint
 
@@ -134,14 +136,7 @@ def test_no_key_goes_along(run):
     assert np.array_equal(again, tiny_state()["lm_head.weight"].flatten())
 
 
-def refused(call, *args, **options) -> str:
-    with pytest.raises(InputError) as caught:
-        call(*args, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert KEY not in message
-    assert SECRET not in message
-    return message
+refused = partial(refusals.refused, secrets=(KEY, SECRET))
 
 
 def test_what_is_not_there(run, naps):
@@ -157,6 +152,27 @@ def test_a_file_that_disappears(run):
     boto3.client("s3").delete_object(Bucket="runs", Key="gpt/a run/step_0.safetensors")
     message = refused(checkpoint.dense, "lm_head.weight")
     assert message.startswith("s3://runs/gpt/a run/step_0.safetensors: there is no such file")
+
+
+def test_a_file_that_is_replaced_by_one_of_the_same_size(run):
+    """While it is read: the sums would be of neither."""
+    other = write_series(run.parent / "other", walk(3, seed=5)) / "step_100.safetensors"
+    assert other.stat().st_size == (run / other.name).stat().st_size
+
+    def replace(done: int, total: int, label: str) -> None:
+        if done:
+            boto3.client("s3").upload_file(str(other), "runs", f"gpt/a run/{other.name}")
+
+    message = refused(trace, "s3://runs/gpt/a run", progress=replace)
+    assert message.startswith("s3://runs/gpt/a run/step_100.safetensors: has changed")
+    trace("s3://runs/gpt/a run", lint=False)
+
+
+def test_a_store_that_lists_files_in_other_words_than_it_describes_them(run, monkeypatch):
+    filesystem = bucket._filesystem(bucket.os.getpid(), "s3", anyone=False)
+    real = filesystem.info
+    monkeypatch.setattr(filesystem, "info", lambda path: real(path) | {"ETag": "other words"})
+    assert len(trace("s3://runs/gpt/a run").distinct("step")) == 3
 
 
 def test_without_keys_it_is_asked_as_by_anyone(run, monkeypatch):

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,18 +12,22 @@ from numpy.typing import NDArray
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.weights.lint.copies import Same, tensor_copies, whole_copies
 from normgrowth.weights.lint.evidence import KINDS, Evidence, Finding
-from normgrowth.weights.lint.looks import Look, Observer
+from normgrowth.weights.lint.looks import Look, Observer, sampled
 from normgrowth.weights.lint.moves import order_faults, run_faults, stored_order, untrained
 from normgrowth.weights.lint.tensors import index_faults, nonfinite_faults, still_faults
-from normgrowth.weights.measure import measure
+from normgrowth.weights.measure import check_alike, check_dtypes, measure
 from normgrowth.weights.names import read_names
 from normgrowth.weights.sources.checkpoint import Checkpoint
 from normgrowth.weights.sources.elsewhere import is_remote
 from normgrowth.weights.sources.folder import find_units
 from normgrowth.weights.sources.hub import is_hub
 from normgrowth.weights.sources.places import shown
+from normgrowth.weights.sources.remote import RemoteCheckpoint
 from normgrowth.weights.sources.series import Entry, Series, _roots, open_source
 from normgrowth.weights.sources.steps import likely_step, sure_step
+
+if TYPE_CHECKING:
+    from normgrowth.weights.stripes import Together
 
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
 
@@ -128,6 +133,7 @@ def _look_at_all(
     unread: list[Finding] = []
     last: Checkpoint | None = None
     first_error: InputError | None = None
+    together: Together | None = None
     done = 0
     try:
         for position, entry in enumerate(series.entries):
@@ -140,9 +146,17 @@ def _look_at_all(
                         f"{current.label}: no tensor counts; `normgrowth names` shows how each is read"
                     )
                 size = sum(current.tensors[name].nbytes for name in names)
-                if progress:
-                    progress(done, max(size, 1) * len(series), entry.label)
-                looks.append(observer.look(position, entry.step, current, names))
+                if position == 0 and isinstance(current, RemoteCheckpoint):
+                    together = _read_once(series, observer, names, counted, progress)
+                if together:
+                    sums, seen = together.moments(position), together.seen(position)
+                    pair = {"previous": sums.against[str(position - 1)]} if position else {}
+                    sums = replace(sums, against=pair)
+                    looks.append(observer.look(position, entry.step, current, names, sums, seen))
+                else:
+                    if progress:
+                        progress(done, max(size, 1) * len(series), entry.label)
+                    looks.append(observer.look(position, entry.step, current, names))
                 done += size
             except (InputError, OSError) as error:
                 if current is not None:
@@ -161,6 +175,45 @@ def _look_at_all(
         assert first_error is not None
         raise first_error
     return looks, unread
+
+
+def _read_once(
+    series: Series,
+    observer: Observer,
+    names: list[str],
+    counted: Callable[[Checkpoint], list[str]],
+    progress: Progress | None,
+) -> "Together | None":
+    """All checkpoints together, each byte once; None if one cannot be read, or has other tensors than the first."""
+    from normgrowth.weights.stripes import Job  # these judge what they read, too
+    from normgrowth.weights.walk import MEMORY, How, read_once
+
+    opened: dict[int, Checkpoint] = {}
+    done = 0
+    try:
+        for position, entry in enumerate(series.entries):
+            current = opened[position] = entry.open()
+            if not isinstance(current, RemoteCheckpoint) or counted(current) != names:
+                return None
+            check_dtypes(current, names)
+        check_alike(list(opened.values()), names)
+        numel = [opened[0].tensors[name].numel for name in names]
+        plan = {position: (position - 1,) if position else () for position in opened}
+        job = Job(opened, plan, names, np.array(numel, np.int64), sampled(numel, observer.checkpoints))
+        size = sum(opened[0].tensors[name].nbytes for name in names) * len(opened)
+
+        def advance(values: int) -> None:
+            nonlocal done
+            done += values
+            if progress:
+                progress(size * done // max(sum(numel), 1), size, f"{len(opened)} checkpoints")
+
+        return read_once(job, How(observer.workers, None, MEMORY), advance)
+    except (InputError, OSError):
+        return None  # one by one it is seen which
+    finally:
+        for checkpoint in opened.values():
+            checkpoint.close()
 
 
 def _without_label(text: str, entry: Entry) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
+from normgrowth import engine
 from normgrowth.errors import InputError
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ def persist(attempt: Callable[[], T], where: str) -> T:
             if pause is None or not failure.again:
                 raise InputError(f"{where}: {failure.reason}") from None
             wait = max(pause, failure.wait)
-        time.sleep(wait)
+        engine.pause(wait)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 

@@ -44,7 +44,15 @@ class Bucket:
     def look(self, file: str, where: str) -> Seen:
         return _seen(self._ask(lambda fs: fs.info(f"{self.path}/{file}"), where))
 
-    def read(self, file: str, start: int, stop: int, where: str, seen: Seen) -> Bytes:
+    def read(
+        self,
+        file: str,
+        start: int,
+        stop: int,
+        where: str,
+        seen: Seen,
+        into: Bytes | None = None,  # noqa: ARG002 - fsspec brings memory of its own
+    ) -> Bytes:
         def ask(fs: Any) -> bytes:
             content = fs.cat_file(
                 f"{self.path}/{file}", start=start, end=stop, timeout=patience(stop - start)
@@ -63,6 +71,14 @@ class Bucket:
         if seen.size > limit:
             raise InputError(f"{where}: has more than {limit} bytes, too many for what it is")
         return self.read(file, 0, seen.size, where, seen).tobytes() if seen.size else b""
+
+    def check_unchanged(self, file: str, where: str, seen: Seen) -> None:
+        """fsspec cannot ask for a range of this version and no other."""
+        if self.look(file, where) == seen:
+            return
+        folder, _, name = f"{self.path}/{file}".rpartition("/")  # whose list may say it in other words
+        if seen not in [entry.seen for entry in Bucket(self.scheme, folder).ls() if entry.name == name]:
+            raise InputError(f"{where}: has changed since it was first looked at; begin again")
 
     def ls(self) -> list[Listed]:
         """What lies directly in the folder; for the path of a file, that file under an empty name."""

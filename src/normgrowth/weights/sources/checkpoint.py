@@ -174,12 +174,8 @@ class MappedCheckpoint:
 
     def renamed(self, old_name: Mapping[str, str]) -> "MappedCheckpoint":
         """The same under other names: new -> old."""
-        return replace(
-            self,
-            tensors={new: self.tensors[old] for new, old in old_name.items()},
-            ranges=Ranges({new: self.ranges[old] for new, old in old_name.items()}),
-            aliases=renamed_aliases(self.aliases, old_name),
-        )
+        tensors, ranges = renamed_index(self.tensors, self.ranges, old_name)
+        return replace(self, tensors=tensors, ranges=ranges, aliases=renamed_aliases(self.aliases, old_name))
 
     def close(self) -> None:
         self._maps.clear()
@@ -261,6 +257,14 @@ def without_wrappers(names: Iterable[str]) -> dict[str, str] | None:
     if len(back) < len(names) or all(name == clean for clean, name in back.items()):
         return None  # cleaning would make two names one, or change nothing
     return back
+
+
+def renamed_index(
+    tensors: Mapping[str, Tensor], ranges: Ranges, old_name: Mapping[str, str]
+) -> tuple[dict[str, Tensor], Ranges]:
+    """The same under other names: new -> old."""
+    found = Ranges({new: ranges[old] for new, old in old_name.items()})
+    return {new: tensors[old] for new, old in old_name.items()}, found
 
 
 def renamed_aliases(aliases: Mapping[str, str], old_name: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ import ssl
 import threading
 import urllib.request
 import weakref
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -16,14 +17,26 @@ from normgrowth.weights.sources import attempts
 from normgrowth.weights.sources.attempts import Failure
 
 IDLE = 16  # connections kept for each host
+FEW = 1 << 16  # bytes; memory is taken for as many as are asked for, so not for what a server says will come
 
 Key = tuple[object, ...]
+
+
+class Answer(http.client.HTTPResponse):
+    """Reads into memory that is there: Python's own reads into new memory, and copies from it."""
+
+    def readinto1(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if self.fp is None or self.chunked or self.length is None:
+            return super().readinto1(buffer)
+        count = self.fp.readinto1(buffer[: self.length])
+        self.length -= count
+        return count
 
 
 class Exchange(NamedTuple):
     """An answer whose body is not read, and the connection that it comes from."""
 
-    answer: http.client.HTTPResponse
+    answer: Answer
     connection: http.client.HTTPConnection
     key: Key
 
@@ -53,7 +66,9 @@ class Pool:
                 connection.sock.settimeout(attempts.TIMEOUT)
             try:
                 connection.request("GET", path, headers=headers)
-                return Exchange(connection.getresponse(), connection, key)
+                answer = connection.getresponse()
+                assert isinstance(answer, Answer)
+                return Exchange(answer, connection, key)
             except ConnectionError:  # a kept one may have been closed by the server: not a failure
                 connection.close()
                 if kept is None:
@@ -72,7 +87,7 @@ class Pool:
         answer, connection, key = exchange
         try:
             if answer.status >= 300:  # the few words of a redirect or a refusal, which came with it
-                answer.read1()
+                answer.read1(FEW)
             ended = answer.length == 0 or (answer.chunked and not answer.read1(1))
         except (OSError, http.client.HTTPException):
             ended = False
@@ -110,12 +125,11 @@ def origin(url: str) -> tuple[str, str | None, int]:
 def _trust() -> ssl.SSLContext:
     """What this machine trusts, and what Python packages do where they are installed."""
     context = ssl.create_default_context()
-    try:
+    # Without the package, or its file, what this machine trusts is enough.
+    with suppress(ImportError, OSError):
         import certifi
 
         context.load_verify_locations(certifi.where())
-    except (ImportError, OSError):
-        pass
     return context
 
 
@@ -123,12 +137,15 @@ def _connection(parts: SplitResult, proxy: SplitResult | None) -> http.client.HT
     """Not connected yet. A proxy is asked to pass on what is encrypted, and to fetch what is not."""
     at = proxy or parts
     host, port = at.hostname or "", at.port
+    connection: http.client.HTTPConnection
     if parts.scheme == "http":
-        return http.client.HTTPConnection(host, port or 80, timeout=attempts.TIMEOUT)
-    connection = http.client.HTTPSConnection(
-        host, port or (80 if proxy else 443), timeout=attempts.TIMEOUT, context=_trust()
-    )
-    if proxy:
+        connection = http.client.HTTPConnection(host, port or 80, timeout=attempts.TIMEOUT)
+    else:
+        connection = http.client.HTTPSConnection(
+            host, port or (80 if proxy else 443), timeout=attempts.TIMEOUT, context=_trust()
+        )
+    connection.response_class = Answer
+    if proxy and parts.scheme == "https":
         connection.set_tunnel(parts.hostname or "", parts.port or 443, _proxy_headers(proxy))
     return connection
 

@@ -23,8 +23,8 @@ from normgrowth.weights.sources.folder import (
     is_generic,
 )
 from normgrowth.weights.sources.places import Website, shown
-from normgrowth.weights.sources.remote import Folder, Seen
-from normgrowth.weights.sources.units import AT_ONCE, SMALL_FILE, Reading, RemoteUnit, path_of
+from normgrowth.weights.sources.remote import AT_ONCE, Folder, Seen
+from normgrowth.weights.sources.units import SMALL_FILE, Reading, RemoteUnit, path_of
 
 MOST_FOLDERS = 20_000
 _PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".torch")

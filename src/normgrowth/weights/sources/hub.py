@@ -1,8 +1,9 @@
 """A repository on the Hugging Face hub as a series: each branch or tag is one checkpoint.
 
 Training runs are published this way (Pythia has 154 revisions), and all of them together seldom fit
-on a disk. So a revision is a name and a commit until it is fetched; fetching fills one fresh folder,
-which the caller deletes after use, and the hub library's shared cache is left as it was.
+on a disk. So a revision is a name and a commit until it is read by ranges (`places`) or fetched (`download`);
+fetching fills one fresh folder, which the caller deletes after use, and the hub library's shared cache is left
+as it was.
 
 Whatever the hub answers is data from elsewhere: file names are checked before they become paths,
 and anything that goes wrong is an `InputError` of one line.
@@ -11,15 +12,13 @@ and anything that goes wrong is an `InputError` of one line.
 import errno
 import json
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import PureWindowsPath
+from typing import TYPE_CHECKING, TypeVar
 
 from normgrowth.errors import InputError
 from normgrowth.weights.sources.attempts import TRANSIENT, wait_asked_for
@@ -34,7 +33,6 @@ TIMEOUT = 30.0  # seconds that a listing may take to answer; downloads have the 
 PAUSES = (1.0, 3.0)  # seconds before the second and the third attempt at what may pass
 
 PICKLED = (".pt", ".pth", ".ckpt")
-COMPANIONS = ("config.json", "trainer_state.json")
 # What trainers save beside the weights, as large as they are or larger.
 TRAINER_STATE = re.compile(
     r"^(scheduler|scaler|rng_state|random_states|training_args)|(^|[-_.])optim(izers?)?([-_.\d]|$)",
@@ -90,43 +88,6 @@ def list_revisions(
         rest = f", ... ({len(known)} in all)" if len(known) > 6 else ""
         raise InputError(f"{SCHEME}{repo}: no branch or tag matches {pattern!r}; it has {some}{rest}")
     return [Revision(repo, name, commit, endpoint, folder) for name, commit in chosen]
-
-
-def fetch(
-    revision: Revision,
-    into: Path,
-    *,
-    token: str | bool | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Path:
-    """Download the weights of one revision into a fresh folder below `into`, and return that folder.
-
-    Only the best format that is there: safetensors, pytorch's .bin, .pt, .pth or .ckpt, TensorFlow,
-    distributed checkpoints; with its index, the model's config and the trainer's log, never code and
-    never optimizer states. It holds what the folder asked for holds, and is complete; after an error it
-    is gone. `progress` is told of bytes as they come, possibly from another thread; what has to come
-    again is counted again, or taken back first with a negative number.
-    """
-    api = api_of(revision.endpoint, token)
-    sizes, index, weights = chosen(revision, token=token)
-    try:
-        into.mkdir(parents=True, exist_ok=True)
-        stem = re.sub(r"[^\w.=-]+", "_", revision.revision)[:60]
-        target = Path(tempfile.mkdtemp(prefix=f"{stem}-", dir=into))
-    except OSError as error:
-        raise InputError(f"{into}: cannot hold a download: {error.strerror or error}") from error
-    try:
-        if index is not None:
-            _download(api, revision, index, sizes[index], target, progress)
-            weights = shards(revision, index, (target / index).read_bytes(), sizes)
-        wanted = [*(name for name in COMPANIONS if name in sizes), *weights]
-        check_space(revision.label, sum(sizes[name] for name in wanted), into)
-        for name in wanted:
-            _download(api, revision, name, sizes[name], target, progress)
-    except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
-        raise
-    return target
 
 
 def chosen(
@@ -274,67 +235,6 @@ def shards(revision: Revision, index: str, content: bytes, sizes: Mapping[str, i
     return named
 
 
-def check_space(label: str, needed: int, into: Path) -> None:
-    free = shutil.disk_usage(into).free
-    if needed > free:
-        raise InputError(
-            f"{label}: needs {needed / 1e9:.3g} GB, but {into} has {free / 1e9:.3g} GB free; "
-            "make room, or choose a folder on another disk"
-        )
-
-
-def _download(
-    api: "HfApi",
-    revision: Revision,
-    name: str,
-    size: int,
-    target: Path,
-    progress: Callable[[int], None] | None,
-) -> None:
-    """One file, by way of a folder that the library may fill with its notes and the repository's folders."""
-    scratch = target / ".incoming"
-
-    def transfer() -> str:
-        return api.hf_hub_download(
-            revision.repo,
-            f"{revision.folder}/{name}" if revision.folder else name,
-            revision=revision.commit,
-            local_dir=scratch,
-            tqdm_class=_bar(progress),
-        )
-
-    file = Path(ask(transfer, f"{revision.label}: {name}", api.endpoint))
-    if size and file.stat().st_size != size:
-        raise InputError(
-            f"{revision.label}: {name} came with {file.stat().st_size} bytes, not the {size} listed"
-        )
-    (target / name).parent.mkdir(parents=True, exist_ok=True)
-    file.replace(target / name)
-    shutil.rmtree(scratch)
-
-
-def _bar(progress: Callable[[int], None] | None) -> Any:
-    """A progress bar for the library that shows nothing and passes the bytes on."""
-    from huggingface_hub.utils import tqdm
-
-    class Bar(tqdm):
-        monitor_interval = 0  # or tqdm starts a thread, for a bar that nobody sees
-
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **{**options, "disable": True})
-
-        def update(self, n: float | None = 1) -> None:
-            if progress is not None and n:
-                progress(int(n))
-
-        # Having these two, the library makes one bar for the bytes written and none for those sent.
-        def update_transfer(self, n: float) -> None: ...
-
-        def set_transfer_postfix_str(self, *args: Any, **options: Any) -> None: ...
-
-    return Bar
-
-
 def ask(call: Callable[[], T], what: str, address: str) -> T:
     """Call the hub library, again if that may help; whatever it raises becomes one line."""
     for pause in (*PAUSES, None):
@@ -342,7 +242,8 @@ def ask(call: Callable[[], T], what: str, address: str) -> T:
             return call()
         except Exception as error:
             if pause is None or not _may_pass(error):
-                raise InputError(f"{what}: {_reason(error, address)}") from error
+                # Not `from error`: its words may have a signed address in them.
+                raise InputError(f"{what}: {_reason(error, address)}") from None
             wait = max(pause, _wait_asked_for(error))
         time.sleep(wait)
     raise AssertionError("unreachable: the last attempt returns or raises")

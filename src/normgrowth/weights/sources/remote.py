@@ -10,6 +10,7 @@ wants several at a time calls `read` from several threads.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -27,10 +28,13 @@ from normgrowth.weights.sources.checkpoint import (
     Tensor,
     assemble,
     renamed_aliases,
+    renamed_index,
     without_wrappers,
 )
 
 T = TypeVar("T")
+
+AT_ONCE = 8  # requests, while checkpoints are looked for
 Bytes = NDArray[np.uint8]
 
 
@@ -55,8 +59,17 @@ class Place(Protocol):
 
     def show(self, file: str = "") -> str: ...
     def look(self, file: str, where: str) -> Seen: ...
-    def read(self, file: str, start: int, stop: int, where: str, seen: Seen) -> Bytes: ...
     def content(self, file: str, limit: int, where: str) -> bytes: ...
+
+    def read(
+        self, file: str, start: int, stop: int, where: str, seen: Seen, into: Bytes | None = None
+    ) -> Bytes:
+        """into: memory that may be used."""
+        ...
+
+    def check_unchanged(self, file: str, where: str, seen: Seen) -> None:
+        """After reading, where each answer does not tell by itself that the file is still the one that was seen."""
+        ...
 
 
 class Folder(Place, Protocol):
@@ -64,6 +77,32 @@ class Folder(Place, Protocol):
 
     def child(self, name: str) -> "Folder": ...
     def ls(self) -> list[Listed]: ...
+
+
+class Spare:
+    """Memory that was read into and may be again: new memory costs the processor as much as filling it.
+
+    There is never more of it than was in use at one time.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Bytes] = []
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type["Spare"], tuple[()]]:
+        return Spare, ()
+
+    def take(self, size: int) -> Bytes:
+        with self._lock:
+            for i, memory in enumerate(self._free):
+                if memory.size >= size:
+                    return self._free.pop(i)
+            del self._free[:1]  # too small: its place is taken
+        return np.empty(size, np.uint8)
+
+    def give(self, memory: Bytes) -> None:
+        with self._lock:
+            self._free.append(memory)
 
 
 class RangeCache:
@@ -114,8 +153,11 @@ class RemoteCheckpoint:
     on_close: Callable[[], None] | None = None
     cache: RangeCache | None = None
 
-    def read(self, file: str, start: int, stop: int) -> Bytes:
-        """These bytes of a file, asked for with one request; safe from several threads at once."""
+    def read(self, file: str, start: int, stop: int, into: Bytes | None = None) -> Bytes:
+        """These bytes of a file, asked for with one request; safe from several threads at once.
+
+        into: memory for them, which is used unless they are to be kept for others.
+        """
         file = file or self.main
         seen, where = self.files[file], named(self.label, file)
         if not 0 <= start <= stop <= seen.size:
@@ -123,7 +165,38 @@ class RemoteCheckpoint:
         if start == stop:
             return np.zeros(0, np.uint8)
         ask = partial(self.place.read, file, start, stop, where, seen)
-        return self.cache.get((self.place, file, seen.tag, start, stop), ask) if self.cache else ask()
+        return self.cache.get((self.place, file, seen.tag, start, stop), ask) if self.cache else ask(into)
+
+    def values(self, wanted: Sequence[tuple[str, int, int]], memory: Bytes) -> list[np.ndarray]:
+        """Values of tensors, each from one to before another; what lies side by side in a file is asked for at once.
+
+        memory: at least as many bytes as all of them have.
+        """
+        spans: list[tuple[str, int, int]] = []  # file, first byte, behind the last
+        runs: list[list[int]] = []  # of spans that touch
+        for i, (name, start, stop) in enumerate(wanted):
+            piece, width = self.ranges[name][0], STORAGE[self.tensors[name].dtype].itemsize
+            span = piece.file, piece.offset + start * width, piece.offset + stop * width
+            touches = bool(spans) and spans[-1][0] == span[0] and spans[-1][2] == span[1]
+            spans.append(span)
+            if touches:
+                runs[-1].append(i)
+            else:
+                runs.append([i])
+        found: list[np.ndarray] = []
+        used = 0
+        for members in runs:
+            (file, first, _), (_, _, behind) = spans[members[0]], spans[members[-1]]
+            content = self.read(file, first, behind, memory[used : used + behind - first])
+            used += behind - first
+            for i in members:
+                bits = STORAGE[self.tensors[wanted[i][0]].dtype]
+                found.append(content[spans[i][1] - first : spans[i][2] - first].view(bits))
+        return found
+
+    def check_unchanged(self) -> None:
+        for file, seen in self.files.items():
+            self.place.check_unchanged(file, named(self.label, file), seen)
 
     def pieces(self, name: str) -> list[np.ndarray]:
         bits = STORAGE[self.tensors[name].dtype]
@@ -139,12 +212,8 @@ class RemoteCheckpoint:
         return np.zeros(len(names), np.int64), []
 
     def renamed(self, old_name: Mapping[str, str]) -> "RemoteCheckpoint":
-        return replace(
-            self,
-            tensors={new: self.tensors[old] for new, old in old_name.items()},
-            ranges=Ranges({new: self.ranges[old] for new, old in old_name.items()}),
-            aliases=renamed_aliases(self.aliases, old_name),
-        )
+        tensors, ranges = renamed_index(self.tensors, self.ranges, old_name)
+        return replace(self, tensors=tensors, ranges=ranges, aliases=renamed_aliases(self.aliases, old_name))
 
     def close(self) -> None:
         if self.on_close:
@@ -166,7 +235,9 @@ class Index(NamedTuple):
 
 def read_index(place: Place, label: str, files: Mapping[str, Seen], weight_map: bytes | None) -> Index:
     """From the headers of its files: of one, or of the shards that the content of an index names."""
-    headers = {file: _header(place, file, seen, named(label, file)) for file, seen in files.items()}
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        found = threads.map(lambda file: _header(place, file, files[file], named(label, file)), files)
+        headers = dict(zip(files, found, strict=True))
     tensors: dict[str, Tensor] = {}
     ranges = Ranges()
     with no_collection():
@@ -183,8 +254,7 @@ def read_index(place: Place, label: str, files: Mapping[str, Seen], weight_map: 
             called = file if weight_map is not None else ""
             ranges[name] = tuple(Piece(called, offset, numel) for _, offset, numel in header.ranges[name])
         if (old_name := without_wrappers(tensors)) is not None:
-            tensors = {new: tensors[old] for new, old in old_name.items()}
-            ranges = Ranges({new: ranges[old] for new, old in old_name.items()})
+            tensors, ranges = renamed_index(tensors, ranges, old_name)
     if not tensors:
         raise InputError(f"{label}: holds no tensors")
     step = next((header.step for header in headers.values() if header.step is not None), None)

@@ -13,11 +13,12 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from normgrowth.errors import InputError
-from normgrowth.weights.sources import hub
+from normgrowth.weights.sources import download, hub
 from normgrowth.weights.sources.checkpoint import Checkpoint
 from normgrowth.weights.sources.folder import TRAINER_STATE, grouped, open_fetched, step_of_trainer
 from normgrowth.weights.sources.places import HubFiles
 from normgrowth.weights.sources.remote import (
+    AT_ONCE,
     Folder,
     Index,
     Once,
@@ -30,7 +31,6 @@ from normgrowth.weights.sources.remote import (
     read_index,
 )
 
-AT_ONCE = 8  # requests, while checkpoints are looked for
 SMALL_FILE = 100_000_000  # bytes of an index or a trainer's log
 PART = 64 << 20  # bytes in memory of a file that is fetched
 
@@ -119,7 +119,7 @@ class RemoteUnit:
         """All its files, each under its own name; the file to start from."""
         try:
             files = self._seen()
-            hub.check_space(self.label, sum(seen.size for seen in files.values()), folder)
+            download.check_space(self.label, sum(seen.size for seen in files.values()), folder)
             if self.weight_map is not None:
                 (folder / self.name).write_bytes(self.weight_map)
             for file, seen in files.items():
@@ -144,7 +144,7 @@ class RevisionUnit:
 
     def open(self, allow: tuple[str, ...] = ()) -> Checkpoint:
         if (found := self._found(self._find)) is None:
-            fetch = partial(hub.fetch, self.revision)
+            fetch = partial(download.fetch, self.revision)
             return open_fetched(self.revision.label, fetch, self.reading.scratch, allow)
         return _checkpoint(self.revision.label, HubFiles(self.revision), *found, self.reading)
 
