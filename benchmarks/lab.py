@@ -16,44 +16,15 @@ from typing import Any
 
 import torch
 
-from normgrowth import Records, heads, trace
-from normgrowth.network.models import load_model
-from normgrowth.training.corpora import Corpus, describe
+from normgrowth.paper.stages.lab import measured
 from normgrowth.training.loop import train
 from normgrowth.training.making import corpus_of
 from normgrowth.training.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "docs" / "records" / "lab"
-HEAD_SENTENCES = 200  # of the development part, as in the paper's Figure 3
 SHAPE: dict[str, Any] = {"layers": 6, "width": 256, "heads": 8, "feedforward": 512}
 MEASURED: dict[str, Any] = {"epochs": 1, "evaluate": "powers", "track": "10"}
-# Quantities of the tracker and of evaluations that the page draws; all others stay with the run.
-DRAWN: list[str] = [
-    "dev_loss",
-    "perplexity",
-    "accuracy",
-    "train_loss",
-    "epoch",
-    "test_loss",
-    "test_perplexity",
-    "test_accuracy",
-    "saturation",
-    "saturation_c1000",
-    "saturation_others",
-    "norm",
-    "cosine",
-    "angle",
-    "step_size",
-    "relative_step",
-    "alignment",
-    "growth",
-    "growth_alignment",
-    "growth_steps",
-    "gradient_norm",
-    "learning_rate",
-    "equilibrium_norm",
-]
 
 KINDS: dict[str, dict[str, Any]] = {
     "paper": {"kind": "paper_pre_norm"},
@@ -109,45 +80,10 @@ def measure(name: str, data: Path, runs: Path) -> None:
     """Records of a run as the page needs them: evaluations and tracker, the trace of its checkpoints, its heads."""
     settings = settings_of(name)
     corpus = corpus_of(settings, data)
-    run, lines = Records.read(runs / name), sentences(corpus)
-    parts = [_only(run, DRAWN)]
-    checkpoints = sorted((runs / name / "checkpoints").iterdir())
-    traced = trace(runs / name / "checkpoints", run=f"{name}, checkpoints")
-    of_series = ["norm", "cosine", "angle", "step_size", "alignment", "cosine_first", "total_share_steps"]
-    parts.append(_only(traced, of_series))
-    for path in checkpoints:
-        step = int(path.name.removeprefix("step-"))
-        last = path == checkpoints[-1]
-        # Filled-up sentences ask much of long corpora: the published form is for penn, and for the end.
-        window = corpus.positions if last and settings.corpus == "penn" else None
-        found = heads(load_model(path), lines, step=step, window=window, run=f"{name}, heads")
-        parts.append(found)
-        counts = found.made_by["saturated_kinds_counts"]
-        print(f"{name}: heads at step {step}: {counts}", flush=True)
-    facts = {key: run.made_by[key] for key in ("settings", "steps", "best_step", "parameters")}
-    facts["corpus"] = describe(corpus, settings.dev_sentences)
-    Records.joined(parts, {"command": "lab", **facts, "heads": _plain(parts[-1].made_by)}).write(KEPT / name)
-
-
-def sentences(corpus: Corpus) -> list[str]:
-    words = corpus.vocabulary.words
-    return [" ".join(words[i] for i in row[1:-1]) for row in corpus.valid[:HEAD_SENTENCES]]
-
-
-def _only(records: Records, quantities: list[str]) -> Records:
-    """Of the model and its layers."""
-    parts = [
-        records.where(scope=scope, quantity=quantity)
-        for scope in ("model", "layer")
-        for quantity in quantities
-    ]
-    return Records.joined([part for part in parts if len(part)], records.made_by)
-
-
-def _plain(made_by: dict[str, Any]) -> dict[str, Any]:
-    """Without paths of the machine that it was made on."""
-    kept = ("window", "tolerance", "thresholds", "kinds", "saturated_kinds", "notes")
-    return {key: made_by[key] for key in kept}
+    # Filled-up sentences ask much of long corpora: the published form is for penn.
+    window = corpus.positions if settings.corpus == "penn" else None
+    found = measured(runs / name, settings, corpus, window=window, tell=lambda said: print(said, flush=True))
+    found.write(KEPT / name)
 
 
 def main() -> None:

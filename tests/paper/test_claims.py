@@ -167,13 +167,13 @@ EXAMPLES = {
     ),
     "saturation-pretrained": (
         {
-            "MiniLM, trained": 0.5,
-            "MiniLM, random": 0.02,
             "models of the paper that are here": 4.0,
-            "published, last layer, largest": 0.9,
+            "of these closer": 4.0,
+            "another model, trained": 0.5,
+            "another model, random": 0.02,
         },
-        None,
-        {"MiniLM, trained": 0.01},
+        {"of these closer": 2.0},
+        {"of these closer": 0.0},
     ),
     "dynamics": (
         {

@@ -20,6 +20,7 @@ from normgrowth.cli import (
     heads,
     lint,
     names,
+    reproduce,
     saturation,
     scaling,
     sweep,
@@ -44,6 +45,7 @@ COMMANDS = (
     watch,
     compare,
     figures,
+    reproduce,
 )
 
 

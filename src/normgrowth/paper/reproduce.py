@@ -1,0 +1,205 @@
+"""`reproduce`: everything that the paper shows, computed here, beside what was published, with verdicts.
+
+    out/stages/NAME/        what a stage works with, and its records
+    out/claims.json         every claim: published, measured, rule, verdict and reason
+    out/figures/            Figures 1 to 6 as png, svg and pdf
+
+A stage whose settings and code are what they were is not run again. One that fails loses no other: what it was needed
+for is undecided, and says why.
+"""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from normgrowth.engine import Engine
+from normgrowth.errors import InputError
+from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.claims.verdicts import Judged, judged
+from normgrowth.paper.errata import ERRATA, Checked, checked
+from normgrowth.paper.stages.plan import Progress, Scale, Stage, Work, stages
+from normgrowth.records import Records, replacing
+
+STAGES, KEY, RESULTS = "stages", "stage.json", "claims.json"
+FIGURES = {  # of the paper -> stages that its picture here is made of
+    "fig1": ("lab",),
+    "fig2": ("pretrained",),
+    "fig3": ("lab",),
+    "fig4": ("scaling",),
+    "fig5": ("lab",),
+    "fig6": ("sweep",),
+    "table1": ("theory",),
+}
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What came of it: evidence by stage, failures by stage with their reasons, verdicts in the order of the paper."""
+
+    evidence: dict[str, Records]
+    failed: dict[str, str]
+    seconds: dict[str, float]  # of the stages that were run now
+    verdicts: list[Judged]
+    errata: list[Checked]  # with all claims only
+    made_by: dict[str, Any]
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            **self.made_by,
+            "stages": dict.fromkeys(self.evidence, "kept")
+            | {name: f"{seconds:.0f} s" for name, seconds in self.seconds.items()}
+            | {name: f"failed: {why}" for name, why in self.failed.items()},
+            "claims": [_plain(one) for one in self.verdicts],
+            "errata": [_plain_erratum(one) for one in self.errata],
+        }
+
+
+@dataclass(frozen=True)
+class Telling:
+    """Told of stages as they come: begins with the time left, its parts, and how it ended."""
+
+    begins: Callable[[Stage, float], None] = lambda *_: None
+    moves: Progress | None = None
+    ends: Callable[[Stage, str], None] = lambda *_: None
+
+
+def reproduce(
+    out: Path | str,
+    *,
+    scale: Scale = "demo",
+    only: Sequence[str] = (),
+    data: Path | str | None = None,
+    engine: Engine,
+    telling: Telling | None = None,
+) -> Reproduced:
+    """Run the stages that are wanted, and judge the claims that rest on them.
+
+    only: claims (`heads-bimodal`), figures (`fig2`) or `table1`; all without. data: the folder of `penn` and
+    `wikitext-2`.
+    """
+    out, tell = Path(out), telling or Telling()
+    claims, needed = chosen(only)
+    wanted = [stage for stage in stages(scale) if stage.name in needed]
+    evidence: dict[str, Records] = {}
+    failed: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    left = sum(stage.seconds for stage in wanted)
+    for stage in wanted:
+        tell.begins(stage, left)
+        left -= stage.seconds
+        folder = out / STAGES / stage.name
+        key = key_of(stage)
+        if (kept := _kept(folder, key)) is not None:
+            evidence[stage.name] = kept
+            tell.ends(stage, "as it was")
+            continue
+        start = time.monotonic()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            work = Work(folder / "work", engine, Path(data) if data else None, tell.moves)
+            evidence[stage.name] = records = stage.run(work)
+            records.write(folder)
+            with replacing(folder / KEY) as path:
+                path.write_text(json.dumps({"key": key}))
+        except (InputError, OSError, ImportError) as error:
+            failed[stage.name] = _in_a_line(error)
+            tell.ends(stage, f"failed: {failed[stage.name]}")
+            continue
+        seconds[stage.name] = time.monotonic() - start
+        tell.ends(stage, f"{seconds[stage.name]:.0f} s")
+    verdicts = [judged(claim, evidence, failed) for claim in claims]
+    errata = [] if only else [checked(erratum, evidence, failed) for erratum in ERRATA.values()]
+    made_by = {
+        "command": "reproduce",
+        "scale": scale,
+        "only": list(only),
+        "versions": {"normgrowth": version("normgrowth"), "python": platform.python_version()},
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    found = Reproduced(evidence, failed, seconds, verdicts, errata, made_by)
+    with replacing(out / RESULTS) as path:
+        path.write_text(json.dumps(found.facts(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return found
+
+
+def chosen(only: Sequence[str]) -> tuple[list[Any], set[str]]:
+    """The claims that are asked for, and the stages that they and the figures asked for need."""
+    if not only:
+        return list(CLAIMS.values()), {stage.name for stage in stages("demo")}
+    unknown = [name for name in only if name not in CLAIMS and name not in FIGURES]
+    if unknown:
+        raise InputError(f"--only {unknown[0]}: is none of {', '.join([*FIGURES, *CLAIMS])}")
+    claims = [claim for name, claim in CLAIMS.items() if name in only]
+    needed = {stage for claim in claims for stage in claim.stages}
+    return claims, needed | {stage for name in only for stage in FIGURES.get(name, ())}
+
+
+def key_of(stage: Stage) -> str:
+    """Names everything that the records of a stage depend on: its settings, and the code of its parts."""
+    digest = hashlib.sha256(json.dumps([stage.name, stage.settings], sort_keys=True).encode())
+    root = Path(str(files("normgrowth")))
+    for path in _sources(root, stage.parts):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(root: Path, parts: Sequence[str]) -> Iterable[Path]:
+    for part in parts:
+        place = root / part
+        yield from sorted(place.rglob("*.py")) if place.is_dir() else [place]
+
+
+def _kept(folder: Path, key: str) -> Records | None:
+    try:
+        if json.loads((folder / KEY).read_text())["key"] == key:
+            return Records.read(folder)
+    except (OSError, ValueError, KeyError, TypeError, InputError):
+        pass  # not there, or damaged: it is run again
+    return None
+
+
+def _in_a_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _plain(one: Judged) -> dict[str, Any]:
+    claim = one.claim
+    return {
+        "id": claim.id,
+        "where": claim.where,
+        "statement": claim.statement,
+        "published": claim.published,
+        "source": claim.source,
+        "measured": _finite(one.numbers),
+        "rule": claim.rule,
+        "verdict": one.ruling.verdict,
+        "reason": one.ruling.reason,
+        "stages": list(claim.stages),
+    }
+
+
+def _plain_erratum(one: Checked) -> dict[str, Any]:
+    erratum = one.erratum
+    return {
+        "id": erratum.id,
+        "kind": erratum.kind,
+        "where": erratum.where,
+        "printed": erratum.printed,
+        "true": erratum.true,
+        "measured": _finite(one.numbers),
+        "fails": one.fails,
+        "why": one.why,
+    }
+
+
+def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
+    return {name: float(value) if isfinite(value) else None for name, value in numbers.items()}

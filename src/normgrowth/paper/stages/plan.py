@@ -1,0 +1,166 @@
+"""Which stages there are, and what they run at each scale.
+
+demo    what is embedded: the Python documentation, MiniLM, random weights; minutes on two cores
+paper   the paper's sizes: WikiText-2 and Penn Treebank, 12 layers of 768, a grid of 20 × 20; a GPU or a cluster
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from normgrowth.engine import Engine
+from normgrowth.records import Records
+
+Scale = Literal["demo", "paper"]
+Progress = Callable[[int, int, str], None]
+KINDS = {
+    "paper_pre_norm": {"kind": "paper_pre_norm"},
+    "usual_pre_norm": {"kind": "usual_pre_norm", "final_norm": True},
+    "post_norm": {"kind": "post_norm"},
+}
+PRETRAINED = ("bert-base-cased", "roberta-base", "t5-base", "xlnet-base-cased")  # Figure 2's
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a stage is given to work with."""
+
+    folder: Path  # its own, kept from one call to the next
+    engine: Engine
+    data: Path | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """parts: files and folders of this package whose code its records depend on. settings: whatever else does.
+
+    seconds: what it took on two cores, for the time left.
+    """
+
+    name: str
+    title: str
+    parts: tuple[str, ...]
+    settings: Mapping[str, Any]
+    seconds: float
+    run: Callable[[Work], Records] = field(compare=False)
+
+
+def stages(scale: Scale) -> list[Stage]:
+    return [_theory(), _scaling(scale), _pretrained(scale), _lab(scale), _sweep(scale)]
+
+
+def _theory() -> Stage:
+    def run(work: Work) -> Records:
+        from normgrowth.paper.stages.theory import theory
+
+        return theory(work.progress)
+
+    title = "degrees, limits and constructed networks"
+    return Stage("theory", title, ("network", "paper/stages/theory.py"), {}, 20, run)
+
+
+def _scaling(scale: Scale) -> Stage:
+    seeds, points = ([0], 10) if scale == "demo" else ([0, 1, 2], 49)
+    settings = {"seeds": seeds, "points": points}
+
+    def run(work: Work) -> Records:
+        import numpy as np
+
+        from normgrowth.network.curves import joined, paper_configs, scaling
+
+        configs = paper_configs()
+        parts = []
+        for i, config in enumerate(configs):
+            scales = np.geomspace(1, 10, points).tolist()
+            parts.append(scaling(config, scales=scales, seeds=seeds))
+            if work.progress:
+                work.progress(i + 1, len(configs), config.kind)
+        return joined(parts)
+
+    return Stage("scaling", "Figure 4: 12 layers of 768 against c", ("network",), settings, 120, run)
+
+
+def _pretrained(scale: Scale) -> Stage:
+    models, sentences = (("minilm",), 50) if scale == "demo" else (("minilm", *PRETRAINED), 100)
+    settings = {"models": models, "sentences": sentences}
+
+    def run(work: Work) -> Records:
+        from normgrowth.network.models import load_model
+        from normgrowth.network.similarity import saturation
+
+        parts = []
+        for i, name in enumerate(models):
+            parts.append(saturation(load_model(name), sentences=sentences, random_init=1, run=name))
+            if work.progress:
+                work.progress(i + 1, len(models), name)
+        return Records.joined(parts, parts[0].made_by)
+
+    return Stage("pretrained", "Figure 2: trained and random networks", ("network",), settings, 40, run)
+
+
+def _lab(scale: Scale) -> Stage:
+    from normgrowth.training.settings import Settings, preset
+
+    models: dict[str, Settings] = {}
+    shape: dict[str, Any] = {"layers": 4, "width": 64, "heads": 4, "feedforward": 128, "min_count": 3}
+    small: dict[str, Any] = {**shape, "steps": 300, "evaluate": "powers", "dev_sentences": 100}
+    corpora = ("pydoc",) if scale == "demo" else ("wikitext-2", "penn")
+    for corpus in corpora:
+        for optimizer in ("adamw", "sgd"):
+            for kind, own in KINDS.items():
+                for leaking in (
+                    (False, True) if optimizer == "adamw" and kind != "usual_pre_norm" else (False,)
+                ):
+                    options: dict[str, Any] = {**own, "optimizer": optimizer, "leaking": leaking}
+                    options |= _rates(kind, optimizer)
+                    name = f"{corpus}-{kind}-{optimizer}{'-leaking' if leaking else ''}"
+                    base = small if scale == "demo" else {"evaluate": "powers"}
+                    models[name] = preset("paper", corpus, **{**base, **options})
+
+    def run(work: Work) -> Records:
+        from normgrowth.paper.stages.lab import lab
+
+        return lab(work.folder, models, data=work.data, on=work.engine, progress=work.progress)
+
+    settings = {name: asdict(one) for name, one in models.items()}
+    parts = ("training", "network", "weights", "schedules.py", "paper/stages/lab.py")
+    return Stage("lab", "language models, their saturation and heads", parts, settings, 240, run)
+
+
+def _rates(kind: str, optimizer: str) -> dict[str, Any]:
+    """Rates at which each learns: post-norm needs a warm-up, and plain SGD clipped gradients."""
+    if optimizer == "sgd":
+        return {"lr": 0.3, "clip": 1.0, "warmup": 100}
+    return {"lr": 5e-4, "warmup": 100} if kind == "post_norm" else {"lr": 1e-3}
+
+
+def _sweep(scale: Scale) -> Stage:
+    from normgrowth.training.grid import Axis
+    from normgrowth.training.settings import preset
+
+    if scale == "demo":
+        base = preset("tiny", "pydoc", min_count=3)
+        x, y = Axis.spaced("lr", 1e-4, 1e-2, 5), Axis.spaced("weight_decay", 1e-4, 1, 13)
+    else:
+        base = preset("paper", "wikitext-2", epochs=1)
+        x, y = Axis.spaced("lr", 1e-5, 1e-1, 20), Axis.spaced("weight_decay", 1e-5, 1e-1, 20)
+    settings = {"settings": asdict(base), "x": asdict(x), "y": asdict(y)}
+
+    def run(work: Work) -> Records:
+        from normgrowth.training.sweep import sweep
+
+        return sweep(
+            base,
+            work.folder,
+            x=x,
+            y=y,
+            refine=scale == "demo",
+            data=work.data,
+            engine=work.engine,
+            progress=work.progress,
+        )
+
+    parts = ("training", "network", "weights", "schedules.py")
+    return Stage("sweep", "Figure 6: learning rate × weight decay", parts, settings, 150, run)
