@@ -10,6 +10,7 @@ import random
 import time
 import warnings
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
@@ -777,6 +778,16 @@ def test_every_name_is_read_whatever_the_order(index: dict[str, Tensor], scope: 
     order = list(index)
     rng.shuffle(order)
     assert read_names({name: index[name] for name in order}, scope=scope) == readings
+
+
+@pytest.mark.parametrize("order", list(permutations(["1/0/Q", "0/0", "0/Q"])))
+def test_of_two_lists_that_attend_the_first_takes_what_lies_beside_them(order: tuple[str, ...]):
+    readings = read_names({name: Tensor("F32", (8, 8)) for name in order})
+    assert {name: reading.layer_name for name, reading in readings.items()} == {
+        "0/Q": "layer.0",
+        "1/0/Q": "1.0",
+        "0/0": "layer.0",
+    }
 
 
 def test_a_neighbour_s_list_is_not_taken_for_granted():

@@ -186,10 +186,11 @@ def _find_stacks(places: list[tuple[str | None, int, str]]) -> dict[str | None, 
         inner = 1 + max(map(_inner, lists[path][1]))
         recurrent = any("receptance" in rest for rest in lists[path][1])
         stacks[path] = _Stack(label, _kind(path), inner, bool(attending), recurrent)
-    # XLM keeps its blocks in parallel lists: attentions.3, layer_norm1.3, ffns.3.
-    parallel = {(split(path)[:-1], frozenset(lists[path][0])): stacks[path] for path in attending}
+    # XLM keeps its blocks in parallel lists: attentions.3, layer_norm1.3, ffns.3. If several attend, the first by name.
+    beside = {path: (split(path)[:-1], frozenset(lists[path][0])) for path in [*attending, *inert]}
+    parallel = {beside[path]: stacks[path] for path in sorted(attending, reverse=True)}
     for path in inert:
-        if stack := parallel.get((split(path)[:-1], frozenset(lists[path][0]))):
+        if stack := parallel.get(beside[path]):
             stacks[path] = stack
     return stacks
 
