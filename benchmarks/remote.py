@@ -1,11 +1,14 @@
 """What a trace over a network costs, beside the same files on disk and beside the network itself.
 
-python benchmarks/remote.py [--megabytes N]     writes remote.json
+python benchmarks/remote.py [--megabytes N]     measures, writes remote.json and the tables of docs/cluster.md
+python benchmarks/remote.py pages               makes the tables again
 
 A web server in a process of its own hands out ranges with sendfile over loopback. Three ways to read all checkpoints of
 a series, in turn: a trace of the files, a trace over HTTP, and plain sockets that receive as many bytes with as many
 connections and look at none of them: the loopback's own throughput, with the same server. The rate of a trace counts
 each byte of the checkpoints once. Lint is off on both sides, since it reads little and computes much.
+
+From the processor's time for a byte and for a range follows what a large series would cost, on paper.
 """
 
 import argparse
@@ -23,14 +26,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors.numpy import save_file
+import torch
+from pages import DOCS, fill, table
+from safetensors.torch import save_file
 
-from normgrowth import trace
+from normgrowth import open_source, trace
+from normgrowth.weights.moments import CHUNK
+from normgrowth.weights.sources.remote import RemoteCheckpoint
+from normgrowth.weights.stripes import SMALLEST
 from normgrowth.weights.walk import CONNECTIONS
 
 RECORD = Path(__file__).with_name("remote.json")
-ROUNDS, CHECKPOINTS = 7, 4
+ROUNDS, CHECKPOINTS, SMALL = 7, 4, 1000
+HELD = 4  # checkpoints of which a worker has a stripe: one, two to compare with, and one that comes
+DTYPES = ("float32", "bfloat16")
 
 
 def serve(folder: str, ready: Any) -> None:
@@ -74,18 +83,18 @@ def serve(folder: str, ready: Any) -> None:
     server.serve_forever()
 
 
-def make(folder: Path, megabytes: int) -> int:
-    """A series of bfloat16-sized float32 matrices; the bytes of all."""
-    rng = np.random.default_rng(0)
-    layers = max(1, megabytes // 16)
+def make(folder: Path, megabytes: int, dtype: str) -> int:
+    """A series of matrices; the bytes of all."""
+    torch.manual_seed(0)
+    layers = max(1, megabytes // (16 if dtype == "float32" else 8))
     state = {
-        f"model.layers.{i}.mlp.{name}.weight": rng.standard_normal((1024, 2048), np.float32)
+        f"model.layers.{i}.mlp.{name}.weight": torch.randn(1024, 2048).to(getattr(torch, dtype))
         for i in range(layers)
         for name in ("up_proj", "down_proj")
     }
     for step in range(CHECKPOINTS):
         for values in state.values():
-            values += np.float32(0.01)
+            values += 0.01
         save_file(state, folder / f"step_{step}.safetensors")
     return sum(values.nbytes for values in state.values()) * CHECKPOINTS
 
@@ -114,15 +123,10 @@ def loopback(port: int, folder: Path) -> None:
         list(threads.map(fetch, jobs))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--megabytes", type=int, default=512, help="of each checkpoint")
-    arguments = parser.parse_args()
+def measure(dtype: str, megabytes: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        total = make(folder, arguments.megabytes)
+        total = make(folder, megabytes, dtype)
         context = multiprocessing.get_context("spawn")
         ready = context.Queue()
         server = context.Process(target=serve, args=(name, ready), daemon=True)
@@ -136,24 +140,95 @@ def main() -> None:
         for way in ways.values():
             way()  # compiles, and brings the files into memory
         rates: dict[str, list[float]] = {way: [] for way in ways}
+        costs: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(ROUNDS):
             for way, run in ways.items():
-                start = time.perf_counter()
+                start, used = time.perf_counter(), time.process_time()
                 run()
                 rates[way].append(total / (time.perf_counter() - start) / 1e9)
+                costs[way].append((time.process_time() - used) / total * 1e9)
+        per_range = range_cost(f"http://127.0.0.1:{port}/")
         server.terminate()
     ratios = [
         r / min(a, b) for r, a, b in zip(rates["remote"], rates["local"], rates["loopback"], strict=True)
     ]
-    found = {
+    return {
         "bytes": total,
         "rounds": ROUNDS,
         "gigabytes_per_second": {way: round(statistics.median(values), 3) for way, values in rates.items()},
         "remote_over_the_lower": round(statistics.median(ratios), 3),
         "spread": [round(min(ratios), 3), round(max(ratios), 3)],
+        "processor_seconds_per_gigabyte": {
+            way: round(statistics.median(values), 3) for way, values in costs.items()
+        },
+        "processor_seconds_per_range": per_range,
     }
-    RECORD.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+
+
+def range_cost(address: str) -> float:
+    """Of the processor, for one small range on a connection that is there."""
+    checkpoint = open_source(address).entries[0].open()
+    assert isinstance(checkpoint, RemoteCheckpoint)
+    piece = next(iter(checkpoint.ranges.values()))[0]
+    start = time.process_time()
+    for i in range(SMALL):
+        checkpoint.read(piece.file, piece.offset + 64 * i, piece.offset + 64 * (i + 1))
+    return (time.process_time() - start) / SMALL
+
+
+def speeds(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            dtype,
+            *(f"{one['gigabytes_per_second'][way]:.2f}" for way in ("local", "loopback", "remote")),
+            f"{one['remote_over_the_lower']:.2f} ({one['spread'][0]:.2f} to {one['spread'][1]:.2f})",
+            *(f"{one['processor_seconds_per_gigabyte'][way]:.2f}" for way in ("local", "loopback", "remote")),
+        ]
+        for dtype, one in found.items()
+    ]
+    titles = ("", "files: GB/s", "plain sockets", "trace over HTTP", "of the lower of the two")
+    return table((*titles, "files: processor s/GB", "plain sockets", "trace over HTTP"), rows)
+
+
+def estimate(found: dict[str, Any]) -> str:
+    """70 billion parameters in bfloat16, 150 checkpoints, 8 nodes with 10 Gbit/s each."""
+    parameters, checkpoints, nodes, link = 70e9, 150, 8, 1.25e9
+    unit = found["bfloat16"]
+    read = parameters * 2 * checkpoints
+    cost = unit["processor_seconds_per_gigabyte"]["remote"] / 1e9
+    ranges = read / (SMALLEST * 2)
+    busy = read * cost + ranges * unit["processor_seconds_per_range"]
+    sums = (
+        parameters / CHUNK * checkpoints * 9 * 8
+    )  # a row of nine sums for each chunk: itself, previous, first
+    rows = [
+        ["read, each byte once", f"{read / 1e12:.0f} TB in {ranges / 1e6:.1f} million ranges"],
+        ["the links, at their full rate", f"{read / (nodes * link) / 60:.0f} minutes"],
+        ["processor, at this machine's cost", f"{busy / 3600:.0f} hours of one core"],
+        ["cores of a node that keep up with its link", f"{busy / read * link:.1f}"],
+        ["held by each worker", f"{SMALLEST * 2 * HELD / 1e6:.0f} MB"],
+        ["sums that travel to the driver", f"{sums / 1e6:.0f} MB"],
+    ]
+    return table(("70B × 150 checkpoints, 8 nodes", ""), rows)
+
+
+def pages() -> None:
+    found = json.loads(RECORD.read_text())
+    fill(DOCS / "cluster.md", {"speeds": speeds(found), "estimate": estimate(found)})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="?", choices=("measure", "pages"), default="measure")
+    parser.add_argument("--megabytes", type=int, default=512, help="of each checkpoint")
+    arguments = parser.parse_args()
+    if arguments.what == "measure":
+        found = {dtype: measure(dtype, arguments.megabytes) for dtype in DTYPES}
+        RECORD.write_text(json.dumps(found, indent=1) + "\n")
+        print(json.dumps(found, indent=1))
+    pages()
 
 
 if __name__ == "__main__":
