@@ -1,0 +1,69 @@
+"""Cells of a sweep per minute: `normgrowth sweep`, beside a fresh process for each cell, one after the other.
+
+python benchmarks/cells.py CORPORA     measures, writes cells.json (CORPORA holds wikitext-2)
+
+Both ways train the same cells of the setting `tiny` on WikiText-2, with all that is measured of them. A fresh process
+has all cores for its one cell, as PyTorch takes them, and reads the corpus itself. Each way takes its turn; `sweep`
+starts with an empty folder, and its time has the start of its workers in it.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from normgrowth.training.grid import Axis
+from normgrowth.training.settings import preset
+from normgrowth.training.sweep import sweep
+
+RESULTS = Path(__file__).with_suffix(".json")
+RATES, DECAYS = Axis.spaced("lr", 1e-4, 1e-1, 8), Axis.spaced("weight_decay", 1e-4, 1e-1, 4)
+FRESH, ROUNDS = 6, 3  # cells that are trained by fresh processes in a round: their rate needs no more
+ALONE = """
+import sys
+from normgrowth.training.cells import train_alone
+from normgrowth.training.making import corpus_of
+from normgrowth.training.settings import preset
+settings = preset("tiny", "wikitext-2", lr=float(sys.argv[2]), weight_decay=float(sys.argv[3]))
+print(train_alone(settings, corpus_of(settings, sys.argv[1])))
+"""
+
+
+def fresh(data: str) -> float:
+    start = time.perf_counter()
+    cells = [(rate, decay) for decay in DECAYS.values for rate in RATES.values]
+    for rate, decay in cells[:: len(cells) // FRESH][:FRESH]:
+        command = [sys.executable, "-c", ALONE, data, str(rate), str(decay)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return FRESH * 60 / (time.perf_counter() - start)
+
+
+def swept(data: str, together: int | None) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        sweep(preset("tiny", "wikitext-2"), folder, x=RATES, y=DECAYS, data=data, together=together)
+        return len(RATES.values) * len(DECAYS.values) * 60 / (time.perf_counter() - start)
+
+
+def main(data: str) -> None:
+    rates: dict[str, list[float]] = {"fresh processes": [], "sweep": [], "sweep, each cell alone": []}
+    for _ in range(ROUNDS):
+        rates["fresh processes"].append(fresh(data))
+        rates["sweep"].append(swept(data, None))
+        rates["sweep, each cell alone"].append(swept(data, 1))
+    gains = [ours / theirs for ours, theirs in zip(rates["sweep"], rates["fresh processes"], strict=True)]
+    found = {
+        "cells_per_minute": {way: round(statistics.median(values), 2) for way, values in rates.items()},
+        "times_as_many": round(statistics.median(gains), 2),
+        "spread": [round(min(gains), 2), round(max(gains), 2)],
+        "rounds": ROUNDS,
+    }
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
