@@ -12,6 +12,7 @@ import html
 import re
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -153,7 +154,7 @@ class _Http(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler, ABC):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # or each answer waits 40 ms for the client's acknowledgement
     server: _Http
@@ -216,8 +217,9 @@ class Handler(BaseHTTPRequestHandler):
             pass_on(self.connection, there)
             back.join()
 
+    @abstractmethod
     def route(self, path: str) -> None:
-        raise NotImplementedError
+        """Answer for a path, by `answer` or `send_file`."""
 
     def send_file(self, content: bytes, headers: Mapping[str, str]) -> None:
         """The whole or the range asked for."""

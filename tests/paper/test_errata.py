@@ -45,4 +45,4 @@ def test_figures_known_by_hand():
 def test_without_its_stage_it_is_not_measured():
     found = checked(ERRATA["mask"], {}, {"lab": "no corpus"})
     assert found.fails is None
-    assert found.why == "no corpus"
+    assert found.why == "The stage lab has no records: no corpus"

@@ -14,13 +14,13 @@ import numpy as np
 from normgrowth.errors import InputError
 from normgrowth.paper.claims.models import trained
 from normgrowth.paper.claims.networks import runs
-from normgrowth.paper.claims.verdicts import Evidence, Numbers
+from normgrowth.paper.claims.verdicts import Evidence, Numbers, lacking
 
 Kind = Literal["erratum", "departure"]
 SMALL = 1e-3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Erratum:
     """stages: whose records it is measured on. fails: whether the printed statement, or the code, does."""
 
@@ -43,9 +43,8 @@ class Checked:
 
 
 def checked(erratum: Erratum, evidence: Evidence, failed: Mapping[str, str] | None = None) -> Checked:
-    for stage in erratum.stages:
-        if stage not in evidence:
-            return Checked(erratum, {}, None, (failed or {}).get(stage, f"the stage {stage} was not run"))
+    if why := lacking(erratum.stages, evidence, failed):
+        return Checked(erratum, {}, None, why)
     try:
         numbers = erratum.measure(evidence)
     except InputError as error:
@@ -132,74 +131,76 @@ ERRATA: dict[str, Erratum] = {
     one.id: one
     for one in (
         Erratum(
-            "prop-4",
-            "erratum",
-            "Prop. 4",
-            "An attention head AV has degree 1.",
-            "It has degree 2: A has 0, V has 2. The sublayer's degree stays, since the norm resets it.",
-            ("theory",),
-            _head_degree,
-            lambda n: abs(n["degree, printed"] - n["degree, measured"]) > SMALL,
+            id="prop-4",
+            kind="erratum",
+            where="Prop. 4",
+            printed="An attention head AV has degree 1.",
+            true="It has degree 2: A has 0, V has 2. The sublayer's degree stays, since the norm resets it.",
+            stages=("theory",),
+            measure=_head_degree,
+            fails=lambda n: abs(n["degree, printed"] - n["degree, measured"]) > SMALL,
         ),
         Erratum(
-            "prop-2",
-            "erratum",
-            "Prop. 2",
-            "Growth that is uniform up to o(t) makes a network its saturated self.",
-            "Where scores tie, o(t) decides, and the limit is another.",
-            ("theory",),
-            _tie,
-            lambda n: abs(n["largest weight, saturated"] - n["largest weight as t grows"]) > SMALL,
+            id="prop-2",
+            kind="erratum",
+            where="Prop. 2",
+            printed="Growth that is uniform up to o(t) makes a network its saturated self.",
+            true="Where scores tie, o(t) decides, and the limit is another.",
+            stages=("theory",),
+            measure=_tie,
+            fails=lambda n: abs(n["largest weight, saturated"] - n["largest weight as t grows"]) > SMALL,
         ),
         Erratum(
-            "lemma-7",
-            "erratum",
-            "Lemma 7",
-            "The scaling error of softmax vanishes as ‖x‖ grows.",
-            "It vanishes as the gap between the largest entry and the next grows.",
-            (),
-            _softmax_error,
-            lambda n: n["error, ‖x‖ larger (M = 10⁶)"] > 0.9 * n["error, ‖x‖ large (M = 10)"],
+            id="lemma-7",
+            kind="erratum",
+            where="Lemma 7",
+            printed="The scaling error of softmax vanishes as ‖x‖ grows.",
+            true="It vanishes as the gap between the largest entry and the next grows.",
+            stages=(),
+            measure=_softmax_error,
+            fails=lambda n: n["error, ‖x‖ larger (M = 10⁶)"] > 0.9 * n["error, ‖x‖ large (M = 10)"],
         ),
         Erratum(
-            "definition-3",
-            "erratum",
-            "Definition 3, Lemma 4",
-            "The scaling error is ‖f(cθ) − cᵏf(θ)‖.",
-            "It must be ‖f(cθ)/cᵏ − f(θ)‖: without the division θσ(θ) has an error that grows with c.",
-            (),
-            _scaling_error,
-            lambda n: n["error, printed"] > 1 and n["error, divided by cᵏ"] < SMALL,
+            id="definition-3",
+            kind="erratum",
+            where="Definition 3, Lemma 4",
+            printed="The scaling error is ‖f(cθ) − cᵏf(θ)‖.",
+            true="It must be ‖f(cθ)/cᵏ − f(θ)‖: without the division θσ(θ) has an error that grows with c.",
+            stages=(),
+            measure=_scaling_error,
+            fails=lambda n: n["error, printed"] > 1 and n["error, divided by cᵏ"] < SMALL,
         ),
         Erratum(
-            "lemma-5",
-            "erratum",
-            "Lemma 5",
-            "The scaling error of layer norm is bounded by something that vanishes.",
-            "The last bound printed does not vanish; 2‖ε‖/‖f − μ‖ does, and bounds it.",
-            (),
-            _norm_bound,
-            lambda n: n["bound, printed"] > 0.1 and n["error"] < SMALL,
+            id="lemma-5",
+            kind="erratum",
+            where="Lemma 5",
+            printed="The scaling error of layer norm is bounded by something that vanishes.",
+            true="The last bound printed does not vanish; 2‖ε‖/‖f − μ‖ does, and bounds it.",
+            stages=(),
+            measure=_norm_bound,
+            fails=lambda n: n["bound, printed"] > 0.1 and n["error"] < SMALL,
         ),
         Erratum(
-            "mask",
-            "departure",
-            "code of the language models",
-            "The causal mask multiplies scores by 0.",
-            "They must be −∞: a score of 0 is seen, and the next word with it.",
-            ("lab",),
-            _mask,
-            lambda n: n["dev loss, their mask"] < n["dev loss, true mask"] - 0.1,
+            id="mask",
+            kind="departure",
+            where="code of the language models",
+            printed="The causal mask multiplies scores by 0.",
+            true="They must be −∞: a score of 0 is seen, and the next word with it.",
+            stages=("lab",),
+            measure=_mask,
+            fails=lambda n: n["dev loss, their mask"] < n["dev loss, true mask"] - 0.1,
         ),
         Erratum(
-            "padding",
-            "departure",
-            "code of Figure 3",
-            "Attended positions are counted with padding, which asks and is asked.",
-            "Padding is no position.",
-            ("lab",),
-            _padding,
-            lambda n: abs(n["with padding counted"] / n["positions attended, of real tokens"] - 1) > 0.1,
+            id="padding",
+            kind="departure",
+            where="code of Figure 3",
+            printed="Attended positions are counted with padding, which asks and is asked.",
+            true="Padding is no position.",
+            stages=("lab",),
+            measure=_padding,
+            fails=lambda n: (
+                abs(n["with padding counted"] / n["positions attended, of real tokens"] - 1) > 0.1
+            ),
         ),
     )
 }

@@ -159,12 +159,12 @@ def _sources(root: Path, parts: Sequence[str]) -> Iterable[Path]:
 
 
 def _kept(folder: Path, key: str) -> Records | None:
+    """What a stage left, if it was this one; what is not there, or is damaged, is run again."""
     try:
-        if json.loads((folder / KEY).read_text())["key"] == key:
-            return Records.read(folder)
+        same = json.loads((folder / KEY).read_text())["key"] == key
+        return Records.read(folder) if same else None
     except (OSError, ValueError, KeyError, TypeError, InputError):
-        pass  # not there, or damaged: it is run again
-    return None
+        return None
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.errors import InputError
-from normgrowth.records import Records, read_parquet, storable, write_parquet
+from normgrowth.records import Records, read_parquet, replacing, storable, write_parquet
 from normgrowth.weights.moments import Moments, Pair
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ LOOK = "look:"
 def digest(content: object) -> str:
     """A key that names what can be written as JSON."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _begun(path: Path) -> list[str] | None:
+    """The keys that a trace began its stripes for; None if none did, or they cannot be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, list) and all(isinstance(key, str) for key in found) else None
 
 
 class Store:
@@ -148,26 +157,19 @@ class Store:
         if self.folder is None:
             return list(missing)
         path = self.folder / "stripes" / "steps.json"
-        try:
-            begun = json.loads(path.read_bytes())
-            if set(missing) <= set(begun) <= set(known):
-                return begun
-        except (OSError, ValueError, TypeError):
-            pass  # none was begun, or it cannot be read: begin
+        begun = _begun(path)
+        if begun and set(missing) <= set(begun) <= set(known):
+            return begun
         path.parent.mkdir(exist_ok=True)
-        part = path.with_name(".steps.part")
-        part.write_text(json.dumps(list(missing)))
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_text(json.dumps(list(missing)))
         return list(missing)
 
     def save_stripe(self, key: str, result: "Mapping[str, np.ndarray]") -> None:
         if self.folder is None:
             return
-        folder = self.folder / "stripes"
-        part = folder / f".{key}.part"
-        with part.open("wb") as file:
+        with replacing(self.folder / "stripes" / f"{key}.npz") as part, part.open("wb") as file:
             np.savez(file, allow_pickle=False, **result)
-        part.replace(folder / f"{key}.npz")
 
     def load_stripe(self, key: str) -> dict[str, np.ndarray] | None:
         path = self.folder / "stripes" / f"{key}.npz" if self.folder else None

@@ -91,27 +91,34 @@ def _judge_weight_decay(n: Numbers) -> Ruling:
 
 CLAIMS = [
     Claim(
-        "dynamics",
-        "§5.3, §5.4, §E",
-        "With η = 1/√t, aligned dynamics give exp(√t) and misaligned ones √t.",
-        "derivation",
-        "text",
-        (),
-        _dynamics,
-        "Misaligned dynamics give √t whatever the constant κ in ‖δ‖ = κη‖θ‖, and end within a fifth of T5's norm; in "
-        "part if they give it for κ = 1.",
-        _judge_dynamics,
+        id="dynamics",
+        where="§5.3, §5.4, §E",
+        statement="With η = 1/√t, aligned dynamics give exp(√t) and misaligned ones √t.",
+        published="derivation",
+        source="text",
+        stages=(),
+        measure=_dynamics,
+        rule=(
+            "Misaligned dynamics give √t whatever the constant κ in ‖δ‖ = κη‖θ‖, and end within a fifth of T5's "
+            "norm; in part if they give it for κ = 1."
+        ),
+        judge=_judge_dynamics,
     ),
     Claim(
-        "weight-decay",
-        "§5.6, §F, Fig. 6",
-        "The norm grows unless λ is large, with a threshold between 0.001 and 0.01; growth is probable at λ = 0.01.",
-        "figure",
-        "text",
-        ("sweep",),
-        _weight_decay,
-        "At PyTorch's η growth ends above λ = 0.01, and the threshold lies between 0.001 and 0.01 at all η; in part if "
-        "the first only.",
-        _judge_weight_decay,
+        id="weight-decay",
+        where="§5.6, §F, Fig. 6",
+        statement=(
+            "The norm grows unless λ is large, with a threshold between 0.001 and 0.01; growth is probable at λ ="
+            " 0.01."
+        ),
+        published="figure",
+        source="text",
+        stages=("sweep",),
+        measure=_weight_decay,
+        rule=(
+            "At PyTorch's η growth ends above λ = 0.01, and the threshold lies between 0.001 and 0.01 at all η; "
+            "in part if the first only."
+        ),
+        judge=_judge_weight_decay,
     ),
 ]

@@ -158,50 +158,56 @@ def _judge_heads_bimodal(n: Numbers) -> Ruling:
 
 CLAIMS = [
     Claim(
-        "uniform-growth",
-        "Prop. 1, §4",
-        "Every parameter grows at the same rate up to a constant.",
-        "called reasonable",
-        "text; T5 published (Figure 1)",
-        ("lab",),
-        _uniform_growth,
-        "Factors of growth of layers differ by a tenth at most, in T5 and in models trained here; it does not hold if "
-        "they differ by more than 2 in all of them.",
-        _judge_uniform_growth,
+        id="uniform-growth",
+        where="Prop. 1, §4",
+        statement="Every parameter grows at the same rate up to a constant.",
+        published="called reasonable",
+        source="text; T5 published (Figure 1)",
+        stages=("lab",),
+        measure=_uniform_growth,
+        rule=(
+            "Factors of growth of layers differ by a tenth at most, in T5 and in models trained here; it does not"
+            " hold if they differ by more than 2 in all of them."
+        ),
+        judge=_judge_uniform_growth,
     ),
     Claim(
-        "lm-growth",
-        "§3",
-        "Pre-norm and post-norm language models all grow.",
-        "every model",
-        "text",
-        ("lab",),
-        _lm_growth,
-        "The norm of every model is larger at the end than at the start; in part if of some.",
-        _judge_lm_growth,
+        id="lm-growth",
+        where="§3",
+        statement="Pre-norm and post-norm language models all grow.",
+        published="every model",
+        source="text",
+        stages=("lab",),
+        measure=_lm_growth,
+        rule="The norm of every model is larger at the end than at the start; in part if of some.",
+        judge=_judge_lm_growth,
     ),
     Claim(
-        "saturation-lm",
-        "§4.1",
-        "Small language models reach a saturation of 1.00.",
-        "1.00",
-        "text",
-        ("lab",),
-        _saturation_lm,
-        "Every model trained with AdamW ends at 0.98 or more (fewer epochs here than the paper's five); in part if "
-        "some do.",
-        _judge_saturation_lm,
+        id="saturation-lm",
+        where="§4.1",
+        statement="Small language models reach a saturation of 1.00.",
+        published="1.00",
+        source="text",
+        stages=("lab",),
+        measure=_saturation_lm,
+        rule=(
+            "Every model trained with AdamW ends at 0.98 or more (fewer epochs here than the paper's five); in "
+            "part if some do."
+        ),
+        judge=_judge_saturation_lm,
     ),
     Claim(
-        "heads-bimodal",
-        "§4.3, Fig. 3",
-        "Saturated heads attend to about one position, or to all of them.",
-        "modes at 1 and at 41 of 83 positions",
-        "published (Figure 3)",
-        ("lab",),
-        _heads_bimodal,
-        "With a true mask at least a tenth of the heads attends to one position and a tenth to all, and four fifths to "
-        "one or all; in part if a fiftieth attends to all.",
-        _judge_heads_bimodal,
+        id="heads-bimodal",
+        where="§4.3, Fig. 3",
+        statement="Saturated heads attend to about one position, or to all of them.",
+        published="modes at 1 and at 41 of 83 positions",
+        source="published (Figure 3)",
+        stages=("lab",),
+        measure=_heads_bimodal,
+        rule=(
+            "With a true mask at least a tenth of the heads attends to one position and a tenth to all, and four "
+            "fifths to one or all; in part if a fiftieth attends to all."
+        ),
+        judge=_judge_heads_bimodal,
     ),
 ]

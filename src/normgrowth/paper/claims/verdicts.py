@@ -5,7 +5,7 @@ Two functions for each claim, so that neither can cheat. `measure` takes numbers
 rule says no to a counter-example.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
@@ -31,7 +31,7 @@ class Ruling:
     reason: str  # in a sentence, with the numbers that decide
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     """One row of the table.
 
@@ -61,12 +61,18 @@ class Judged:
     ruling: Ruling
 
 
+def lacking(stages: Sequence[str], evidence: Evidence, failed: Mapping[str, str] | None) -> str:
+    """What stands in the way of measuring on these stages, if anything."""
+    for stage in stages:
+        if stage not in evidence:
+            return f"The stage {stage} has no records: {(failed or {}).get(stage, 'it was not run')}"
+    return ""
+
+
 def judged(claim: Claim, evidence: Evidence, failed: Mapping[str, str] | None = None) -> Judged:
     """Judge one claim. A stage that failed, or was not run, leaves its claims undecided."""
-    for stage in claim.stages:
-        if stage not in evidence:
-            why = (failed or {}).get(stage, "it was not run")
-            return Judged(claim, {}, Ruling(UNDECIDED, f"The stage {stage} has no records: {why}."))
+    if why := lacking(claim.stages, evidence, failed):
+        return Judged(claim, {}, Ruling(UNDECIDED, f"{why}."))
     try:
         numbers = claim.measure(evidence)
     except InputError as error:
