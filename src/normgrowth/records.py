@@ -25,12 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
+from normgrowth.showing import html_table, listed, visible
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE, SIDECAR = "records.parquet", "records.json"
 COLUMNS = ("run", "step", "scope", "name", "layer", "role", "quantity", "value")
+COMMON = ("norm", "step_size", "cosine", "alignment", "saturation", "dev_loss")  # shown of the model
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,42 @@ class Records:
 
     def __len__(self) -> int:
         return self.table.num_rows
+
+    def __repr__(self) -> str:
+        """One line: Arrow would show the first rows of every column."""
+        runs = visible(listed(self.distinct("run")))
+        return f"Records({len(self):,} rows; runs: {runs}; steps: {self._steps()})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what is in the table, and how the model changed. Ten million rows take a second."""
+        pairs = self.table.unify_dictionaries().group_by(["scope", "name"]).aggregate([])
+        names = [(pair["values"], pair["counts"]) for pair in pairs["scope"].value_counts().to_pylist()]
+        there = [
+            ("runs", listed(self.distinct("run"))),
+            ("steps", self._steps()),
+            ("scopes", listed(f"{scope} ({count:,})" for scope, count in names)),
+            ("quantities", listed(self.distinct("quantity"))),
+        ]
+        titles = ("run", "quantity", "first step", "value", "last step", "value")
+        ends = self._ends()
+        changed = html_table(titles, ends) if ends else ""
+        return html_table(("records", f"{len(self):,} rows"), there) + changed
+
+    def _steps(self) -> str:
+        import pyarrow.compute as pc
+
+        step = self.table["step"]
+        first, last = pc.min_max(step).as_py().values()  # pyright: ignore[reportAttributeAccessIssue]
+        count = pc.count_distinct(step).as_py()  # pyright: ignore[reportAttributeAccessIssue]
+        return f"{count:,}, from {first:,} to {last:,}" if count else "none"
+
+    def _ends(self) -> list[Sequence[object]]:
+        """Of each run and common quantity of the model: the first step that has it with the value, and the last."""
+        model = self.where(scope="model").table.unify_dictionaries().sort_by("step")
+        ends = [(column, end) for end in ("first", "last") for column in ("step", "value")]
+        found = model.group_by(["run", "quantity"], use_threads=False).aggregate(ends).to_pylist()
+        columns = ["run", "quantity", *map("_".join, ends)]
+        return [[row[c] for c in columns] for name in COMMON for row in found if row["quantity"] == name]
 
     def where(self, **equals: Any) -> "Records":
         """The rows whose columns equal what is given: ``records.where(scope="layer", quantity="norm")``."""

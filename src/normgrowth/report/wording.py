@@ -1,21 +1,13 @@
 """Names, numbers and sentences: how the report says what records hold."""
 
-import unicodedata
 from collections.abc import Callable
 from math import floor, isfinite, log10
 
 from normgrowth.records import Records
 from normgrowth.report.grids import Grids
+from normgrowth.showing import visible
 
-
-def visible(text: object) -> str:
-    """Text with every character that would act rather than show (control, bidi, newline) spelt out."""
-    return "".join(
-        c.encode("unicode_escape").decode() if unicodedata.category(c) in _ACTING else c for c in str(text)
-    )
-
-
-_ACTING = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+__all__ = ["cosine", "number", "percent", "small", "summary", "times", "visible"]
 
 
 def number(x: float, digits: int = 5) -> str:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.records import Records
+from normgrowth.showing import html_table
 from normgrowth.weights.direction import rows_of
 from normgrowth.weights.dynamics import LONGEST, Decay, Floats, Model, Rate, predict_norm, totals
 from normgrowth.weights.kappa import Kappa, fit_kappa, kappa_of_growth
@@ -53,6 +54,19 @@ class Evidence:
     fits: str
     findings: list[str]
     undecided: list[str]
+
+    def __repr__(self) -> str:
+        """One line: the arrays would hide the verdict."""
+        return f"Evidence({len(self.steps):,} checkpoints; fits: {self.fits})"
+
+    def _repr_html_(self) -> str:
+        titles = ("model", "κ", "from", "to", "κ by growth", "error")
+        rows = []
+        for model, kappa in self.kappa.items():
+            fitted = kappa.value, kappa.low, kappa.high
+            rows.append((model, *fitted, self.growth_kappa[model], self.error[model]))
+        said = [("found", text) for text in self.findings] + [("undecided", text) for text in self.undecided]
+        return html_table(titles, rows) + html_table(("fits", self.fits), said)
 
 
 def examine(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from normgrowth.errors import InputError
+from normgrowth.showing import html_table
 from normgrowth.weights.laws import LAWS, Floats
 
 LEAST = 5  # points for AICc: with fewer it exists for `constant` alone, which would then win
@@ -54,6 +55,13 @@ class Fit:
             raise InputError(f"step {steps.min():g} is negative: the laws begin at step 0")
         return LAWS[self.name].predict(steps, self.params)
 
+    def _repr_html_(self) -> str:
+        rows = [(param, value, *self.interval(param)) for param, value in self.params.items()]
+        rest = [("r²", self.r2), ("error ahead", self.ahead), ("weight", self.weight)]
+        notes = [("note", note) for note in self.notes]
+        found = [*rows, *rest, *notes] if self.fitted else [("not fitted", self.reason)]
+        return html_table((self.name, self.formula, "from", "to"), found)
+
 
 @dataclass(frozen=True)
 class Fits(Mapping[str, Fit]):
@@ -74,6 +82,20 @@ class Fits(Mapping[str, Fit]):
 
     def __len__(self) -> int:
         return len(self.laws)
+
+    def __repr__(self) -> str:
+        """One line: nine laws with all their numbers would be a hundred."""
+        best = max(self.values(), key=lambda law: law.weight, default=None)
+        said = f"best: {best.name}, {best.formula}" if best and best.weight > 0 else "none is best"
+        return f"Fits({len(self)} laws on {self.points:,} points; {said})"
+
+    def _repr_html_(self) -> str:
+        titles = ("law", "formula", "r²", "error ahead", "ΔAICc", "weight", "parameters")
+        keys = ("law", "formula", "r2", "ahead", "delta_effective")
+        rows = [[*(row[key] for key in keys), f"{row['weight']:.3f}", _params(row)] for row in self.table()]
+        about = [("points", self.points), ("worth independent ones", self.effective)]
+        notes = [("note", note) for note in self.notes]
+        return html_table(titles, rows) + html_table(("series", ""), [*about, *notes])
 
     @property
     def best(self) -> Fit:
@@ -124,3 +146,8 @@ class Fits(Mapping[str, Fit]):
             }
             for law in self.values()
         ]
+
+
+def _params(row: Mapping[str, Any]) -> str:
+    said = (f"{name} {value:.4g}" for name, value in row["params"].items())
+    return ", ".join(said) if row["fitted"] else f"not fitted: {row['reason']}"

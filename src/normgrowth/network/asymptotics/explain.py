@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from normgrowth.network.asymptotics import limit as limits
 from normgrowth.network.asymptotics.blocks import place, within
 from normgrowth.network.asymptotics.context import Sum, Tie
+from normgrowth.showing import html_table
 
 Degree = Fraction | None  # None: exactly zero
 Kind = Literal["bias", "constant", "stream", "branch", "same", "other"]
@@ -64,6 +65,19 @@ class Degrees:
     orders: int
     doubtful: int
     cancelled: dict[str, int]
+
+    def __repr__(self) -> str:
+        """One line: a model has hundreds of submodules."""
+        vanished = f"{len(self.vanished):,} of {len(self.parameters):,} parameters vanish"
+        return f"Degrees({self.model}; {len(self.rows):,} modules; {vanished})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (row.module or "(the model)", row.kind, "zero" if row.degree is None else row.degree)
+            for row in self.rows
+        ]
+        words = [(sentence,) for sentence in self.explain()]
+        return html_table(("module", "class", "degree"), rows) + html_table((self.model,), words)
 
     def table(self) -> list[dict[str, Any]]:
         """Rows as plain values: degrees are whole numbers, or strings such as 1/2; None is exactly zero."""

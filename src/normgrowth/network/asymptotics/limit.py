@@ -14,6 +14,7 @@ from normgrowth.errors import InputError
 from normgrowth.network.asymptotics.context import Context, Sum, Tie
 from normgrowth.network.asymptotics.mode import MARK, LimitMode
 from normgrowth.network.asymptotics.series import Series, Term, nonzero
+from normgrowth.showing import html_table
 
 MORE_ORDERS = 3  # if the leading one leaves something open
 
@@ -63,6 +64,22 @@ class Limit:
     def undecided(self) -> int:
         """Softmax rows whose ties an order that was left out might have decided."""
         return sum(tie.undecided for tie in self.ties)
+
+    def __repr__(self) -> str:
+        """One line: the model's own would fill a page, and the last call's ties several."""
+        called = f"{len(self.degrees):,} modules" if self.outputs else "not called yet"
+        return f"Limit({type(self.model).__name__}; {called})"
+
+    def _repr_html_(self) -> str:
+        last = {output.module: output for output in self.outputs}.values()
+        rows = [
+            (out.module or "(the model)", out.kind, "zero" if out.degree is None else out.degree)
+            for out in last
+        ]
+        found = [("vanished parameters", len(self.vanished)), ("doubtful values", self.doubtful)]
+        about = found if rows else [("degrees", "known after a call")]
+        degrees = html_table(("module", "class", "degree"), rows) if rows else ""
+        return html_table(("limit of", type(self.model).__name__), about) + degrees
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tries = [self.orders] if self.orders else [1, MORE_ORDERS]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.showing import html_table
 from normgrowth.weights.lint.copies import Same, tensor_copies, whole_copies
 from normgrowth.weights.lint.evidence import KINDS, Evidence, Finding
 from normgrowth.weights.lint.looks import Look, Observer, sampled
@@ -39,6 +40,12 @@ class Report(list[Finding]):
         super().__init__(findings)
         self.source = source
         self.steps = steps  # of the checkpoints that could be read
+
+    def _repr_html_(self) -> str:
+        titles = ("step", "kind", "severity", "tensor", "why", "file")
+        rows = [("?" if f.step is None else f.step, f.kind, f.severity, f.name, f.why, f.label) for f in self]
+        read = [("checkpoints", len(self.steps)), ("findings", len(self))]
+        return html_table(("series", self.source), read) + (html_table(titles, rows) if rows else "")
 
 
 def lint(

@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from normgrowth.errors import InputError
+from normgrowth.showing import html_table
 from normgrowth.weights.sources import hub
 from normgrowth.weights.sources.checkpoint import Checkpoint, decode
 from normgrowth.weights.sources.elsewhere import find_remote, is_remote
@@ -56,6 +57,12 @@ class Series:
                     yield entry.step, name, decode(tensor.dtype, checkpoint.dense(name)).reshape(tensor.shape)
             finally:
                 checkpoint.close()
+
+    def _repr_html_(self) -> str:
+        rows = [(entry.step, entry.label) for entry in self.entries]
+        notes = [("note", note) for note in self.notes]
+        about = html_table(("series", self.label), [("checkpoints", len(self)), *notes])
+        return about + html_table(("step", "checkpoint"), rows)
 
 
 def open_source(

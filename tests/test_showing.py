@@ -1,0 +1,290 @@
+"""What notebooks show: the numbers of the records, in tables, and no name that becomes more than text."""
+
+import unicodedata
+from collections import OrderedDict
+from html.parser import HTMLParser
+from math import nan
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from checkpoints import walk, write_series
+from hypothesis import given
+from hypothesis import strategies as st
+
+import normgrowth
+from normgrowth.records import Block, Records
+from normgrowth.schedules import constant
+from normgrowth.showing import MOST, WIDEST, html_table
+from normgrowth.weights.evidence import examine
+from normgrowth.weights.fits import Fit, Fits
+from normgrowth.weights.lint import Finding, Report
+from normgrowth.weights.sources.series import Entry, Series
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</td></table><img src=x onerror=alert(1)>",
+    "\"' onmouseover='alert(1)",
+    "&lt;b&gt;",
+    "new\nline\r\ttab",
+    "\u202eevil\u2066\u200b",
+    "a\x1b]0;owned\x07\x00",
+    "<!-- <![CDATA[ -->",
+]
+ANY = st.text(st.characters(codec=None) | st.sampled_from("<>&\"'\n\u202e\ud800"), max_size=30)
+
+
+def acting(text):
+    """Controls, other directions, line breaks, and what is no character: all that does more than show."""
+    return any(unicodedata.category(c)[0] == "C" or unicodedata.category(c) in ("Zl", "Zp") for c in text)
+
+
+class Tables(HTMLParser):
+    """Cells of each table by row; refuses everything that is not a plain table."""
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.tables, self.inside = [], False
+        self.feed(html)
+        self.close()
+        assert not acting(html)
+
+    def handle_starttag(self, tag, attrs):
+        assert tag in ("table", "thead", "tbody", "tr", "th", "td")
+        assert attrs == ([("style", "text-align: left")] if tag in ("th", "td") else [])
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("th", "td"):
+            self.tables[-1][-1].append("")
+            self.inside = True
+
+    def handle_endtag(self, tag):
+        assert tag in ("table", "thead", "tbody", "tr", "th", "td")
+        self.inside = False
+
+    def handle_data(self, data):
+        assert self.inside, data
+        self.tables[-1][-1][-1] += data
+
+    def handle_comment(self, data):
+        raise AssertionError(data)
+
+    def handle_decl(self, decl):
+        raise AssertionError(decl)
+
+    def handle_pi(self, data):
+        raise AssertionError(data)
+
+    def unknown_decl(self, data):
+        raise AssertionError(data)
+
+
+def tables(thing):
+    return Tables(thing._repr_html_()).tables
+
+
+def spelt(name):
+    return "".join(c.encode("unicode_escape").decode() if acting(c) else c for c in name)
+
+
+def made(run="run", steps=(0, 10, 20), scope="model", name="model", values=None, **more):
+    values = values or more or {"norm": [3.0, 4.25, 5.123456]}
+    columns = {quantity: np.array(value, float)[:, None] for quantity, value in values.items()}
+    return Records.from_blocks(run, [Block(scope, [name], [None], [None], steps, columns)], {})
+
+
+# --- Records
+
+
+def test_records_say_what_is_in_them_with_their_own_numbers(tmp_path):
+    records = normgrowth.trace(write_series(tmp_path / "walk", walk(4)))
+    about, ends = tables(records)
+    assert about[0] == ["records", f"{len(records):,} rows"]
+    facts = dict(about[1:])
+    assert facts["runs"] == "walk"
+    assert facts["steps"] == "4, from 0 to 300"
+    tensors = len(records.where(scope="tensor").distinct("name"))
+    assert f"tensor ({tensors})" in facts["scopes"]
+    assert "layer (2)" in facts["scopes"]
+    assert "model (1)" in facts["scopes"]
+    assert facts["quantities"].split(", ") == records.distinct("quantity")
+    assert [row[1] for row in ends[1:]] == ["norm", "step_size", "cosine", "alignment"]
+    for _, quantity, first, value, last, final in ends[1:]:
+        steps, values = records.series(quantity)
+        assert [int(first), int(last)] == [steps[0], steps[-1]]
+        assert [float(value), float(final)] == pytest.approx([values[0], values[-1]], rel=1e-5)
+    assert repr(records) == f"Records({len(records):,} rows; runs: walk; steps: 4, from 0 to 300)"
+
+
+def test_each_of_three_runs_has_its_own_first_and_last_step():
+    parts = [made(f"run {i}", (i, 100 * i), norm=[i + 0.5, i + 0.25]) for i in (1, 2, 3)]
+    about, ends = tables(Records.joined(parts, {}))
+    assert dict(about[1:])["runs"] == "run 1, run 2, run 3"
+    assert dict(about[1:])["steps"] == "6, from 1 to 300"
+    assert ends[1:] == [[f"run {i}", "norm", str(i), f"{i}.5", f"{100 * i}", f"{i}.25"] for i in (1, 2, 3)]
+
+
+def test_steps_in_any_order_end_at_the_first_and_the_last():
+    _, ends = tables(made(steps=(20, 0, 10), norm=[3.0, 1.0, 2.0]))
+    assert ends[1] == ["run", "norm", "0", "1", "20", "3"]
+
+
+def test_what_is_undefined_is_said():
+    _, ends = tables(made(norm=[nan, 1.0, np.inf], cosine=[0.5, 0.5, nan]))
+    assert ends[1:] == [["run", "norm", "0", "nan", "20", "inf"], ["run", "cosine", "0", "0.5", "20", "nan"]]
+
+
+def test_one_step():
+    about, ends = tables(made(steps=(7,), norm=[2.5]))
+    assert dict(about[1:])["steps"] == "1, from 7 to 7"
+    assert ends[1] == ["run", "norm", "7", "2.5", "7", "2.5"]
+
+
+def test_nothing():
+    empty = made().where(scope="nowhere")
+    (about,) = tables(empty)
+    assert about == [
+        ["records", "0 rows"],
+        ["runs", ""],
+        ["steps", "none"],
+        ["scopes", ""],
+        ["quantities", ""],
+    ]
+    assert repr(empty) == "Records(0 rows; runs: ; steps: none)"
+
+
+def test_records_without_a_model_have_no_second_table():
+    assert len(tables(made(scope="layer", name="layer.0"))) == 1
+
+
+def test_chunks_with_words_of_their_own_and_plain_strings():
+    parts = [made("a", norm=[1.0, 2.0, 3.0]).table, made("b", cosine=[0.5, 0.5, 0.25]).table]
+    apart = Records(pa.concat_tables(parts))
+    plain = Records(pa.Table.from_pylist(apart.table.to_pylist()))
+    assert tables(apart) == tables(plain)
+    assert tables(apart)[1][1:] == [
+        ["a", "norm", "0", "1", "20", "3"],
+        ["b", "cosine", "0", "0.5", "20", "0.25"],
+    ]
+
+
+# --- Names from anywhere
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_text(name):
+    about, ends = tables(made(name))
+    assert dict(about[1:])["runs"] == ends[1][0] == spelt(name)
+    facts = dict(tables(made(scope=name, name=name, values={name: [1.0, 2.0, 3.0]}))[0][1:])
+    assert facts["scopes"] == f"{spelt(name)} (1)"
+    assert facts["quantities"] == spelt(name)
+    assert not acting(repr(made(name)))
+
+
+@given(st.lists(ANY, min_size=1, max_size=4), st.lists(st.lists(ANY, max_size=4), max_size=4))
+def test_any_text_stays_in_its_cell(titles, rows):
+    (found,) = Tables(html_table(titles, rows)).tables
+    assert found == [[spelt(cell) for cell in row] for row in [titles, *rows]]
+
+
+@given(ANY, ANY, ANY)
+def test_any_name_of_a_run_or_quantity_is_text(run, scope, quantity):
+    records = made(run, scope=scope, name=run, values={quantity: [1.0, 2.0, 3.0]})
+    assert len(tables(records)[0]) == 5
+    assert not acting(repr(records))
+
+
+def test_neither_long_names_nor_many_rows_flood_the_screen():
+    (found,) = Tables(html_table(["a", "b"], [["<" * 10**6, 1000 * i] for i in range(1000)])).tables
+    assert found[1] == ["<" * WIDEST + "…", "0"]
+    assert len(found) == 1 + MOST + 1
+    assert found[-1] == [f"and {1000 - MOST} more"]
+    many = Records.joined([made(f"run-{i}") for i in range(MOST + 5)], {})
+    assert dict(tables(many)[0][1:])["runs"].endswith(f"run-{MOST - 1} and 5 more")
+
+
+# --- Results
+
+
+def test_fits_show_every_law_and_the_best_in_a_line():
+    steps = np.arange(0, 1000, 50)
+    fits = normgrowth.fit(steps, 3 * np.sqrt(steps) + 10 + 0.01 * np.cos(steps), bootstrap=40)
+    laws, series = tables(fits)
+    assert [row[0] for row in laws[1:]] == list(fits)
+    for row, law in zip(laws[1:], fits.values(), strict=True):
+        assert row[1] == law.formula
+        assert float(row[2]) == pytest.approx(law.r2, rel=1e-5)
+        assert float(row[5]) == pytest.approx(law.weight, abs=5e-4)
+        assert f"{next(iter(law.params))} " in row[6]
+    assert series[1] == ["points", "20"]
+    assert repr(fits) == f"Fits({len(fits)} laws on 20 points; best: {fits.best.name}, {fits.best.formula})"
+    (one,) = tables(fits["sqrt"])
+    assert one[0][:2] == ["sqrt", fits["sqrt"].formula]
+    low, high = fits["sqrt"].interval("a")
+    assert list(map(float, one[1][1:])) == pytest.approx([fits["sqrt"].params["a"], low, high], rel=1e-5)
+
+
+def test_a_law_that_was_not_fitted_says_why():
+    law = Fit("sqrt", "a·√t + b", {}, reason="<too few> points")
+    assert tables(law)[0][1:] == [["not fitted", "<too few> points"]]
+    fits = Fits({"sqrt": law}, 1, 1.0, nan, notes=("a <note>",))
+    laws, series = tables(fits)
+    assert laws[1][-1] == "not fitted: <too few> points"
+    assert series[-1] == ["note", "a <note>"]
+    assert repr(fits) == "Fits(1 laws on 1 points; none is best)"
+
+
+def test_dynamics_show_both_models_and_the_sentences(tmp_path):
+    records = normgrowth.trace(write_series(tmp_path / "walk", walk(6)))
+    evidence = examine(records, constant(0.01))
+    models, said = tables(evidence)
+    for row in models[1:]:
+        kappa = evidence.kappa[row[0]]
+        assert list(map(float, row[1:4])) == pytest.approx(
+            [kappa.value, kappa.low, kappa.high], rel=1e-5, nan_ok=True
+        )
+    assert [text for _, text in said[1:]] == [*evidence.findings, *evidence.undecided]
+    assert repr(evidence) == f"Evidence(6 checkpoints; fits: {evidence.fits})"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_findings_and_series_show_hostile_files_as_text(name):
+    report = Report([Finding(None, name, "new", name, name), Finding(3, "w", "run", "", "")], name, (0, 3))
+    about, found = tables(report)
+    assert about == [["series", spelt(name)], ["checkpoints", "2"], ["findings", "2"]]
+    assert found[1] == ["?", "new", "fault", spelt(name), spelt(name), spelt(name)]
+    series = Series(name, (Entry(1000, name, "", lambda: pytest.fail("opened")),), notes=(name,))
+    about, found = tables(series)
+    assert about[-1] == ["note", spelt(name)]
+    assert found[1] == ["1,000", spelt(name)]
+
+
+def test_nothing_found_is_one_table():
+    (about,) = tables(Report([], "series", (0, 1, 2)))
+    assert about[1:] == [["checkpoints", "3"], ["findings", "0"]]
+
+
+@pytest.mark.usefixtures("own_random_numbers")
+def test_degrees_and_limits_show_every_module():
+    import torch
+    from torch import nn
+
+    bad = "<script>alert(1)</script>"
+    model = nn.Sequential(OrderedDict([("first", nn.Linear(3, 4)), (bad, nn.Linear(4, 2))]))
+    inputs = torch.ones(1, 3)
+    limit = normgrowth.saturated(model)
+    assert repr(limit) == "Limit(Sequential; not called yet)"
+    assert tables(limit) == [[["limit of", "Sequential"], ["degrees", "known after a call"]]]
+    limit(inputs)
+    about, modules = tables(limit)
+    assert about[0] == ["limit of", "Sequential"]
+    assert modules[1:] == [["first", "Linear", "1"], [bad, "Linear", "2"], ["(the model)", "Sequential", "2"]]
+    assert repr(limit) == "Limit(Sequential; 3 modules)"
+    found = normgrowth.degrees(model, inputs)
+    table, words = tables(found)
+    assert table == modules
+    assert [row[0] for row in words] == ["Sequential", *found.explain()]
+    assert "\n" not in repr(found)
+    assert len(repr(found)) < 100
