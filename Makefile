@@ -14,10 +14,10 @@ demo: .venv/ready
 	$(BIN)/normgrowth fit demo/trace
 	$(BIN)/normgrowth figures demo/trace --fit
 
-test: lint docs
+test: lint docs .venv/browser
 	$(PYTEST) -m "not slow and not network"
 
-test-all: lint docs .venv/ready-tensorflow
+test-all: lint docs .venv/browser .venv/ready-tensorflow
 	$(PYTEST) -m "not network" --hypothesis-profile search
 
 lint: .venv/ready
@@ -34,6 +34,15 @@ bench: .venv/ready-bench
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(INSTALL) -e '.[dev]'
+	touch $@
+
+# Tests of pages need a browser, which no Python package brings. Where Debian's can be installed it is; otherwise
+# these tests skip, and say so.
+.venv/browser: .venv/ready
+	command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  { apt-get install -y -qq --no-install-recommends chromium || \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }; } >/dev/null 2>&1; } || \
+	  echo "no browser could be installed: tests of pages will skip"
 	touch $@
 
 .venv/ready-tensorflow: .venv/ready

@@ -19,6 +19,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     scaling(model)            how it turns into its saturated self as the weights grow
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
+    write_report(folders)     one html page on everything that folders of ours hold
     InputError                what bad input raises: one line, with the way out
 """
 
@@ -26,6 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from normgrowth.cli.report import write_report
     from normgrowth.errors import InputError, SeriesWarning
     from normgrowth.network.asymptotics.explain import degrees
     from normgrowth.network.asymptotics.limit import saturated
@@ -68,6 +70,7 @@ __all__ = [
     "scaling",
     "sweep",
     "trace",
+    "write_report",
 ]
 
 _HOME = {
@@ -92,6 +95,7 @@ _HOME = {
     "scaling": "normgrowth.network.curves",
     "sweep": "normgrowth.training.sweep",
     "trace": "normgrowth.weights.trace",
+    "write_report": "normgrowth.cli.report",
 }
 
 

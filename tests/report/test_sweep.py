@@ -5,59 +5,14 @@ import math
 
 import numpy as np
 import pytest
+from report_records import DECAYS, RATES
+from report_records import sweep_records as records
 from rich.console import Console
 
 from normgrowth.errors import InputError
-from normgrowth.records import Block, Records
+from normgrowth.records import Records
 from normgrowth.report.sweep import Sweep, print_sweep, sentences
 from normgrowth.report.sweep_figures import draw_sweep, figure_edge, figure_phase
-
-RATES, DECAYS = [1e-3, 1e-2, 0.1], [1e-3, 1e-2, 0.1, 1.0]
-
-
-def records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None, column=None, **made_by):
-    """cell, column: quantities to add or to put in the place of these."""
-    cells = [(i, j) for i in range(3) for j in range(4) if (i, j) not in missing]
-    factor = [1 + 0.5 * math.log10(min(max(edge[i], 1e-9), 1e3) / DECAYS[j]) / 10 for i, j in cells]
-    values = {
-        "lr": [RATES[i] for i, _ in cells],
-        "weight_decay": [DECAYS[j] for _, j in cells],
-        "factor": [math.nan if cell in diverged else f for cell, f in zip(cells, factor, strict=True)],
-        "diverged": [float(cell in diverged) for cell in cells],
-        "steps": [500.0] * len(cells),
-        **(cell or {}),
-    }
-    columns = {
-        "edge": list(edge),
-        "edge_predicted": [0.04, 0.4, 4.0],
-        "edge_below": [0.01, 0.1, 1.0],
-        "edge_above": [0.1, 1.0, math.inf],
-        "edge_alignment": [0.9, 0.8, math.nan],
-        "edge_steps": [0.1, 0.2, math.nan],
-        "once": [1.0, 0.0, 1.0],
-        **(column or {}),
-    }
-
-    def block(scope, names, values):
-        arrays = {quantity: np.array([column]) for quantity, column in values.items()}
-        return Block(scope, names, [None] * len(names), [None] * len(names), [500], arrays)
-
-    blocks = [
-        block("cell", [f"cell {cell}" for cell in cells], values),
-        block("column", [f"lr={rate}" for rate in RATES], columns),
-    ]
-    settings = {"kind": "post_norm", "layers": 2, "width": 32, "optimizer": "adamw"}
-    facts = {
-        "command": "sweep",
-        "settings": settings,
-        "corpus": {"name": "wikitext-2"},
-        "x": {"setting": "lr", "values": RATES},
-        "y": {"setting": "weight_decay", "values": DECAYS},
-        "notes": [],
-        "problems": [],
-        **made_by,
-    }
-    return Records.from_blocks("sweep", blocks, facts)
 
 
 def printed(found):

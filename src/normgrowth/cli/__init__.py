@@ -20,6 +20,7 @@ from normgrowth.cli import (
     heads,
     lint,
     names,
+    report,
     reproduce,
     saturation,
     scaling,
@@ -45,6 +46,7 @@ COMMANDS = (
     watch,
     compare,
     figures,
+    report,
     reproduce,
 )
 

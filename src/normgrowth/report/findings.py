@@ -20,7 +20,7 @@ def print_findings(
 ) -> None:
     """findings: step, name, kind, why, label and severity of each; steps: of the checkpoints that were read."""
     console, found = console or new_console(), list(findings)
-    rows = _rows(found)
+    rows = finding_rows(found)
     span = f"{len(steps):,} checkpoints, steps {steps[0]:,} to {steps[-1]:,}"
     say(console, f"{source}: {span if len(steps) > 1 else f'one checkpoint, step {steps[0]:,}'}", "bold")
     if rows:
@@ -41,7 +41,7 @@ def print_findings(
     say(console, said, "bold red" if faults else "bold")
 
 
-def _rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str, str]]:
+def finding_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str, str]]:
     def alike(finding: Mapping[str, Any]) -> tuple[str, str, str]:
         return finding["severity"], finding["kind"], finding["why"]
 

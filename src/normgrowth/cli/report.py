@@ -1,0 +1,101 @@
+"""normgrowth report: one html page for any folders of ours."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normgrowth.records import Records
+
+EXAMPLES = """examples:
+  normgrowth report traces/gpt
+  normgrowth report traces/gpt traces/gpt-decayed -o both.html     (laid over each other)
+  normgrowth report runs/lab                                       (every folder of records in it)
+
+The page is one file that needs no network: send it, keep it. It holds whatever the folders do: norms and
+directions by layer with their laws, saturation, heads, scaling, sweeps, what lint found.
+"""
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "report",
+        help="one html page for any folders of ours: sentences, figures that answer to the mouse, tables",
+        description="Write one self-contained html page on everything that the folders hold.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folders", nargs="+", metavar="DIR", help="folders that any of our commands wrote")
+    parser.add_argument(
+        "-o", "--out", metavar="FILE", help="where to (default: report.html in the first folder)"
+    )
+    parser.add_argument("--title", default="", help="of the page")
+    parser.add_argument("--no-fit", action="store_true", help="do not fit growth laws")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    command = shlex.join(["normgrowth", *sys.argv[1:]])
+    page = write_report(
+        arguments.folders, arguments.out, title=arguments.title, fit=not arguments.no_fit, command=command
+    )
+    print(page.path)
+    return 0
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where it was written. In a notebook it shows itself."""
+
+    path: Path
+
+    def _repr_html_(self) -> str:
+        text = escape(self.path.read_text(encoding="utf-8"))
+        return f'<iframe sandbox="allow-scripts" width="100%" height="800" srcdoc="{text}"></iframe>'
+
+
+def write_report(
+    folders: Sequence[Path | str] | Path | str,
+    path: Path | str | None = None,
+    *,
+    title: str = "",
+    fit: bool = True,
+    command: str = "normgrowth.write_report",
+) -> Page:
+    """One html page on everything that folders of ours hold; without a path, report.html in the first of them."""
+    from normgrowth.report.page.folders import report
+
+    several = [folders] if isinstance(folders, str | Path) else list(folders)
+    target = Path(several[0]) / "report.html" if path is None else Path(path)
+    made_by = {"command": command, "versions": versions()}
+    return Page(report(several, target, title=title, fitted=laws if fit else None, made_by=made_by))
+
+
+def laws(records: "Records") -> dict[str, Any]:
+    """The growth laws of the model and its layers, and the curve of the model's best."""
+    from normgrowth.errors import InputError
+    from normgrowth.weights.fitting import fit_records
+
+    found: dict[str, Any] = {}
+    for scope in ("model", "layer"):
+        try:
+            fits = fit_records(records, scope, bootstrap=0)
+        except InputError:
+            continue
+        found |= {name: one.facts() for name, one in fits.items()}
+        if scope == "model" and found.get("model", {}).get("best"):
+            steps = records.series("norm")[0]
+            found["model"]["curve"] = steps, fits["model"].best.predict(steps)
+    return found
+
+
+def versions() -> dict[str, str]:
+    import platform
+    from importlib.metadata import version
+
+    return {"normgrowth": version("normgrowth"), "python": platform.python_version()}

@@ -1,0 +1,173 @@
+"""Sections -> one html file.
+
+BokehJS (1.4 MB with its plotting interface) draws: plotly's bundle has 4.8 MB, and Vega's two thirds of Bokeh's but
+no way to hold a thousand curves back until they are wanted. Its files come from the installed package and go into the
+page, so that the page needs nothing. A content security policy lets only these scripts run, by their hashes, and
+nothing be fetched: were a name ever to get through the escaping, it would still do nothing.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from normgrowth.errors import InputError
+from normgrowth.records import replacing
+from normgrowth.report.page.pieces import Chart, Map, Picture, Section, Table, packed
+from normgrowth.report.wording import visible
+
+LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")
+LARGEST = 6_000_000  # bytes of a page
+Item = Chart | Map | Table | Picture
+
+
+def write_page(
+    path: Path | str,
+    title: str,
+    sections: Sequence[Section],
+    *,
+    summary: Sequence[str] = (),
+    facts: Mapping[str, Any] | None = None,
+    runs: Sequence[str] = (),
+) -> Path:
+    """summary: sentences on top. facts: what made the page. runs: those that are overlaid and can be switched."""
+    path = Path(path)
+    text = page(title, sections, summary=summary, facts=facts, runs=runs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def page(
+    title: str,
+    sections: Sequence[Section],
+    *,
+    summary: Sequence[str] = (),
+    facts: Mapping[str, Any] | None = None,
+    runs: Sequence[str] = (),
+) -> str:
+    drawn = [item for section in sections for item in section.items if isinstance(item, Chart | Map)]
+    scripts = [*library(), _own("page.js")] if drawn else [_own("page.js")]
+    data = json.dumps(
+        {**packed(drawn), "runs": [visible(run) for run in runs]}, allow_nan=False, separators=(",", ":")
+    )
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts
+    )
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    head = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="generator" content="normgrowth">',
+        f"<title>{text(title)}</title><style>{_own('page.css')}</style></head><body>",
+    ]
+    nav = "".join(f'<a href="#{section.id}">{text(section.title)}</a>' for section in sections)
+    top = [
+        '<a class="skip" href="#main">to the content</a><header>',
+        f'<div class="top"><h1>{text(title)}</h1>',
+        '<button id="theme" type="button" aria-pressed="false" hidden>dark</button></div>',
+        f'<nav aria-label="sections">{nav}</nav></header>',
+        '<div id="choices" role="group" aria-label="for all charts"></div><main id="main">',
+        "".join(f"<p>{text(sentence)}</p>" for sentence in summary),
+    ]
+    body = [_section(section) for section in sections]
+    end = [
+        _facts(facts or {}),
+        '</main><noscript><p class="note">The charts need JavaScript; tables and sentences do not.</p></noscript>',
+        f'<script type="application/json" id="data">{_inert(data)}</script>',
+        *(f"<script>{script}</script>" for script in scripts),
+        "</body></html>\n",
+    ]
+    return "\n".join([*head, *top, *body, *end])
+
+
+def library() -> list[str]:
+    """BokehJS, from the package that is installed."""
+    try:
+        folder = files("bokeh") / "server" / "static" / "js"
+        return [_whole((folder / name).read_text(encoding="utf-8")) for name in LIBRARY]
+    except (ImportError, OSError):
+        raise InputError("a page needs BokehJS, which comes with `pip install 'bokeh>=3.4'`") from None
+
+
+def _own(name: str) -> str:
+    return _whole((files("normgrowth.report.page") / name).read_text(encoding="utf-8"))
+
+
+def _whole(script: str) -> str:
+    """Nothing in it ends the element that it stands in."""
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _inert(data: str) -> str:
+    """JSON in which html finds nothing: no tag, no comment, no entity."""
+    return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def text(words: object) -> str:
+    """Whatever it is, as text: signs that act are spelt out, signs of html are escaped."""
+    return escape(visible(words))
+
+
+def _section(section: Section) -> str:
+    parts = [f'<section id="{section.id}" aria-labelledby="{section.id}-title">']
+    parts.append(f'<h2 id="{section.id}-title">{text(section.title)}</h2>')
+    parts += [f"<p>{text(sentence)}</p>" for sentence in section.sentences]
+    parts += [_item(item) for item in section.items]
+    parts += [f'<p class="note">{text(note)}</p>' for note in section.notes]
+    return "\n".join([*parts, "</section>"])
+
+
+def _item(item: Item) -> str:
+    if isinstance(item, Table):
+        return _table(item)
+    if isinstance(item, Picture):
+        source = base64.b64encode(item.svg).decode()
+        image = f'<img alt="{text(item.alt)}" src="data:image/svg+xml;base64,{source}">'
+        return f'<figure id="{item.id}"><figcaption>{text(item.title)}</figcaption>{image}</figure>'
+    kind = " map" if isinstance(item, Map) else ""
+    return (
+        f'<figure id="{item.id}"><figcaption>{text(item.title)}</figcaption>'
+        f'<div class="plot{kind}" role="img" aria-label="{text(item.title)}. {text(item.alt)}"></div>'
+        f'<p class="alt">{text(item.alt)}</p></figure>'
+    )
+
+
+def _table(table: Table) -> str:
+    heads = "".join(
+        f'<th scope="col"{" data-numeric" if c.values is not None else ""}>{text(c.title)}</th>'
+        for c in table.columns
+    )
+    count = max((len(c.cells) for c in table.columns), default=0)
+    rows = "".join(f"<tr>{''.join(_cells(table, i))}</tr>" for i in range(count))
+    return (
+        f'<h3>{text(table.title)}</h3><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="{text(table.title)}"><table class="sortable"><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _cells(table: Table, row: int) -> Iterable[str]:
+    for column in table.columns:
+        shown = text(column.cells[row])
+        if column.values is not None:
+            value = column.values[row]
+            yield f'<td class="number" data-value="{value:.7g}">{shown}</td>'
+        elif column.classes:
+            yield f'<td class="{escape(column.classes[row])}">{shown}</td>'
+        else:
+            yield f"<td>{shown}</td>"
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    if not facts:
+        return ""
+    said = json.dumps(facts, indent=1, ensure_ascii=False, default=str)
+    lines = "\n".join(text(line) for line in said.splitlines())
+    return f'<section id="made"><h2>What made this page</h2><pre tabindex="0">{lines}</pre></section>'

@@ -1,0 +1,208 @@
+"""Folders of ours -> a page: whichever parts they hold, runs of several laid over each other.
+
+records.parquet       of any command: trace, train, saturation, heads, scaling, sweep, a tracker
+tracker/              of a training run: its tensors, and everything while the run goes on
+claims.json, stages/  of `reproduce`: verdicts first, then what the stages measured
+folders below         where the folder itself holds no records
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from normgrowth.errors import InputError
+from normgrowth.records import FILE, Records
+from normgrowth.report import train
+from normgrowth.report.findings import finding_rows
+from normgrowth.report.page.document import write_page
+from normgrowth.report.page.growth import Run, growth_section, growth_sentences
+from normgrowth.report.page.networks import (
+    heads_section,
+    learning_section,
+    saturation_section,
+    saturation_sentences,
+    scaling_section,
+)
+from normgrowth.report.page.paper import CLAIMS, paper_sections, paper_sentences
+from normgrowth.report.page.pieces import Section, Table, words
+from normgrowth.report.page.sweeps import sweep_section
+from normgrowth.report.wording import visible
+
+Fitted = Callable[[Records], Mapping[str, Mapping[str, Any]]]
+DEEPEST = 2  # folders below the one that is named
+TRACKER = "tracker"
+
+
+@dataclass
+class Parts:
+    """What was found, by how it is shown."""
+
+    runs: list[Run] = field(default_factory=list)
+    levels: list[Records] = field(default_factory=list)  # of networks that were measured once
+    heads: list[Records] = field(default_factory=list)
+    scaling: list[Records] = field(default_factory=list)
+    sweeps: list[Records] = field(default_factory=list)
+    papers: list[dict[str, Any]] = field(default_factory=list)
+    made_by: dict[str, Any] = field(default_factory=dict)  # folder -> sidecar
+
+
+def report(
+    folders: Sequence[Path | str],
+    path: Path | str,
+    *,
+    title: str = "",
+    fitted: Fitted | None = None,
+    pictures: Sequence[Any] = (),
+    made_by: Mapping[str, Any] | None = None,
+) -> Path:
+    """fitted: the growth laws of a run's series, by name. pictures: figures that go with claims."""
+    parts = collected(folders)
+    if fitted is not None:
+        parts.runs = [
+            replace(run, fits=fitted(run.records)) if run.grows() and len(run.grids.steps) > 1 else run
+            for run in parts.runs
+        ]
+    known = [section for section in _sections(parts, pictures) if section is not None]
+    if not known:
+        raise InputError(f"{folders[0]}: nothing to report: no records of runs, networks or sweeps here")
+    names = ", ".join(Path(folder).resolve().name for folder in folders)
+    return write_page(
+        path,
+        title or f"normgrowth: {names}",
+        known,
+        summary=_summary(parts),
+        facts={**(made_by or {}), "records": parts.made_by},
+        runs=[run.label for run in parts.runs],
+    )
+
+
+def collected(folders: Sequence[Path | str]) -> Parts:
+    parts = Parts()
+    for folder in map(Path, folders):
+        found = list(_records_of(folder))
+        if (claims := folder / CLAIMS).is_file():
+            parts.papers.append(_json(claims))
+        elif not found:
+            raise InputError(
+                f"{folder}: no records here or below; `normgrowth trace -o`, `train` and others make them"
+            )
+        for label, records in found:
+            parts.made_by[label] = records.made_by
+            for run in records.distinct("run"):
+                _sort_in(parts, label, run, records)
+    return parts
+
+
+def _records_of(folder: Path, depth: int = DEEPEST) -> Iterable[tuple[str, Records]]:
+    """Label and records: of the folder, else of those below it."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    own = (folder / FILE).is_file()
+    records = Records.read(folder) if own else None
+    if (folder / TRACKER / FILE).is_file():
+        tracked = Records.read(folder / TRACKER)
+        records = _with_tracked(records, tracked) if records is not None else tracked
+        own = True
+    if records is not None:
+        yield folder.resolve().name, records
+    if own or not depth:
+        return
+    for below in sorted(path for path in folder.iterdir() if path.is_dir() and path.name != TRACKER):
+        yield from _records_of(below, depth - 1)
+
+
+def _with_tracked(records: Records, tracked: Records) -> Records:
+    """A run that has ended has the tracker's rows of model and layers in its own; here come its tensors and roles."""
+    if not len(records.where(scope="model", quantity="norm")):
+        return Records.joined([records, tracked], records.made_by)
+    norms = tracked.where(quantity="norm")
+    rest = [norms.where(scope=scope) for scope in ("tensor", "role")]
+    return Records.joined([records, *rest], records.made_by)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not readable: {str(error).splitlines()[0]}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("claims"), list):
+        raise InputError(f"{path}: not what `normgrowth reproduce` writes")
+    return found
+
+
+def _sort_in(parts: Parts, folder: str, run: str, records: Records) -> None:
+    made_by = records.made_by.get("runs", {}).get(run, records.made_by)
+    command = records.made_by.get("command")
+    own = Records(records.where(run=run).table, made_by)
+    if command in ("sweep", "scaling"):
+        whole = parts.sweeps if command == "sweep" else parts.scaling
+        if not any(one is records for one in whole):
+            whole.append(records)
+        return
+    scopes = own.distinct("scope")
+    if "head" in scopes:
+        parts.heads.append(own)
+    steps = own.where(scope="model").distinct("step")
+    if "saturation" in own.distinct("quantity") and len(steps) < 2:
+        parts.levels.append(own)
+    if len(own.where(scope="model", quantity="norm")) or len(steps) > 1:
+        parts.runs.append(Run(_free(parts, run, folder), own, len(parts.runs)))
+
+
+def _free(parts: Parts, run: str, folder: str) -> str:
+    """A label that no other run has: its name, with its folder where that is taken."""
+    taken = {one.label for one in parts.runs}
+    for label in (run, f"{run} ({folder})"):
+        if label not in taken:
+            return label
+    return f"{run} ({folder}, {len(taken)})"
+
+
+def _sections(parts: Parts, pictures: Sequence[Any]) -> Iterable[Section | None]:
+    for paper in parts.papers:
+        yield from paper_sections(paper, pictures)
+    yield growth_section(parts.runs)
+    yield learning_section(parts.runs)
+    yield saturation_section(parts.runs, parts.levels)
+    yield heads_section(parts.heads)
+    yield scaling_section(parts.scaling)
+    yield sweep_section(parts.sweeps)
+    yield _findings(parts)
+
+
+def _summary(parts: Parts) -> list[str]:
+    said = [text for paper in parts.papers for text in paper_sentences(paper)]
+    several = len(parts.runs) > 1
+    for run in parts.runs:
+        texts = growth_sentences(run)
+        if "best_step" in run.records.made_by and len(run.grids.model("dev_loss")[0]):
+            texts = [*train.sentences(run.records)[:1], *texts]
+        said += [f"{visible(run.label)}: {' '.join(texts)}"] if several and texts else texts
+    said += [text for records in parts.levels for text in saturation_sentences(records)]
+    faults = sum(len(_found(made_by)) for made_by in parts.made_by.values())
+    linted = any("findings" in made_by for made_by in parts.made_by.values())
+    if linted:
+        said.append(f"Lint found {faults} places to look at." if faults else "Lint found nothing.")
+    return said
+
+
+def _found(made_by: Mapping[str, Any]) -> list[Any]:
+    return [*made_by.get("findings", []), *made_by.get("problems", [])]
+
+
+def _findings(parts: Parts) -> Section | None:
+    items = []
+    for label, made_by in parts.made_by.items():
+        found = finding_rows(made_by.get("findings", []))
+        if found:
+            titles = ("step", "kind", "severity", "tensor or file", "why")
+            columns = [words(t, c) for t, c in zip(titles, zip(*found, strict=True), strict=True)]
+            items.append(Table(f"Lint of {label}", columns))
+    notes = [
+        f"{label}: {note}"
+        for label, made_by in parts.made_by.items()
+        for note in [*made_by.get("problems", []), *made_by.get("notes", [])]
+    ]
+    return Section("findings", "What to know of the data", notes, items) if items or notes else None

@@ -1,0 +1,296 @@
+"""Norms, directions, budgets and laws: the runs of all folders, laid over each other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite, nan
+from typing import Any
+
+import numpy as np
+
+from normgrowth.records import Records
+from normgrowth.report import fits
+from normgrowth.report.grids import Grid, Grids
+from normgrowth.report.page.pieces import (
+    Axis,
+    Chart,
+    Column,
+    Curve,
+    Provenance,
+    Section,
+    Table,
+    column,
+    words,
+)
+from normgrowth.report.wording import cosine, number, percent, small, summary, times, visible
+
+STEPS = Axis("training step", steps=True)
+MOST_TENSORS = 1500  # rows and curves of a run; those that changed most
+FIRST_TENSORS = 8  # that are drawn to begin with
+# quantity -> title, label, logarithmic to begin with
+QUANTITIES = {
+    "cosine": ("Direction", "cosine to the checkpoint before", False),
+    "cosine_first": ("Distance from the start", "cosine to the first checkpoint", False),
+    "angle": ("Angle between checkpoints", "angle (rad)", True),
+    "alignment": ("Alignment", "alignment cos(δ, θ)", False),
+    "step_size": ("Size of the steps", "step size ‖δ‖", True),
+    "relative_step": ("Size of the steps, relative", "‖δ‖ / ‖θ‖", True),
+    "gradient_norm": ("Gradients", "gradient norm", True),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a folder. fits: by series ("model", a layer), what `Fits.facts()` gives."""
+
+    label: str
+    records: Records
+    colour: int = 0
+    fits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    provenance: Provenance = "measured"
+
+    @cached_property
+    def grids(self) -> Grids:
+        return Grids(self.records)
+
+    def grows(self) -> bool:
+        return bool(self.grids.steps)
+
+
+def growth_section(runs: Sequence[Run]) -> Section | None:
+    runs = [run for run in runs if run.grows()]
+    if not runs:
+        return None
+    charts = [_norm(runs), _layer_norms(runs)]
+    charts += [_quantity(runs, quantity, *look) for quantity, look in QUANTITIES.items()]
+    charts += [_budget(runs), _roles(runs), _tensors(runs)]
+    tables = [
+        *(_layer_table(run, len(runs) > 1) for run in runs),
+        *(_law_table(run, len(runs) > 1) for run in runs),
+        *(_tensor_table(run, len(runs) > 1) for run in runs),
+    ]
+    items = [item for item in [*charts, *tables] if item is not None]
+    return Section("growth", "How the weights grow", items=items)
+
+
+def growth_sentences(run: Run) -> list[str]:
+    """What grew, by which law, how aligned."""
+    return [*summary(run.records), *(fits.verdict(run.fits["model"])[:1] if "model" in run.fits else [])]
+
+
+def _norm(runs: Sequence[Run]) -> Chart | None:
+    curves = []
+    for run in runs:
+        steps, norms = run.grids.model("norm")
+        if len(steps):
+            curves.append(_of(run, run.label, steps, norms))
+        if "model" in run.fits and "curve" in run.fits["model"]:
+            law = run.fits["model"]
+            x, y = law["curve"]
+            said = f"{run.label}: law {law['best']}"
+            curves.append(Curve(said, x, y, run.label, run.colour + 1, dash=1, provenance="derived"))
+        steps, settled = run.grids.model("equilibrium_norm")
+        if len(steps):
+            said = f"{run.label}: where steps and decay would settle"
+            look = {"dash": 2, "shown": False, "provenance": "derived"}
+            curves.append(Curve(said, steps, settled, run.label, run.colour, **look))
+    said = " ".join(f"{visible(run.label)}: {text}" for run in runs for text in summary(run.records)[:1])
+    return _chart("norm", "Norm of the model", said, "norm ‖θ‖", False, curves)
+
+
+def _of(run: Run, label: str, x: Any, y: Any, **look: Any) -> Curve:
+    return Curve(label, x, y, run.label, run.colour, provenance=run.provenance, **look)
+
+
+def _chart(
+    name: str, title: str, alt: str, label: str, log: bool, curves: Sequence[Curve], marks: Any = ()
+) -> Chart | None:
+    if not curves:
+        return None
+    return Chart(name, title, alt, STEPS, Axis(label, log=log), curves, marks)
+
+
+def _layers(run: Run, quantity: str, dash: int) -> list[Curve]:
+    grid = run.grids.of("layer", quantity)
+    prefix = f"{run.label}: " if dash >= 0 else ""
+    return [
+        _of(run, f"{prefix}{name}", grid.steps, values, shade=shade, dash=max(dash, 0))
+        for name, values, shade in zip(grid.names, grid.values.T, _shades(grid), strict=True)
+        if np.isfinite(values).any()
+    ]
+
+
+def _shades(grid: Grid) -> list[float]:
+    """Layers from first to last; of encoder and decoder, the same number the same."""
+    numbers = [i if layer is None else layer for i, layer in enumerate(grid.layers)]
+    known = sorted(set(numbers))
+    return [known.index(n) / max(len(known) - 1, 1) for n in numbers]
+
+
+def _several(runs: Sequence[Run], place: int) -> int:
+    """Dashes tell runs apart where colours tell layers; of one run there is nothing to tell."""
+    return place if len(runs) > 1 else -1
+
+
+def _layer_norms(runs: Sequence[Run]) -> Chart | None:
+    curves = [c for i, run in enumerate(runs) for c in _layers(run, "norm", _several(runs, i))]
+    said = " ".join(
+        f"{visible(run.label)}: {text}" for run in runs for text in summary(run.records) if "layers" in text
+    )
+    alt = said or f"The norm of each layer over training, {len(curves)} curves."
+    return _chart("layers", "Norm by layer", alt, "norm ‖θ‖", False, curves)
+
+
+def _quantity(runs: Sequence[Run], quantity: str, title: str, label: str, log: bool) -> Chart | None:
+    curves, said = [], []
+    for i, run in enumerate(runs):
+        steps, values = run.grids.model(quantity)
+        if len(steps):
+            curves.append(_of(run, run.label if len(runs) > 1 else "model", steps, values))
+            first, last = (_write(quantity)(values[end]) for end in (0, -1))
+            said.append(f"{visible(run.label)}: {first} at step {steps[0]:,}, {last} at step {steps[-1]:,}.")
+        curves += _layers(run, quantity, _several(runs, i))
+    marks = [(0.0, "random steps")] if quantity == "alignment" else ()
+    if log and not any((np.asarray(curve.y) > 0).any() for curve in curves):
+        log = False
+    alt = " ".join(said) or f"{title} of {len(curves)} layers."
+    return _chart(quantity, title, alt, label, log, curves, marks)
+
+
+def _write(quantity: str) -> Any:
+    return {"cosine": cosine, "cosine_first": cosine, "alignment": small}.get(quantity, number)
+
+
+def _budget(runs: Sequence[Run]) -> Chart | None:
+    curves, said = [], []
+    for run in runs:
+        for term, (name, dash) in {
+            "": ("growth", 0),
+            "_alignment": ("by alignment 2⟨θ, δ⟩", 1),
+            "_steps": ("by steps ‖δ‖²", 2),
+        }.items():
+            steps, values = run.grids.model(f"total_growth{term}")
+            if len(steps):
+                prefix = f"{run.label}: " if len(runs) > 1 else ""
+                curves.append(_of(run, f"{prefix}{name}", steps, values, dash=dash))
+        said += [f"{visible(run.label)}: {text}" for text in summary(run.records) if "squared norm" in text]
+    return _chart(
+        "budget",
+        "Where the growth comes from",
+        " ".join(said),
+        "growth of ‖θ‖² since the start",
+        False,
+        curves,
+    )
+
+
+def _roles(runs: Sequence[Run]) -> Chart | None:
+    curves = []
+    for run in runs:
+        grid = run.grids.of("role", "norm")
+        prefix = f"{run.label}: " if len(runs) > 1 else ""
+        for i, (name, values) in enumerate(zip(grid.names, grid.values.T, strict=True)):
+            if len(grid.steps) > 1 and values[0] > 0:
+                look = {"dash": i // 6}
+                curve = Curve(f"{prefix}{name}", grid.steps, values / values[0], run.label, i % 6, **look)
+                curves.append(curve)
+    alt = f"The norm of each kind of parameters over its first, {len(curves)} curves."
+    return _chart("roles", "Growth by role", alt, "norm over that at the first step", False, curves)
+
+
+def _changed(grid: Grid) -> tuple[Any, list[int]]:
+    """Factors of growth, and which tensors changed most, by logarithm, those first."""
+    first, last = grid.values[0], grid.values[-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.where(first > 0, last / first, np.nan)
+        size = np.nan_to_num(np.abs(np.log(factor)), nan=-1.0, posinf=1e9)
+    return factor, np.argsort(-size, kind="stable").tolist()
+
+
+def _tensors(runs: Sequence[Run]) -> Chart | None:
+    curves = []
+    for i, run in enumerate(runs):
+        grid = run.grids.of("tensor", "norm")
+        if len(grid.steps) < 2:
+            continue
+        prefix = f"{run.label}: " if len(runs) > 1 else ""
+        order = _changed(grid)[1][:MOST_TENSORS]
+        for place, item in enumerate(order):
+            look = {"dash": i, "shown": place < FIRST_TENSORS}
+            label = f"{prefix}{grid.names[item]}"
+            curves.append(Curve(label, grid.steps, grid.values[:, item], run.label, place % 6, **look))
+    alt = f"The norm of single tensors. {len(curves)} can be shown; to begin with, those that changed most."
+    return _chart("tensors", "Norm of single tensors", alt, "norm ‖θ‖", False, curves)
+
+
+def _layer_table(run: Run, several: bool) -> Table:
+    grids, things = run.grids, run.grids.things()
+    first, last = grids.steps[0], grids.steps[-1]
+
+    def of(title: str, quantity: str, write: Any, step: int = last) -> Column:
+        return column(title, [grids.value(*thing, quantity, step) for thing in things], write)
+
+    columns = [words("layer", [name for _, name in things]), of("norm at first", "norm", number, first)]
+    if first != last:
+        columns += [
+            of("norm at last", "norm", number),
+            column("factor", [grids.factor(*thing, last) for thing in things], times),
+            of("step size", "step_size", number),
+            of("relative step", "relative_step", number),
+            of("cosine to previous", "cosine", cosine),
+            of("cosine to first", "cosine_first", cosine),
+            of("alignment", "alignment", small),
+            of("growth by steps", "total_share_steps", percent),
+        ]
+    columns += [of("rms", "rms", number), of("largest", "largest", number)]
+    known = [one for one in columns if one.values is None or any(map(isfinite, one.values))]
+    return Table(f"Layers of {run.label}" if several else "Layers", known)
+
+
+def _law_table(run: Run, several: bool) -> Table | None:
+    facts = list(run.fits.values())
+    if not facts:
+        return None
+
+    def best(fact: Mapping[str, Any]) -> Mapping[str, Any]:
+        return next((row for row in fact["laws"] if row["law"] == fact["best"]), {})
+
+    def paper(fact: Mapping[str, Any]) -> Mapping[str, Any]:
+        return next((row for row in fact["laws"] if row["law"] == fits.PAPER_LAW and row["fitted"]), {})
+
+    columns = [
+        words("series", list(run.fits)),
+        column("points", [float(fact["points"]) for fact in facts], lambda x: f"{x:,.0f}"),
+        column("worth", [fact["effective"] for fact in facts], lambda x: number(x, 2)),
+        words("best law", [fact["best"] or "-" for fact in facts]),
+        column("weight", [best(fact).get("weight", nan) for fact in facts], lambda x: f"{x:.2f}"),
+        column("r²", [best(fact).get("r2", nan) for fact in facts], lambda x: f"{x:.4f}"),
+        column("r² of √t", [paper(fact).get("r2", nan) for fact in facts], lambda x: f"{x:.4f}"),
+        column(
+            "ΔAICc of √t",
+            [paper(fact).get("delta_effective", nan) for fact in facts],
+            lambda x: f"{x:,.1f}",
+        ),
+    ]
+    return Table(f"Growth laws of {run.label}" if several else "Growth laws", columns)
+
+
+def _tensor_table(run: Run, several: bool) -> Table | None:
+    grid = run.grids.of("tensor", "norm")
+    if not grid.names:
+        return None
+    factor, order = _changed(grid)
+    order = order[:MOST_TENSORS]
+    roles = dict(
+        zip(*(run.records.where(scope="tensor").table[c].to_pylist() for c in ("name", "role")), strict=True)
+    )
+    columns = [
+        words("tensor", [grid.names[i] for i in order]),
+        words("role", [roles.get(grid.names[i]) or "" for i in order]),
+        column("norm at first", [float(grid.values[0, i]) for i in order], number),
+        column("norm at last", [float(grid.values[-1, i]) for i in order], number),
+        column("factor", [float(factor[i]) for i in order], times),
+    ]
+    left = len(grid.names) - len(order)
+    rest = f" ({left:,} that changed less are left out)" if left else ""
+    return Table(f"Tensors{f' of {run.label}' if several else ''}{rest}", columns)

@@ -1,0 +1,311 @@
+// The charts of the page. Data is JSON in #data; everything drawn is drawn with BokehJS, and only when it comes into
+// sight. Names are data: they are put into the page as text, never as html.
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const decoded = new Map();
+  const HUES = { light: ["#0072b2", "#d55e00", "#009e73", "#7b3294", "#a07800", "#56b4e9"],
+                 dark: ["#56b4e9", "#e69f00", "#2dc59a", "#cc9fe0", "#f0e442", "#8fb3ff"] };
+  const KINDS = ["#0072b2", "#009e73", "#d55e00", "#f0e442", "#b8b8b8"];
+  const DASHES = [[], [6, 4], [2, 3], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2]];
+  const VIRIDIS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129],
+                   [92, 200, 99], [170, 220, 50], [253, 231, 37]];
+  const page = { along: "linear", runs: new Map(), charts: new Map() };  // what the reader chose
+
+  function array(place) {
+    if (!decoded.has(place)) {
+      const raw = atob(data.arrays[place]);
+      const bytes = Uint8Array.from(raw, (c) => c.charCodeAt(0));
+      decoded.set(place, new Float32Array(bytes.buffer));
+    }
+    return decoded.get(place);
+  }
+
+  function element(tag, properties = {}, ...children) {
+    const made = Object.assign(document.createElement(tag), properties);
+    made.append(...children);
+    return made;
+  }
+
+  // --- colours ---------------------------------------------------------------------------------------------------
+  const dark = () => document.documentElement.dataset.theme === "dark";
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  function between(stops, t) {
+    const at = Math.min(Math.max(t, 0), 1) * (stops.length - 1), i = Math.min(Math.floor(at), stops.length - 2);
+    const mixed = stops[i].map((low, k) => Math.round(low + (at - i) * (stops[i + 1][k] - low)));
+    return `rgb(${mixed.join(",")})`;
+  }
+
+  function colour(curve) {
+    if (curve.provenance === "published") return style("--published");
+    if (curve.shade !== null) return between(VIRIDIS, dark() ? 0.3 + 0.7 * curve.shade : 0.85 * (1 - curve.shade));
+    const hues = HUES[dark() ? "dark" : "light"];
+    return hues[curve.colour % hues.length];
+  }
+
+  // Values around 0: red above, blue below; what is small must still be seen, so its root decides.
+  function diverging(value, full) {
+    const t = Math.sqrt(Math.min(Math.abs(value) / full, 1));
+    const middle = dark() ? [60, 60, 60] : [247, 247, 247], hue = value > 0 ? [178, 24, 43] : [33, 102, 172];
+    return between([middle, hue], t);
+  }
+
+  // --- one chart -------------------------------------------------------------------------------------------------
+  class Chart {
+    constructor(id, spec, figure) {
+      this.id = id; this.spec = spec; this.figure = figure;
+      this.plot = figure.querySelector(".plot");
+      this.log = spec.y.log;
+      this.shown = spec.curves.map((curve) => curve.shown);
+      this.renderers = []; this.seen = false;
+      this.controls();
+    }
+
+    visible(i) {
+      return this.shown[i] && (page.runs.get(this.spec.curves[i].run) ?? true);
+    }
+
+    along() {
+      return this.spec.x.steps ? page.along : this.spec.x.log ? "log" : "linear";
+    }
+
+    controls() {
+      const bar = element("div", { className: "controls" });
+      if (this.spec.kind === "chart") {
+        const box = element("input", { type: "checkbox", checked: this.log });
+        box.addEventListener("change", () => { this.log = box.checked; this.draw(); });
+        bar.append(element("label", {}, box, " logarithmic"));
+      }
+      if (this.spec.curves.length > 1) bar.append(this.legend());
+      this.figure.append(bar);
+      if (this.spec.kinds?.length) {
+        const kinds = this.spec.kinds.map((kind, i) => {
+          const swatch = element("span", { className: "swatch" });
+          swatch.style.background = KINDS[i];
+          return element("span", {}, swatch, ` ${kind} `);
+        });
+        this.figure.append(element("p", { className: "kinds" }, ...kinds));
+      }
+    }
+
+    legend() {
+      const curves = this.spec.curves, list = element("ul");
+      this.boxes = curves.map((curve, i) => {
+        const box = element("input", { type: "checkbox", checked: this.shown[i] });
+        box.addEventListener("change", () => this.choose([i], box.checked));
+        const swatch = element("span", { className: "swatch" });
+        swatch.dataset.curve = i;
+        const words = curve.provenance === "measured" ? curve.label : `${curve.label} (${curve.provenance})`;
+        list.append(element("li", {}, element("label", {}, box, " ", swatch, " ", words)));
+        return box;
+      });
+      this.list = list;
+      const details = element("details", { className: "legend", open: curves.length <= 12 },
+        element("summary", {}, `${curves.length} curves`));
+      if (curves.length > 4) {
+        const find = element("input", { type: "search", placeholder: "find", ariaLabel: "find curves by name" });
+        const matching = () => [...list.children].flatMap((li, i) => (li.hidden ? [] : [i]));
+        find.addEventListener("input", () => {
+          const wanted = find.value.toLowerCase();
+          curves.forEach((curve, i) => { list.children[i].hidden = !curve.label.toLowerCase().includes(wanted); });
+        });
+        const all = element("button", { type: "button", textContent: "show all" });
+        const none = element("button", { type: "button", textContent: "hide all" });
+        all.addEventListener("click", () => this.choose(matching(), true));
+        none.addEventListener("click", () => this.choose(matching(), false));
+        details.append(find, " ", all, " ", none);
+      }
+      details.append(list);
+      return details;
+    }
+
+    choose(places, on) {
+      for (const i of places) { this.shown[i] = on; this.boxes[i].checked = on; }
+      this.refresh();
+    }
+
+    // Curves get their renderer when they are first shown: a thousand that are not cost nothing.
+    refresh() {
+      if (!this.model) return;
+      this.spec.curves.forEach((curve, i) => {
+        const on = this.visible(i);
+        if (on && !this.renderers[i]) this.renderers[i] = this.addCurve(curve);
+        if (this.renderers[i]) this.renderers[i].forEach((one) => { one.visible = on; });
+      });
+      this.plot.dataset.visible = this.spec.curves.filter((_, i) => this.visible(i)).length;
+      this.list?.querySelectorAll(".swatch").forEach((one) => {
+        const curve = this.spec.curves[one.dataset.curve];
+        one.style.background = colour(curve);
+        one.classList.toggle("dashed", curve.dash > 0);
+      });
+    }
+
+    addCurve(curve) {
+      const step = array(curve.x), along = this.along();
+      const x = Float64Array.from(step, (v) => (along === "root" ? Math.sqrt(v) : along === "log" && v <= 0 ? NaN : v));
+      const y = Float64Array.from(array(curve.y), (v) => (this.log && v <= 0 ? NaN : v));
+      const source = new Bokeh.ColumnDataSource({ data: { x, y, step: Array.from(step) } });
+      const look = { source, name: curve.label }, hue = colour(curve), made = [];
+      if (!curve.dots) {
+        const width = curve.shade === null ? 2 : 1.3;
+        made.push(this.model.line({ field: "x" }, { field: "y" },
+          { ...look, line_color: hue, line_width: width, line_dash: DASHES[curve.dash % DASHES.length] }));
+      }
+      if (curve.dots || step.length <= 24) {
+        const hollow = curve.provenance === "published";
+        made.push(this.model.scatter({ field: "x" }, { field: "y" },
+          { ...look, size: 5, line_color: hue, fill_color: hollow ? null : hue }));
+      }
+      this.hovered.push(...made);
+      this.hover.renderers = [...this.hovered];
+      return made;
+    }
+
+    draw() {
+      if (!this.seen) return;
+      const { x, y } = this.spec, along = this.along();
+      const options = { height: this.spec.kind === "map" ? 380 : 330, sizing_mode: "stretch_width",
+                        x_axis_type: along === "log" ? "log" : "linear", y_axis_type: this.log ? "log" : "linear",
+                        tools: "pan,box_zoom,wheel_zoom,save,reset", toolbar_location: "above" };
+      this.model = Bokeh.Plotting.figure(options);
+      this.model.toolbar.logo = null;
+      // Under a finger the page must scroll; under a mouse, dragging zooms.
+      const zoom = this.model.toolbar.tools.find((tool) => tool.type === "BoxZoomTool");
+      this.model.toolbar.active_drag = matchMedia("(pointer: coarse)").matches ? null : zoom;
+      this.model.toolbar.active_scroll = null;
+      this.dress(x, y, along);
+      this.renderers = []; this.hovered = [];
+      const last = along === "root" ? `${x.label}, along its root` : x.label;
+      this.hover = new Bokeh.HoverTool({ renderers: [], formatters: { "@y": "printf" }, mode: "mouse",
+        tooltips: [["curve", "$name"], [x.label, x.ticks.length ? "@step" : "@step{0,0.[000]}"], [y.label, "@y{%.6g}"]] });
+      this.model.add_tools(this.hover);
+      this.model.below[0].axis_label = last;
+      if (this.spec.kind === "map") this.drawCells();
+      for (const mark of this.spec.marks ?? []) {
+        this.model.add_layout(new Bokeh.Span({ location: mark.y, dimension: "width", line_color: style("--faint"),
+                                               line_dash: [2, 3] }));
+      }
+      this.refresh();
+      this.view?.then((view) => view?.remove?.());
+      this.plot.replaceChildren();
+      this.view = Bokeh.Plotting.show(this.model, this.plot);
+      this.view.then(() => { this.plot.dataset.drawn = "yes"; }, (error) => { console.error(error); });
+    }
+
+    dress(x, y, along) {
+      const ink = style("--ink"), faint = style("--line"), paper = style("--paper"), plot = this.model;
+      Object.assign(plot, { background_fill_color: paper, border_fill_color: paper, outline_line_color: null });
+      const [below, left] = [plot.below[0], plot.left[0]];
+      for (const [axis, spec] of [[below, x], [left, y]]) {
+        Object.assign(axis, { axis_label: spec.label, axis_label_text_color: ink, major_label_text_color: ink,
+          axis_line_color: ink, major_tick_line_color: ink, minor_tick_line_color: null,
+          axis_label_text_font_style: "normal" });
+        if (spec.ticks.length) {
+          const every = Math.ceil(spec.ticks.length / (axis === below ? Math.max(3, this.plot.clientWidth / 70) : 16));
+          const places = spec.ticks.map((_, i) => i).filter((i) => i % every === 0);
+          axis.ticker = new Bokeh.FixedTicker({ ticks: places });
+          axis.formatter.doFormat = (ticks) => ticks.map((t) => spec.ticks[t] ?? "");
+        } else if (axis === below && along !== "log") {
+          const short = (v) => (Math.abs(v) >= 1e6 ? `${+(v / 1e6).toPrecision(3)}M`
+            : Math.abs(v) >= 1e4 ? `${+(v / 1e3).toPrecision(3)}k` : `${+v.toPrecision(4)}`);
+          axis.formatter.doFormat = (ticks) => ticks.map((t) => short(along === "root" ? t * t : t));
+        }
+      }
+      for (const grid of [plot.xgrid, plot.ygrid]) grid.grid_line_color = faint;
+    }
+
+    drawCells() {
+      const { values, texts, full, kinds } = this.spec, wide = texts.length, high = texts[0]?.length ?? 0;
+      const number = array(values), x = [], y = [], hue = [], text = [];
+      for (let i = 0; i < wide; i++) {
+        for (let j = 0; j < high; j++) {
+          const value = number[i * high + j];
+          if (!texts[i][j]) continue;
+          x.push(i); y.push(j); text.push(texts[i][j]);
+          hue.push(Number.isNaN(value) ? style("--line") : kinds.length ? KINDS[value] : diverging(value, full));
+        }
+      }
+      const source = new Bokeh.ColumnDataSource({ data: { x, y, hue, text } });
+      const cells = this.model.rect({ field: "x" }, { field: "y" }, 0.96, 0.96,
+        { source, fill_color: { field: "hue" }, line_color: null });
+      this.model.add_tools(new Bokeh.HoverTool({ renderers: [cells], tooltips: [["cell", "@text"]] }));
+      this.plot.dataset.cells = x.length;
+    }
+  }
+
+  // --- the page --------------------------------------------------------------------------------------------------
+  function redraw() { for (const chart of page.charts.values()) chart.draw(); }
+
+  function theme() {
+    const button = document.getElementById("theme"), system = matchMedia("(prefers-color-scheme: dark)");
+    const set = (on) => {
+      document.documentElement.dataset.theme = on ? "dark" : "light";
+      button.setAttribute("aria-pressed", on);
+      redraw();
+    };
+    button.hidden = false;
+    button.addEventListener("click", () => set(!dark()));
+    system.addEventListener("change", (event) => set(event.matches));
+    set(system.matches);
+  }
+
+  function choices() {
+    const bar = document.getElementById("choices"), specs = Object.values(data.charts);
+    if (specs.some((spec) => spec.x.steps)) {
+      const select = element("select", {}, ...[["linear", "even"], ["root", "√t"], ["log", "logarithmic"]]
+        .map(([value, words]) => element("option", { value, textContent: words })));
+      select.addEventListener("change", () => { page.along = select.value; redraw(); });
+      bar.append(element("label", {}, "steps ", select));
+    }
+    const runs = [...new Set(specs.flatMap((spec) => spec.curves.map((curve) => curve.run)))].filter(Boolean);
+    const overlaid = runs.filter((run) => data.runs.includes(run));
+    if (overlaid.length > 1) {
+      for (const run of overlaid) {
+        const box = element("input", { type: "checkbox", checked: true });
+        box.addEventListener("change", () => {
+          page.runs.set(run, box.checked);
+          for (const chart of page.charts.values()) chart.refresh();
+        });
+        bar.append(element("label", { className: "run" }, box, " ", run));
+      }
+    }
+    bar.hidden = !bar.children.length;
+  }
+
+  function sortable(table) {
+    const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, place) => {
+      const button = element("button", { type: "button", textContent: head.textContent });
+      head.replaceChildren(button);
+      button.addEventListener("click", () => {
+        const up = head.getAttribute("aria-sort") !== "ascending", sign = up ? 1 : -1;
+        heads.forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", up ? "ascending" : "descending");
+        const key = (row) => row.cells[place].dataset.value ?? row.cells[place].textContent;
+        const numeric = head.dataset.numeric !== undefined;
+        const rows = [...body.rows].map((row) => [key(row), row]);
+        const last = (v) => v === "" || Number.isNaN(Number(v));  // what is no number stays below, either way
+        rows.sort(([a], [b]) => numeric ? (last(a) - last(b)) || sign * (a - b)
+          : sign * a.localeCompare(b, undefined, { numeric: true }));
+        body.append(...rows.map(([, row]) => row));
+      });
+    });
+  }
+
+  globalThis.Bokeh?.set_log_level("warn");
+  document.querySelectorAll("table.sortable").forEach(sortable);
+  const sight = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) {
+      const chart = page.charts.get(target.id);
+      if (isIntersecting && !chart.seen) { chart.seen = true; chart.draw(); }
+    }
+  }, { rootMargin: "300px" });
+  choices();
+  for (const [id, spec] of Object.entries(data.charts)) {
+    const figure = document.getElementById(id);
+    page.charts.set(id, new Chart(id, spec, figure));
+    sight.observe(figure);
+  }
+  theme();
+})();

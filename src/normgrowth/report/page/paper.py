@@ -1,0 +1,94 @@
+"""Claims with their verdicts, errata, and the paper's figures: published, measured here and derived kept apart."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from normgrowth.report.page.pieces import Picture, Section, Table, words
+from normgrowth.report.wording import number, visible
+
+CLAIMS = "claims.json"
+LOOKS = {
+    "holds": "holds",
+    "in part": "part",
+    "does not hold": "fails",
+    "undecided": "open",
+    "needs weights that are not here": "open",
+}
+FAILS = {True: "fails", False: "does not fail here", None: "not measured"}
+Facts = Mapping[str, Any]
+
+
+def paper_sentences(paper: Facts) -> list[str]:
+    counts = Counter(claim["verdict"] for claim in paper["claims"])
+    said = ", ".join(
+        f"{counts[verdict]} {_verb(verdict, counts[verdict])}" for verdict in LOOKS if counts[verdict]
+    )
+    stages = [
+        f"{name} ({why.removeprefix('failed: ')})" for name, why in _stages(paper) if why.startswith("failed")
+    ]
+    failed = (
+        [f"Stages that failed, whose claims are undecided: {', '.join(map(visible, stages))}."]
+        if stages
+        else []
+    )
+    return [f"Of {len(paper['claims'])} claims of the paper, judged on what was run here: {said}.", *failed]
+
+
+def _verb(verdict: str, count: int) -> str:
+    plural = {"holds": "hold", "in part": "hold in part", "does not hold": "do not hold"}
+    single = {"in part": "holds in part"}
+    return (plural if count > 1 else single).get(verdict, verdict)
+
+
+def _stages(paper: Facts) -> list[tuple[str, str]]:
+    return [(str(name), str(how)) for name, how in paper.get("stages", {}).items()]
+
+
+def paper_sections(paper: Facts, pictures: Sequence[Picture] = ()) -> list[Section]:
+    claims, errata = paper["claims"], paper.get("errata", [])
+    verdicts = [claim["verdict"] for claim in claims]
+    table = Table(
+        "Claims",
+        [
+            words("claim", [claim["id"] for claim in claims]),
+            words("in the paper", [claim["where"] for claim in claims]),
+            words("statement", [claim["statement"] for claim in claims]),
+            words("published", [claim["published"] for claim in claims], ["published"] * len(claims)),
+            words("verdict here", verdicts, [LOOKS.get(verdict, "open") for verdict in verdicts]),
+            words("why", [claim["reason"] for claim in claims]),
+            words("measured here", [_numbers(claim["measured"]) for claim in claims]),
+            words("rule", [claim["rule"] for claim in claims]),
+        ],
+    )
+    note = "Grey: published by the authors. Verdicts are computed from records of what was run here by the rule beside."
+    found = [Section("claims", "The claims", items=[table], notes=[note])]
+    if pictures:
+        colours = (
+            "Grey is published; colours are measured here; what is derived from published numbers says so."
+        )
+        found.append(Section("figures", "The figures", [colours], pictures))
+    if errata:
+        found.append(_errata(errata))
+    return found
+
+
+def _errata(errata: Sequence[Facts]) -> Section:
+    said = [FAILS[one["fails"]] for one in errata]
+    table = Table(
+        "Errata, and departures of the authors' code",
+        [
+            words("id", [one["id"] for one in errata]),
+            words("kind", [one["kind"] for one in errata]),
+            words("in the paper", [one["where"] for one in errata]),
+            words("printed, or said", [one["printed"] for one in errata], ["published"] * len(errata)),
+            words("true, or done", [one["true"] for one in errata]),
+            words("here it", said, ["fails" if one["fails"] else "open" for one in errata]),
+            words("measured here", [_numbers(one["measured"]) or one["why"] for one in errata]),
+        ],
+    )
+    return Section("errata", "Where print and code are wrong", items=[table])
+
+
+def _numbers(measured: Facts) -> str:
+    return "; ".join(f"{name} {number(value, 3)}" for name, value in measured.items() if value is not None)

@@ -1,0 +1,331 @@
+"""The page, without a browser: what it holds, how large it is, and that no name in it is anything but a name."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_records import HOSTILE, big
+
+from normgrowth.cli import main
+from normgrowth.cli.report import laws
+from normgrowth.errors import InputError
+from normgrowth.records import Block, Records
+from normgrowth.report.page import document
+from normgrowth.report.page.document import LARGEST, page
+from normgrowth.report.page.folders import report
+from normgrowth.report.page.pieces import Axis, Chart, Curve, Section, Table, column, thinned, words
+
+TAGS = {
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "a",
+        "header",
+        "div",
+        "h1",
+        "button",
+        "nav",
+        "main",
+        "p",
+    ),
+    *(
+        "section",
+        "h2",
+        "h3",
+        "figure",
+        "figcaption",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "pre",
+        "script",
+    ),
+    *("noscript", "img"),
+}
+
+
+class Seen(HTMLParser):
+    """Tags, attributes, and what stands in scripts and elsewhere."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.attributes, self.scripts, self.words = set(), [], [], []
+        self.ids, self._inside = [], ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += [name for name, _ in attrs]
+        self.ids += [value for name, value in attrs if name == "id"]
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside == "script":
+            self.scripts[-1] += data
+        else:
+            self.words.append(data)
+
+    def handle_comment(self, data):
+        raise AssertionError(f"a comment: {data[:80]}")
+
+
+def data_of(text):
+    return json.loads(Seen(text).scripts[0])
+
+
+def array(data, place):
+    return np.frombuffer(base64.b64decode(data["arrays"][place]), "<f4")
+
+
+@pytest.fixture
+def folder(trace, tmp_path):
+    trace(layers=4, steps=30).write(tmp_path / "walk")
+    return tmp_path / "walk"
+
+
+def test_curves_are_the_numbers_of_the_records(folder):
+    text = report([folder], folder / "report.html").read_text(encoding="utf-8")
+    data, records = data_of(text), Records.read(folder)
+    for chart, quantity in (("layers", "norm"), ("cosine", "cosine"), ("alignment", "alignment")):
+        curves = {curve["label"]: curve for curve in data["charts"][chart]["curves"]}
+        for name in ("layer.0", "layer.3"):
+            steps, values = records.series(quantity, scope="layer", name=name)
+            assert np.array_equal(array(data, curves[name]["x"]), steps.astype("<f4"))
+            assert np.array_equal(array(data, curves[name]["y"]), values.astype("<f4"), equal_nan=True)
+    assert data["charts"]["norm"]["x"]["steps"]
+
+
+def test_summary_says_what_grew_and_by_which_law(folder):
+    text = report([folder], folder / "p.html", fitted=laws).read_text(encoding="utf-8")
+    said = " ".join(Seen(text).words)
+    assert "The norm of the model grew from" in said
+    assert "has the most evidence" in said
+    assert "Growth laws" in said
+    law = [c for c in data_of(text)["charts"]["norm"]["curves"] if c["provenance"] == "derived"]
+    assert len(law) == 1
+
+
+def test_runs_of_several_folders_are_laid_over_each_other(trace, tmp_path):
+    trace(layers=2, steps=20).write(tmp_path / "a")
+    trace(layers=3, steps=25, seed=1).write(tmp_path / "b")
+    text = report([tmp_path / "a", tmp_path / "b"], tmp_path / "p.html").read_text(encoding="utf-8")
+    data = data_of(text)
+    assert data["runs"] == ["run", "run (b)"]
+    assert [c["run"] for c in data["charts"]["norm"]["curves"]] == data["runs"]
+    assert len(data["charts"]["layers"]["curves"]) == 5
+    assert {c["dash"] for c in data["charts"]["layers"]["curves"]} == {0, 1}
+
+
+def test_a_folder_of_folders_is_all_of_them(trace, tmp_path):
+    for name in ("a", "b", "c"):
+        trace(layers=2, steps=5).write(tmp_path / "runs" / name)
+    text = report([tmp_path / "runs"], tmp_path / "p.html").read_text(encoding="utf-8")
+    assert len(data_of(text)["runs"]) == 3
+
+
+def test_a_training_run_has_its_tensors_from_the_tracker(trace, tmp_path):
+    whole = trace(layers=2, steps=6)
+    steps = list(range(0, 12000, 2000))
+    tensors = Block("tensor", ["w", "b"], [0, 0], ["norm", "norm"], steps, {"norm": np.ones((6, 2))})
+    whole.write(tmp_path / "lab")
+    tracked = Records.joined([whole, Records.from_blocks("run", [tensors], {})], {"command": "tracker"})
+    tracked.write(tmp_path / "lab" / "tracker")
+    data = data_of(report([tmp_path / "lab"], tmp_path / "p.html").read_text(encoding="utf-8"))
+    assert data["runs"] == ["run"]
+    assert [curve["label"] for curve in data["charts"]["tensors"]["curves"]] == ["w", "b"]
+
+
+def test_hostile_names_are_text(trace, tmp_path):
+    records = trace(layers=len(HOSTILE), steps=4, names=list(HOSTILE), made_by={"source": HOSTILE[0]})
+    tensor = Block("tensor", HOSTILE, [0] * 7, ["norm"] * 7, [0, 1], {"norm": np.ones((2, 7))})
+    more = Records.from_blocks("run", [tensor], {})
+    made_by = {"source": HOSTILE[0], "notes": list(HOSTILE), HOSTILE[1]: HOSTILE[2], "problems": []}
+    Records.joined([records, more], made_by).write(tmp_path / "x")
+    path = report(
+        [tmp_path / "x"], tmp_path / "p.html", title=HOSTILE[0], fitted=laws, made_by={"a": HOSTILE}
+    )
+    text = path.read_text(encoding="utf-8")
+    seen = Seen(text)
+    assert seen.tags <= TAGS
+    assert not [name for name in seen.attributes if name.startswith("on")]
+    assert len(seen.scripts) == 4  # the data, the library's two, ours
+    assert len(seen.ids) == len(set(seen.ids))
+    shown = "".join(seen.words)
+    assert HOSTILE[1] in shown  # as it is spelt
+    assert "\u202e" not in shown
+    assert "\u202e" not in str(json.loads(seen.scripts[0]))
+    labels = [curve["label"] for curve in json.loads(seen.scripts[0])["charts"]["layers"]["curves"]]
+    assert HOSTILE[0] in labels
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_no_text_becomes_html(title, cell):
+    curve = Curve(cell, [1.0, 2.0], [1.0, 2.0])
+    chart = Chart("c", title, cell, Axis(cell), Axis(title), [curve])
+    section = Section("s", title, [cell], [Table(title, [words(cell, [cell])])], [title])
+    text = "".join([document._section(section), document._item(chart)])
+    seen = Seen(f"<body>{text}</body>")
+    assert seen.tags <= TAGS
+    assert set(seen.attributes) <= {
+        "id",
+        "class",
+        "role",
+        "scope",
+        "tabindex",
+        "aria-label",
+        "aria-labelledby",
+    }
+    spelt = document._inert(json.dumps({"label": cell}))
+    assert not set("<>&") & set(spelt)
+    assert json.loads(spelt) == {"label": cell}
+
+
+@given(st.integers(1, 3000), st.integers(20, 500), st.sampled_from(["even", "powers", "random"]))
+def test_thinning_keeps_the_ends_the_order_and_the_limit(count, most, kind):
+    rng = np.random.default_rng(count)
+    x = {
+        "even": np.arange(count) * 10.0,
+        "powers": np.unique(np.geomspace(1, 1e6, count).round()),
+        "random": np.unique(rng.integers(0, 10**7, count)).astype(float),
+    }[kind]
+    kept = thinned(x, most)
+    assert len(kept) <= max(most, 2)
+    assert kept[0] == 0
+    assert kept[-1] == len(x) - 1
+    assert (np.diff(kept) > 0).all()
+    if len(x) <= most:
+        assert len(kept) == len(x)
+
+
+def test_a_thousand_checkpoints_of_a_thousand_tensors_stay_below_the_limit(tmp_path):
+    path = report([big(tmp_path / "big")], tmp_path / "p.html")
+    assert path.stat().st_size < LARGEST
+    data = data_of(path.read_text(encoding="utf-8"))
+    curves = data["charts"]["tensors"]["curves"]
+    assert len(curves) == 1000
+    assert sum(curve["shown"] for curve in curves) < 20
+    assert min(len(array(data, curve["x"])) for curve in curves) >= 30
+
+
+def test_gaps_single_steps_and_nothing_finite(trace, tmp_path):
+    trace(layers=2, steps=1).write(tmp_path / "one")
+    values = np.full((3, 1), np.nan)
+    block = Block("model", ["model"], [None], [None], [0, 1, 2], {"norm": values, "cosine": values})
+    Records.from_blocks("nan", [block], {}).write(tmp_path / "nan")
+    for name in ("one", "nan"):
+        text = report([tmp_path / name], tmp_path / "p.html", fitted=laws).read_text(encoding="utf-8")
+        assert "NaN" not in Seen(text).scripts[0]
+
+
+def test_the_policy_names_the_scripts_that_are_there(folder):
+    import hashlib
+
+    text = report([folder], folder / "p.html").read_text(encoding="utf-8")
+    named = re.findall(r"'sha256-([^']+)'", text.split("<title>")[0])
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert named == [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
+    assert "http-equiv" in text
+    for script in scripts:
+        text = text.replace(script, "")
+    assert not re.search(r'(src|href)="(?!#|data:)', text)
+
+
+def test_tables_have_what_they_sort_by():
+    table = Table(
+        "t", [words("name", ["a", "b"]), column("x", [1234.5, float("nan")], lambda x: f"{x:,.0f}")]
+    )
+    text = document._table(table)
+    assert 'data-value="1234.5">1,234<' in text
+    assert 'data-value="nan">-<' in text
+
+
+def test_claims_come_with_verdicts_published_apart(tmp_path):
+    claim = {
+        "id": "norm-grows",
+        "where": "§3",
+        "statement": "grows <b>",
+        "published": "1.5",
+        "verdict": "in part",
+        "reason": "because",
+        "measured": {"factor": 1.25, "other": None},
+        "rule": "factor > 1",
+    }
+    other = claim | {"id": "two", "verdict": "does not hold"}
+    erratum = {"id": "lemma", "kind": "erratum", "where": "A", "printed": "p", "true": "t", "measured": {}}
+    erratum |= {"fails": None, "why": "no corpus"}
+    facts = {"claims": [claim, other], "errata": [erratum], "stages": {"lab": "failed: no disk"}}
+    (tmp_path / "claims.json").write_text(json.dumps(facts))
+    text = report([tmp_path], tmp_path / "p.html").read_text(encoding="utf-8")
+    assert '<td class="part">in part</td>' in text
+    assert '<td class="fails">does not hold</td>' in text
+    assert '<td class="published">1.5</td>' in text
+    said = " ".join(Seen(text).words)
+    assert "Of 2 claims of the paper" in said
+    assert "1 holds in part, 1 does not hold" in said
+    assert "lab (no disk)" in said
+    assert "factor 1.25" in said
+    assert "no corpus" in said
+
+
+def test_what_is_not_there_is_said_in_a_line(tmp_path, folder, monkeypatch, capsys):
+    with pytest.raises(InputError, match="no such folder"):
+        report([tmp_path / "none"], tmp_path / "p.html")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no records here or below"):
+        report([tmp_path / "empty"], tmp_path / "p.html")
+    (tmp_path / "empty" / "claims.json").write_text("[1, 2")
+    with pytest.raises(InputError, match=r"claims\.json: not readable"):
+        report([tmp_path / "empty"], tmp_path / "p.html")
+    (tmp_path / "empty" / "claims.json").write_text("[]")
+    with pytest.raises(InputError, match="not what `normgrowth reproduce` writes"):
+        report([tmp_path / "empty"], tmp_path / "p.html")
+    monkeypatch.setattr(document, "LIBRARY", ("not-there.js",))
+    with pytest.raises(InputError, match="pip install"):
+        report([folder], tmp_path / "p.html")
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_the_command_says_where_the_page_is(folder, capsys):
+    assert main(["report", str(folder)]) == 0
+    path = folder / "report.html"
+    assert capsys.readouterr().out == f"{path}\n"
+    seen = Seen(path.read_text(encoding="utf-8"))
+    assert any("normgrowth" in word and "versions" in word for word in seen.words)
+    assert main(["report", str(folder), "-o", str(folder / "b.html"), "--no-fit", "--title", "Mine"]) == 0
+    assert "<title>Mine</title>" in (folder / "b.html").read_text(encoding="utf-8")
+    assert "Growth laws" not in (folder / "b.html").read_text(encoding="utf-8")
+
+
+def test_a_notebook_shows_the_page_and_gives_it_no_rights(folder):
+    from normgrowth import write_report
+
+    made = write_report(folder)
+    assert made.path == folder / "report.html"
+    seen = Seen(made._repr_html_())
+    assert seen.tags == {"iframe"}
+    assert set(seen.attributes) == {"sandbox", "width", "height", "srcdoc"}
+
+
+def test_the_same_records_give_the_same_page(folder):
+    sections = [Section("s", "t", items=[Chart("c", "c", "c", Axis("x"), Axis("y"), [Curve("l", [1], [2])])])]
+    assert page("t", sections) == page("t", sections)
+    first = report([folder], folder / "p.html").read_bytes()
+    assert report([folder], folder / "p.html").read_bytes() == first
