@@ -8,6 +8,9 @@ a series, in turn: a trace of the files, a trace over HTTP, and plain sockets th
 connections and look at none of them: the loopback's own throughput, with the same server. The rate of a trace counts
 each byte of the checkpoints once. Lint is off on both sides, since it reads little and computes much.
 
+Server and client share the cores. What they could reach at best follows from processor time: a byte has to be sent
+and received, which is what plain sockets cost on both sides, and summed, which is what a trace of files costs.
+
 From the processor's time for a byte and for a range follows what a large series would cost, on paper.
 """
 
@@ -26,6 +29,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from pages import DOCS, fill, table
 from safetensors.torch import save_file
@@ -40,6 +44,7 @@ RECORD = Path(__file__).with_name("remote.json")
 ROUNDS, CHECKPOINTS, SMALL = 7, 4, 1000
 HELD = 4  # checkpoints of which a worker has a stripe: one, two to compare with, and one that comes
 DTYPES = ("float32", "bfloat16")
+CORES = len(os.sched_getaffinity(0))
 
 
 def serve(folder: str, ready: Any) -> None:
@@ -141,19 +146,27 @@ def measure(dtype: str, megabytes: int) -> dict[str, Any]:
             way()  # compiles, and brings the files into memory
         rates: dict[str, list[float]] = {way: [] for way in ways}
         costs: dict[str, list[float]] = {way: [] for way in ways}
+        sent: list[float] = []
+        serving = psutil.Process(server.pid)
         for _ in range(ROUNDS):
             for way, run in ways.items():
-                start, used = time.perf_counter(), time.process_time()
+                start, used, served = time.perf_counter(), time.process_time(), sum(serving.cpu_times()[:2])
                 run()
                 rates[way].append(total / (time.perf_counter() - start) / 1e9)
                 costs[way].append((time.process_time() - used) / total * 1e9)
+                if way == "loopback":
+                    sent.append((sum(serving.cpu_times()[:2]) - served) / total * 1e9)
         per_range = range_cost(f"http://127.0.0.1:{port}/")
         server.terminate()
     ratios = [
         r / min(a, b) for r, a, b in zip(rates["remote"], rates["local"], rates["loopback"], strict=True)
     ]
+    needed = sum(map(statistics.median, (costs["local"], costs["loopback"], sent)))
+    lower = min(statistics.median(rates[way]) for way in ("local", "loopback"))
     return {
         "bytes": total,
+        "server_seconds_per_gigabyte": round(statistics.median(sent), 3),
+        "possible_over_the_lower": round(CORES / needed / lower, 3),
         "rounds": ROUNDS,
         "gigabytes_per_second": {way: round(statistics.median(values), 3) for way, values in rates.items()},
         "remote_over_the_lower": round(statistics.median(ratios), 3),
@@ -182,11 +195,12 @@ def speeds(found: dict[str, Any]) -> str:
             dtype,
             *(f"{one['gigabytes_per_second'][way]:.2f}" for way in ("local", "loopback", "remote")),
             f"{one['remote_over_the_lower']:.2f} ({one['spread'][0]:.2f} to {one['spread'][1]:.2f})",
+            f"{one['possible_over_the_lower']:.2f}",
             *(f"{one['processor_seconds_per_gigabyte'][way]:.2f}" for way in ("local", "loopback", "remote")),
         ]
         for dtype, one in found.items()
     ]
-    titles = ("", "files: GB/s", "plain sockets", "trace over HTTP", "of the lower of the two")
+    titles = ("", "files: GB/s", "plain sockets", "trace over HTTP", "of the lower of the two", "possible")
     return table((*titles, "files: processor s/GB", "plain sockets", "trace over HTTP"), rows)
 
 
