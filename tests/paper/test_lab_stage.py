@@ -1,15 +1,20 @@
-"""The stage `lab` with two tiny models, trained for real: what is kept of them, and what claims make of it."""
+"""The stage `lab` with four tiny models, trained for real: what is kept of them, and what claims make of it."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from normgrowth.engine import Threads
+from normgrowth.network.stored import load_weights
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.claims.verdicts import UNDECIDED, judged
-from normgrowth.paper.errata import ERRATA, checked
+from normgrowth.paper.errata import ERRATA
+from normgrowth.paper.erratum import checked
 from normgrowth.paper.figures import figures
-from normgrowth.paper.stages.lab import lab
+from normgrowth.paper.stages.cost import Text, evaluations, steps_of
+from normgrowth.paper.stages.lab import lab, sentence_losses
+from normgrowth.training.making import corpus_of, new_model, total_steps
 from normgrowth.training.settings import preset
 
 TINY = preset(
@@ -26,17 +31,22 @@ MODELS = {
     "true": TINY,
     "sgd": replace(TINY, optimizer="sgd", lr=0.1),
     "leaking": replace(TINY, leaking=True),
+    "post": replace(TINY, kind="post_norm", warmup=4),
 }
 
 
 @pytest.fixture(scope="module")
-def evidence(tmp_path_factory):
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def evidence(folder):
     engine = Threads(1)
     said = []
-    folder = tmp_path_factory.mktemp("lab")
     records = lab(folder, MODELS, on=engine, progress=lambda *told: said.append(told))
     engine.close()
-    assert said == [(i + 1, 3, name) for i, name in enumerate(MODELS)]
+    assert said == [(i + 1, len(MODELS), name) for i, name in enumerate(MODELS)]
     return {"lab": records}
 
 
@@ -67,17 +77,50 @@ def test_claims_are_judged_by_it(evidence, name):
 def test_growth_is_what_the_records_say(evidence):
     found = judged(CLAIMS["lm-growth"], evidence).numbers
     factors = []
-    for name in ("true", "sgd"):
+    for name in ("true", "sgd", "post"):
         _, norms = evidence["lab"].where(run=name).series("norm")
         factors.append(norms[-1] / norms[0])
-    assert found["models"] == 2
+    assert found["models"] == 3
     assert found["least factor"] == pytest.approx(min(factors))
     assert found["largest factor"] == pytest.approx(max(factors))
 
 
-@pytest.mark.parametrize("name", ["mask", "padding"])
+@pytest.mark.parametrize("name", ["mask", "padding", "perplexity", "post-norm", "sgd"])
 def test_departures_are_measured(evidence, name):
-    assert checked(ERRATA[name], evidence).fails is not None
+    found = checked(ERRATA[name], evidence)
+    assert found.fails is not None, found.why
+
+
+def test_perplexity_as_the_authors_have_it(evidence, folder):
+    """Weighted by tokens the losses of sentences are the dev loss; theirs takes 2 to each, and a plain mean."""
+    corpus = corpus_of(TINY, None)
+    model = new_model(TINY, corpus)
+    load_weights(folder / "true" / "checkpoints" / "step-00000024", model)
+    rows = corpus.valid[: TINY.dev_sentences]
+    nats, tokens = sentence_losses(model, rows, batch=7), np.array([len(row) - 1 for row in rows])
+    found = checked(ERRATA["perplexity"], evidence).numbers
+    assert np.exp((nats * tokens).sum() / tokens.sum()) == pytest.approx(
+        found["exp of the mean loss per token"], rel=1e-5
+    )
+    assert (2**nats).mean() == pytest.approx(found["mean over sentences of 2^loss"], rel=1e-5)
+    assert checked(ERRATA["perplexity"], evidence).fails
+
+
+def test_post_norm_is_measured_against_word_frequencies(evidence):
+    records, corpus = evidence["lab"], corpus_of(TINY, None)
+    frequencies = corpus.frequency_loss("valid", TINY.dev_sentences)
+    last = records.where(run="post").series("dev_loss")[1][-1]
+    found = checked(ERRATA["post-norm"], evidence).numbers
+    assert found["post-norm here: below word frequencies by"] == pytest.approx(frequencies - last)
+
+
+def test_the_plan_has_as_many_steps_and_evaluations(evidence):
+    corpus = corpus_of(TINY, None)
+    text = Text(len(corpus.vocabulary), len(corpus.train), sum(len(row) - 1 for row in corpus.train), 1)
+    steps = evidence["lab"].where(run="true").series("dev_loss")[0]
+    assert evaluations(TINY, text) == len(steps)
+    for settings in (TINY, replace(TINY, steps=None, epochs=3)):
+        assert steps_of(settings, text) == total_steps(settings, corpus)
 
 
 def test_figures_are_drawn(evidence):

@@ -2,16 +2,21 @@
 
 import json
 import shutil
+import time
+from html import escape
 
 import pytest
 
+from normgrowth.cli.reproduce import write_page
 from normgrowth.engine import Threads
 from normgrowth.errors import InputError
 from normgrowth.paper import reproduce as paper
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.figures import draw_figures
 from normgrowth.paper.reproduce import Telling, chosen, key_of, reproduce
-from normgrowth.paper.stages.plan import stages
+from normgrowth.paper.stages.cost import Cost
+from normgrowth.paper.stages.plan import Stage, stages
+from normgrowth.paper.stages.theory import numbers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,10 +41,72 @@ def test_a_stage_is_run_once(tmp_path, engine):
     assert [one.claim.id for one in first.verdicts] == ["norm-sqrt", "encoder-degree"]
     written = json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))
     assert [claim["verdict"] for claim in written["claims"]] == ["in part", "holds"]
+    page = write_page(tmp_path, draw_figures(again.evidence, tmp_path / "figures"), again.facts())
+    assert_page(page, again)
     damaged = tmp_path / "stages" / "theory" / "records.parquet"
     damaged.write_bytes(damaged.read_bytes()[:1000])
     reproduce(tmp_path, only=only, engine=engine, telling=telling)
     assert said[-1][1].endswith(" s")
+
+
+def assert_page(page, found):
+    """Verdicts, Table 1 with what differs from print, and the published figures, as pictures with words."""
+    text = page.read_text(encoding="utf-8")
+    assert page.stat().st_size < 6_000_000
+    for one in found.verdicts:
+        assert escape(one.ruling.reason) in text
+        assert escape(one.claim.published) in text
+    assert "Table 1: degrees of homogeneity" in text
+    assert text.count('<img alt="') == 2  # Figures 1 and 5: T5's numbers are always there
+    assert "norm-sqrt: in part." in text
+
+
+def test_the_time_left_is_told(tmp_path, engine, monkeypatch):
+    """By the plan before anything has run; then by what stages took; and nothing for those that are kept."""
+
+    def stage(name, seconds):
+        def run(work):
+            for part in range(1, 5):
+                time.sleep(0.05)
+                work.progress(part, 4, "")
+            return numbers(name, {"value": 1.0})
+
+        return Stage(name, name, (), {}, Cost("nothing", seconds), run)
+
+    monkeypatch.setattr(paper, "AT_ONCE", 0.0)
+    monkeypatch.setattr(paper, "stages", lambda scale: [stage("theory", 100.0), stage("lab", 300.0)])
+    left, parts = [], []
+    telling = Telling(
+        begins=lambda stage, seconds: left.append(seconds),
+        moves=lambda done, of, label, seconds: parts.append(seconds),
+    )
+    reproduce(tmp_path, only=["table1", "fig1"], engine=engine, telling=telling)
+    assert left[0] == pytest.approx(400, abs=0.1)
+    assert left[1] < 0.4 * 300  # what was planned as 100 took a fifth of a second, or a little more
+    assert parts[3] == pytest.approx(300)  # all of the first stage done, no stage has ended yet
+    assert parts[7] == pytest.approx(0)
+    assert parts[4] > parts[5] > parts[6] > parts[7]
+    left.clear()
+    reproduce(tmp_path, only=["table1", "fig1"], engine=engine, telling=telling)
+    assert left == [0, 0]
+
+
+def test_parts_that_are_there_at_once_say_nothing_of_the_pace(tmp_path, engine, monkeypatch):
+    """A sweep that goes on: half of its cells are there, the others take their time."""
+
+    def run(work):
+        for done in (50, 51, 52):
+            work.progress(done, 100, "")
+            time.sleep(0.2)
+        return numbers("theory", {"value": 1.0})
+
+    stage = Stage("theory", "theory", (), {}, Cost("nothing", 100.0), run)
+    monkeypatch.setattr(paper, "stages", lambda scale: [stage])
+    left = []
+    telling = Telling(moves=lambda done, of, label, seconds: left.append(seconds))
+    reproduce(tmp_path, only=["table1"], engine=engine, telling=telling)
+    assert left[0] == pytest.approx(100, abs=1)  # nothing is known but the plan
+    assert left[2] == pytest.approx(0.2 * 48, rel=0.5)
 
 
 def test_a_stage_that_fails_loses_no_other(tmp_path, engine):

@@ -52,7 +52,7 @@ TAGS = {
         "pre",
         "script",
     ),
-    *("noscript", "img"),
+    *("noscript", "img", "details", "summary"),
 }
 
 

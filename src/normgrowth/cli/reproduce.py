@@ -2,19 +2,28 @@
 
 import argparse
 import json
+import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from normgrowth.cli.source import add_engine
+
+if TYPE_CHECKING:
+    from normgrowth.paper.stages.cost import Machine
+    from normgrowth.paper.stages.plan import Stage
 
 EXAMPLES = """examples:
   normgrowth reproduce                                    (what is embedded, minutes on two cores)
   normgrowth reproduce --only fig2,heads-bimodal
   normgrowth reproduce --scale paper --data corpora --engine ray --address auto
 
-A second call repeats only what changed, settings or code. Verdicts are computed from records.
+A second call repeats only what changed, settings or code. Verdicts are computed from records. With --scale paper the
+command first says what each stage trains, and how long that takes on this machine.
 """
+CLUSTERS = (16, 64, 400)  # cores, for which the cost is told
 
 
 def add(subparsers: Any) -> None:
@@ -27,7 +36,10 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("-o", "--out", default="reproduction", metavar="DIR", help="folder (%(default)s)")
     parser.add_argument(
-        "--scale", choices=("demo", "paper"), default="demo", help="how large (%(default)s): see below"
+        "--scale",
+        choices=("demo", "paper"),
+        default="demo",
+        help="how large (%(default)s): what is embedded, or the paper's sizes",
     )
     parser.add_argument(
         "--only", default="", metavar="NAME,NAME", help="figures (fig2), table1 or claims by id"
@@ -47,9 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
     from normgrowth.report.terminal import Progress
 
     only = [name for name in arguments.only.split(",") if name]
-    paper.chosen(only)  # what is unknown is said before anything is run
+    needed = paper.chosen(only)[1]  # what is unknown is said before anything is run
+    machine = None
     if arguments.list or arguments.scale == "paper":
-        _say_cost(paper.stages(arguments.scale), paper.chosen(only)[1])
+        wanted = [stage for stage in paper.stages(arguments.scale) if stage.name in needed]
+        if any(stage.cost.tasks for stage in wanted):
+            machine = paper.this_machine()
+        for line in cost_lines(wanted, machine, arguments.workers):
+            _line(line)
         if arguments.list:
             return 0
     with (
@@ -57,9 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
         chosen(arguments.engine, arguments.address, arguments.workers, processes=True) as engine,
     ):
         assert engine is not None
+        if machine is not None and arguments.engine == "ray":
+            machine = replace(machine, cores=engine.workers)
         telling = paper.Telling(
-            begins=lambda stage, left: _line(f"{stage.name}: {stage.title} (about {left / 60:.0f} min left)"),
-            moves=bar,
+            begins=lambda stage, left: _line(
+                f"{stage.name}: {stage.title} (about {_long(left)} left in all)"
+            ),
+            moves=lambda done, of, label, left: bar(done, of, f"{label} (about {_long(left)} left in all)"),
             ends=lambda stage, how: _line(f"{stage.name}: {how}"),
         )
         found = paper.reproduce(
@@ -69,9 +90,11 @@ def run(arguments: argparse.Namespace) -> int:
             data=arguments.data,
             engine=engine,
             telling=telling,
+            machine=machine,
         )
     paths = draw_figures(found.evidence, Path(arguments.out) / "figures", only=only)
     facts = found.facts()
+    page = write_page(Path(arguments.out), paths, facts)
     if arguments.json:
         json.dump(facts, sys.stdout)
         print()
@@ -79,18 +102,64 @@ def run(arguments: argparse.Namespace) -> int:
         print_claims(facts["claims"])
         if facts["errata"]:
             print_errata(facts["errata"])
-    for path in [*paths, Path(arguments.out) / paper.RESULTS]:
+    for path in [*paths, Path(arguments.out) / paper.RESULTS, page]:
         print(path, file=sys.stderr if arguments.json else sys.stdout)
     return 2 if found.failed else 0
 
 
-def _say_cost(stages: Any, needed: set[str]) -> None:
-    for stage in stages:
-        if stage.name in needed:
-            _line(f"{stage.name}: {stage.title}, about {_long(stage.seconds)} on two cores")
+def write_page(out: Path, figures: "Sequence[Path]", facts: dict[str, Any]) -> Path:
+    """Verdicts, figures and errata, and what the stages measured: on one page."""
+    from normgrowth.cli.report import laws, versions
+    from normgrowth.paper.figures import TITLES
+    from normgrowth.report.page.folders import report
+    from normgrowth.report.page.pieces import Picture
+
+    pictures = []
+    for path in figures:
+        if path.suffix == ".svg":
+            number = f"Fig. {path.stem.removeprefix('fig')}"
+            judged = [claim for claim in facts["claims"] if number in claim["where"]]
+            said = " ".join(f"{claim['id']}: {claim['verdict']}. {claim['reason']}" for claim in judged)
+            title = f"Figure {path.stem.removeprefix('fig')}: {TITLES[path.stem]}"
+            pictures.append(Picture(path.stem, title, f"{TITLES[path.stem]}. {said}", path.read_bytes()))
+    made_by = {"command": shlex.join(["normgrowth", *sys.argv[1:]]), "versions": versions()}
+    title = f"Merrill et al. 2021, reproduced: {facts['scale']}"
+    return report([out], out / "report.html", title=title, fitted=laws, pictures=pictures, made_by=made_by)
+
+
+def cost_lines(stages: "Sequence[Stage]", machine: "Machine | None", workers: int | None = None) -> list[str]:
+    """What each stage trains and takes on this machine, all of them, and how a cluster would divide it."""
+    here = workers or (machine.cores if machine else 1)
+    seconds = [stage.cost.on(machine, here) for stage in stages]
+    lines = [
+        f"{stage.name}: {stage.title}; trains {stage.cost.trains}; about {_long(own)}"
+        for stage, own in zip(stages, seconds, strict=True)
+    ]
+    where = (
+        f"on this machine ({here} at a time, {machine.speed / 1e9:.0f} GFLOP/s each"
+        if machine
+        else "on two cores"
+    )
+    if machine:
+        where += f"; its GPU {machine.gpu / 1e9:,.0f})" if machine.gpu else ")"
+    lines.append(f"in total about {_long(sum(seconds))} {where}")
+    divided = [stage for stage in stages if stage.cost.tasks]
+    if machine and divided:
+        tasks = ", ".join(
+            f"{stage.name} into {' and then '.join(f'{len(group)} tasks' for group in stage.cost.tasks)}"
+            for stage in divided
+        )
+        lines.append(f"--engine ray divides {tasks}, one core each; with cores like these:")
+        for cores in CLUSTERS:
+            cluster = replace(machine, cores=cores, gpu=None)
+            total = sum(stage.cost.on(cluster, cores) for stage in stages)
+            lines.append(f"  {cores} cores: about {_long(total)} in total")
+    return lines
 
 
 def _long(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:,.0f} hours"
 
 

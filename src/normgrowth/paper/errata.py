@@ -1,57 +1,15 @@
-"""Where the paper is wrong as printed, and where the authors' code departs from its text: both sides measured.
+"""Where the paper is wrong as printed, each with both sides measured; `departures` has where the authors' code is."""
 
-Each has two numbers or more, the printed side and the true one, and a rule that says from them whether what is printed
-(or the code) fails here. None is taken for granted: if the printed side held, the rule would say so.
-"""
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from math import exp, isfinite
-from typing import Literal
+from math import exp
 
 import numpy as np
 
-from normgrowth.errors import InputError
-from normgrowth.paper.claims.models import trained
 from normgrowth.paper.claims.networks import runs
-from normgrowth.paper.claims.verdicts import Evidence, Numbers, lacking
+from normgrowth.paper.claims.verdicts import Evidence
+from normgrowth.paper.departures import DEPARTURES
+from normgrowth.paper.erratum import Erratum
 
-Kind = Literal["erratum", "departure"]
 SMALL = 1e-3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Erratum:
-    """stages: whose records it is measured on. fails: whether the printed statement, or the code, does."""
-
-    id: str
-    kind: Kind
-    where: str
-    printed: str
-    true: str
-    stages: tuple[str, ...]
-    measure: Callable[[Evidence], dict[str, float]]
-    fails: Callable[[Numbers], bool]
-
-
-@dataclass(frozen=True)
-class Checked:
-    erratum: Erratum
-    numbers: dict[str, float]
-    fails: bool | None  # None: not measured
-    why: str = ""  # it was not
-
-
-def checked(erratum: Erratum, evidence: Evidence, failed: Mapping[str, str] | None = None) -> Checked:
-    if why := lacking(erratum.stages, evidence, failed):
-        return Checked(erratum, {}, None, why)
-    try:
-        numbers = erratum.measure(evidence)
-    except InputError as error:
-        return Checked(erratum, {}, None, str(error))
-    if not all(isfinite(value) for value in numbers.values()):
-        return Checked(erratum, numbers, None, "the records have no number for it")
-    return Checked(erratum, numbers, erratum.fails(numbers))
 
 
 def _head_degree(evidence: Evidence) -> dict[str, float]:
@@ -107,100 +65,97 @@ def _tie(evidence: Evidence) -> dict[str, float]:
     return {"largest weight, saturated": found["saturated"], "largest weight as t grows": found["moved"]}
 
 
-def _mask(evidence: Evidence) -> dict[str, float]:
-    leaking = list(trained(evidence, leaking=True))
-    losses = []
-    for one in leaking:
-        facts = {**one.facts, "leaking": False}
-        (twin,) = trained(evidence, **facts)
-        losses.append((twin.ends("dev_loss")[1], one.ends("dev_loss")[1]))
-    true, theirs = min(losses, key=lambda pair: pair[1])
-    return {"dev loss, true mask": true, "dev loss, their mask": theirs}
-
-
-def _padding(evidence: Evidence) -> dict[str, float]:
-    model = next(trained(evidence, leaking=True))
-    real, window = model.heads("attended"), model.heads("attended_window")
+def _pre_norm(evidence: Evidence) -> dict[str, float]:
+    rows = runs(evidence, "theory", "table1: ")
     return {
-        "positions attended, of real tokens": float(real.mean()),
-        "with padding counted": float(window.mean()),
+        "degree, its pre-norm": rows["paper's encoder"]["degree_measured"],
+        "degree, the usual one": rows["usual pre-norm encoder"]["degree_measured"],
     }
 
 
-ERRATA: dict[str, Erratum] = {
-    one.id: one
-    for one in (
-        Erratum(
-            id="prop-4",
-            kind="erratum",
-            where="Prop. 4",
-            printed="An attention head AV has degree 1.",
-            true="It has degree 2: A has 0, V has 2. The sublayer's degree stays, since the norm resets it.",
-            stages=("theory",),
-            measure=_head_degree,
-            fails=lambda n: abs(n["degree, printed"] - n["degree, measured"]) > SMALL,
+def _vanishing(evidence: Evidence) -> dict[str, float]:
+    found = runs(evidence, "theory", "vanishing")[""]
+    return {
+        "1 − cosine without later attention, c = 1": found["turned"],
+        "the same at c = 1000": found["turned_scaled"],
+    }
+
+
+PRINTED = [
+    Erratum(
+        id="prop-4",
+        kind="erratum",
+        where="Prop. 4",
+        printed="An attention head AV has degree 1.",
+        true="It has degree 2: A has 0, V has 2. The sublayer's degree stays, since the norm resets it.",
+        stages=("theory",),
+        measure=_head_degree,
+        fails=lambda n: abs(n["degree, printed"] - n["degree, measured"]) > SMALL,
+    ),
+    Erratum(
+        id="prop-2",
+        kind="erratum",
+        where="Prop. 2",
+        printed="Growth that is uniform up to o(t) makes a network its saturated self.",
+        true="Where scores tie, o(t) decides, and the limit is another.",
+        stages=("theory",),
+        measure=_tie,
+        fails=lambda n: abs(n["largest weight, saturated"] - n["largest weight as t grows"]) > SMALL,
+    ),
+    Erratum(
+        id="lemma-7",
+        kind="erratum",
+        where="Lemma 7",
+        printed="The scaling error of softmax vanishes as ‖x‖ grows.",
+        true="It vanishes as the gap between the largest entry and the next grows.",
+        stages=(),
+        measure=_softmax_error,
+        fails=lambda n: n["error, ‖x‖ larger (M = 10⁶)"] > 0.9 * n["error, ‖x‖ large (M = 10)"],
+    ),
+    Erratum(
+        id="definition-3",
+        kind="erratum",
+        where="Definition 3, Lemma 4",
+        printed="The scaling error is ‖f(cθ) − cᵏf(θ)‖.",
+        true="It must be ‖f(cθ)/cᵏ − f(θ)‖: without the division θσ(θ) has an error that grows with c.",
+        stages=(),
+        measure=_scaling_error,
+        fails=lambda n: n["error, printed"] > 1 and n["error, divided by cᵏ"] < SMALL,
+    ),
+    Erratum(
+        id="lemma-5",
+        kind="erratum",
+        where="Lemma 5",
+        printed="The scaling error of layer norm is bounded by something that vanishes.",
+        true="The last bound printed does not vanish; 2‖ε‖/‖f − μ‖ does, and bounds it.",
+        stages=(),
+        measure=_norm_bound,
+        fails=lambda n: n["bound, printed"] > 0.1 and n["error"] < SMALL,
+    ),
+    Erratum(
+        id="pre-norm",
+        kind="erratum",
+        where="§3, §A, Definitions 5 and 6",
+        printed="Its pre-norm is the standard one (Xiong et al., 2020).",
+        true="The standard one is x + f(LN(x)), of degree 3; its own is x + LN(f(x)), of degree 1.",
+        stages=("theory",),
+        measure=_pre_norm,
+        fails=lambda n: abs(n["degree, its pre-norm"] - n["degree, the usual one"]) > SMALL,
+    ),
+    Erratum(
+        id="vanishing",
+        kind="erratum",
+        where="§5.2, §D",
+        printed="Transformers are almost homogeneous, encoders without biases of degree 1.",
+        true=(
+            "Where branches differ in degree those of lower degree vanish: in gated networks, such as Llama, all "
+            "attention after the first layer."
         ),
-        Erratum(
-            id="prop-2",
-            kind="erratum",
-            where="Prop. 2",
-            printed="Growth that is uniform up to o(t) makes a network its saturated self.",
-            true="Where scores tie, o(t) decides, and the limit is another.",
-            stages=("theory",),
-            measure=_tie,
-            fails=lambda n: abs(n["largest weight, saturated"] - n["largest weight as t grows"]) > SMALL,
+        stages=("theory",),
+        measure=_vanishing,
+        fails=lambda n: (
+            n["1 − cosine without later attention, c = 1"] > 0.01 and n["the same at c = 1000"] < 1e-6
         ),
-        Erratum(
-            id="lemma-7",
-            kind="erratum",
-            where="Lemma 7",
-            printed="The scaling error of softmax vanishes as ‖x‖ grows.",
-            true="It vanishes as the gap between the largest entry and the next grows.",
-            stages=(),
-            measure=_softmax_error,
-            fails=lambda n: n["error, ‖x‖ larger (M = 10⁶)"] > 0.9 * n["error, ‖x‖ large (M = 10)"],
-        ),
-        Erratum(
-            id="definition-3",
-            kind="erratum",
-            where="Definition 3, Lemma 4",
-            printed="The scaling error is ‖f(cθ) − cᵏf(θ)‖.",
-            true="It must be ‖f(cθ)/cᵏ − f(θ)‖: without the division θσ(θ) has an error that grows with c.",
-            stages=(),
-            measure=_scaling_error,
-            fails=lambda n: n["error, printed"] > 1 and n["error, divided by cᵏ"] < SMALL,
-        ),
-        Erratum(
-            id="lemma-5",
-            kind="erratum",
-            where="Lemma 5",
-            printed="The scaling error of layer norm is bounded by something that vanishes.",
-            true="The last bound printed does not vanish; 2‖ε‖/‖f − μ‖ does, and bounds it.",
-            stages=(),
-            measure=_norm_bound,
-            fails=lambda n: n["bound, printed"] > 0.1 and n["error"] < SMALL,
-        ),
-        Erratum(
-            id="mask",
-            kind="departure",
-            where="code of the language models",
-            printed="The causal mask multiplies scores by 0.",
-            true="They must be −∞: a score of 0 is seen, and the next word with it.",
-            stages=("lab",),
-            measure=_mask,
-            fails=lambda n: n["dev loss, their mask"] < n["dev loss, true mask"] - 0.1,
-        ),
-        Erratum(
-            id="padding",
-            kind="departure",
-            where="code of Figure 3",
-            printed="Attended positions are counted with padding, which asks and is asked.",
-            true="Padding is no position.",
-            stages=("lab",),
-            measure=_padding,
-            fails=lambda n: (
-                abs(n["with padding counted"] / n["positions attended, of real tokens"] - 1) > 0.1
-            ),
-        ),
-    )
-}
+    ),
+]
+ERRATA: dict[str, Erratum] = {one.id: one for one in [*PRINTED, *DEPARTURES]}

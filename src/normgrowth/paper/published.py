@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from normgrowth.errors import InputError
 from normgrowth.weights.moments import BUDGET, Moments, Pair, accumulated, quantities
 
-Column = NDArray[Any]  # float64; int64 for step, layer and interval; text for WORDS
+Column = NDArray[Any]  # float64; int64 for step, layer, interval and epoch; text for WORDS
 
 PAPER = "Merrill et al. 2021 (arXiv:2010.09697v5)"
 # name -> figure of the paper, and the files that the table is derived from, if it is
@@ -34,8 +34,9 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "saturation_random_init": ("Figure 2, left", ()),
     "attention_positions": ("Figure 3, and the same for WikiText-2", ()),
     "scaling_curves": ("Figure 4", ()),
+    "lm_runs": ("plots beside the authors' code, in no figure", ()),
 }
-WORDS = ("model", "norm_position", "bias", "data", "encoder")  # columns of text
+WORDS = ("model", "norm_position", "bias", "data", "encoder", "run", "metric")  # columns of text
 _DERIVED = ("step_size", "relative_step", "alignment", "angle", *BUDGET)
 
 
@@ -97,7 +98,7 @@ def published(name: str) -> Published:
 def _read(name: str) -> dict[str, Column]:
     text = (files("normgrowth.paper") / "reference" / f"{name}.csv").read_text(encoding="utf-8")
     header, *rows = csv.reader(text.splitlines())
-    whole = ("step", "layer")
+    whole = ("step", "layer", "epoch")
     return {
         column: np.array(cells, np.str_ if column in WORDS else np.int64 if column in whole else np.float64)
         for column, cells in zip(header, zip(*rows, strict=True), strict=True)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
@@ -24,11 +24,15 @@ from normgrowth.engine import Engine
 from normgrowth.errors import InputError
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.claims.verdicts import Judged, judged
-from normgrowth.paper.errata import ERRATA, Checked, checked
-from normgrowth.paper.stages.plan import Progress, Scale, Stage, Work, stages
+from normgrowth.paper.errata import ERRATA
+from normgrowth.paper.erratum import Checked, checked
+from normgrowth.paper.pace import time_left
+from normgrowth.paper.stages.cost import Machine, this_machine
+from normgrowth.paper.stages.plan import Scale, Stage, Work, stages
 from normgrowth.records import Records, replacing
 
 STAGES, KEY, RESULTS = "stages", "stage.json", "claims.json"
+AT_ONCE = 0.1  # of the time that was planned for parts: those that come sooner were there before
 FIGURES = {  # of the paper -> stages that its picture here is made of
     "fig1": ("lab",),
     "fig2": ("pretrained",),
@@ -64,10 +68,13 @@ class Reproduced:
 
 @dataclass(frozen=True)
 class Telling:
-    """Told of stages as they come: begins with the time left, its parts, and how it ended."""
+    """Told of stages as they come: that one begins, its parts (done, of how many, which), and how it ended.
+
+    The last argument of the first two is how many seconds all stages still take.
+    """
 
     begins: Callable[[Stage, float], None] = lambda *_: None
-    moves: Progress | None = None
+    moves: Callable[[int, int, str, float], None] = lambda *_: None
     ends: Callable[[Stage, str], None] = lambda *_: None
 
 
@@ -79,41 +86,48 @@ def reproduce(
     data: Path | str | None = None,
     engine: Engine,
     telling: Telling | None = None,
+    machine: Machine | None = None,
 ) -> Reproduced:
     """Run the stages that are wanted, and judge the claims that rest on them.
 
     only: claims (`heads-bimodal`), figures (`fig2`) or `table1`; all without. data: the folder of `penn` and
-    `wikitext-2`.
+    `wikitext-2`. machine: where the engine works, for the time left; measured where it is needed.
     """
     out, tell = Path(out), telling or Telling()
     claims, needed = chosen(only)
     wanted = [stage for stage in stages(scale) if stage.name in needed]
+    keys = {
+        stage.name: key_of(stage) for stage in wanted
+    }  # of the code that runs, whatever becomes of it meanwhile
+    kept = {name: _kept(out / STAGES / name, key) for name, key in keys.items()}
+    if machine is None and any(stage.cost.tasks for stage in wanted if kept[stage.name] is None):
+        machine = this_machine()
+    planned = {
+        stage.name: stage.cost.on(machine, engine.workers) for stage in wanted if kept[stage.name] is None
+    }
     evidence: dict[str, Records] = {}
     failed: dict[str, str] = {}
     seconds: dict[str, float] = {}
-    left = sum(stage.seconds for stage in wanted)
     for stage in wanted:
-        tell.begins(stage, left)
-        left -= stage.seconds
-        folder = out / STAGES / stage.name
-        key = key_of(stage)
-        if (kept := _kept(folder, key)) is not None:
-            evidence[stage.name] = kept
+        watch = _Watch(stage.name, planned, seconds, failed, tell)
+        tell.begins(stage, watch.left())
+        if (known := kept[stage.name]) is not None:
+            evidence[stage.name] = known
             tell.ends(stage, "as it was")
             continue
-        start = time.monotonic()
+        folder = out / STAGES / stage.name
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            work = Work(folder / "work", engine, Path(data) if data else None, tell.moves)
+            work = Work(folder / "work", engine, Path(data) if data else None, watch)
             evidence[stage.name] = records = stage.run(work)
             records.write(folder)
             with replacing(folder / KEY) as path:
-                path.write_text(json.dumps({"key": key}))
+                path.write_text(json.dumps({"key": keys[stage.name]}))
         except (InputError, OSError, ImportError) as error:
             failed[stage.name] = _in_a_line(error)
             tell.ends(stage, f"failed: {failed[stage.name]}")
             continue
-        seconds[stage.name] = time.monotonic() - start
+        seconds[stage.name] = watch.spent
         tell.ends(stage, f"{seconds[stage.name]:.0f} s")
     verdicts = [judged(claim, evidence, failed) for claim in claims]
     errata = [] if only else [checked(erratum, evidence, failed) for erratum in ERRATA.values()]
@@ -128,6 +142,38 @@ def reproduce(
     with replacing(out / RESULTS) as path:
         path.write_text(json.dumps(found.facts(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return found
+
+
+class _Watch:
+    """Told of the parts of a stage that runs; tells them on, with the time left."""
+
+    def __init__(
+        self,
+        name: str,
+        planned: Mapping[str, float],
+        took: Mapping[str, float],
+        failed: Mapping[str, str],
+        tell: Telling,
+    ) -> None:
+        self.ran = [(planned[one], real) for one, real in took.items()]
+        self.ahead = [planned[one] for one in planned if one not in (name, *took, *failed)]
+        self.now, self.tell, self.start = planned.get(name, 0.0), tell, time.monotonic()
+        self.kept: float | None = None
+
+    @property
+    def spent(self) -> float:
+        return time.monotonic() - self.start
+
+    def left(self, done: float = 0.0) -> float:
+        return time_left(
+            self.ran, self.ahead, now=self.now, spent=self.spent, done=done, kept=self.kept or 0.0
+        )
+
+    def __call__(self, done: int, of: int, label: str) -> None:
+        share = done / of if of else 0.0
+        if self.kept is None:
+            self.kept = share if self.spent < AT_ONCE * share * self.now else 0.0
+        self.tell.moves(done, of, label, self.left(share))
 
 
 def chosen(only: Sequence[str]) -> tuple[list[Any], set[str]]:

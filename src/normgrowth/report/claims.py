@@ -25,9 +25,23 @@ def print_claims(claims: Sequence[Mapping[str, Any]], console: "Console | None" 
     say(console, ", ".join(f"{verdict}: {count}" for verdict, count in counts.items()), "bold")
 
 
+TITLES = {
+    "erratum": "What is printed, against what is measured",
+    "departure": "Where the authors' code departs from their text, against what is measured",
+}
+
+
 def print_errata(errata: Sequence[Mapping[str, Any]], console: "Console | None" = None) -> None:
-    """What is printed, or done by the authors' code, against what is measured."""
+    """What is printed, and then what the authors' code does, against what is measured."""
     console = console or new_console()
+    for kind, title in TITLES.items():
+        own = [one for one in errata if one["kind"] == kind]
+        if own:
+            say(console, title, "bold")
+            _print_kind(kind, own, console)
+
+
+def _print_kind(kind: str, errata: Sequence[Mapping[str, Any]], console: "Console") -> None:
     numbers = [
         "; ".join(
             f"{name} {number(value, 3)}" for name, value in one["measured"].items() if value is not None
@@ -36,8 +50,8 @@ def print_errata(errata: Sequence[Mapping[str, Any]], console: "Console | None" 
     ]
     fails = {True: "fails", False: "does not fail here", None: "not measured"}
     columns = [
-        Cells("erratum", [one["id"] for one in errata], right=False),
-        Cells("printed", [one["printed"] for one in errata], 1, right=False, widest=0.3),
+        Cells(kind, [one["id"] for one in errata], right=False),
+        Cells("printed, or done", [one["printed"] for one in errata], 1, right=False, widest=0.3),
         Cells("here", [fails[one["fails"]] for one in errata], right=False, widest=0.2),
         Cells(
             "measured", [said or one["why"] for said, one in zip(numbers, errata, strict=True)], right=False

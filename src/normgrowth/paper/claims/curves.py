@@ -18,6 +18,7 @@ from normgrowth.paper.figure4 import KINDS
 from normgrowth.paper.published import published
 
 Floats = NDArray[np.float64]
+EXCEPTION = "published, over random: "
 PAIRS = [  # with biases, and without
     ("attention sublayer, biases", "attention sublayer (Prop. 5)"),
     ("feedforward sublayer, biases", "feedforward sublayer (Prop. 6)"),
@@ -28,7 +29,7 @@ PAIRS = [  # with biases, and without
 ]
 
 
-def _curves(evidence: Evidence) -> dict[tuple[str, bool], tuple[Floats, Floats]]:
+def mean_curves(evidence: Evidence) -> dict[tuple[str, bool], tuple[Floats, Floats]]:
     """By kind and biases: scales, and the cosine to the saturated network, as in the figure; mean over seeds."""
     records = evidence["scaling"]
     found: dict[tuple[str, bool], list[Floats]] = {}
@@ -45,7 +46,7 @@ def _at(curve: tuple[Floats, Floats], c: float) -> float:
 
 
 def _scaling_curves(evidence: Evidence) -> dict[str, float]:
-    curves = _curves(evidence)
+    curves = mean_curves(evidence)
     theirs = published("scaling_curves")
     apart = []
     for position, kind in KINDS.items():
@@ -71,20 +72,24 @@ def _judge_scaling_curves(n: Numbers) -> Ruling:
     return Ruling(HOLDS, f"{told}, within {apart:.2f} of the published curves.")
 
 
-def _biases(evidence: Evidence) -> dict[str, float]:
-    curves = _curves(evidence)
-    last = curves["paper_pre_norm", True][0][-1]
-    apart = [
+def apart_by_biases(evidence: Evidence) -> float:
+    """The largest distance of a curve with biases from the one without, all other weights the same."""
+    curves = mean_curves(evidence)
+    return max(
         abs(_at(curves[kind, True], c) - _at(curves[kind, False], c))
         for kind in KINDS.values()
         for c in curves[kind, True][0]
-    ]
+    )
+
+
+def _biases(evidence: Evidence) -> dict[str, float]:
+    last = mean_curves(evidence)["paper_pre_norm", True][0][-1]
     vanishing = [
         row["degree"] - bare["degree"]
         for row, bare in ((runs(evidence, "theory", "table1: ")[name] for name in pair) for pair in PAIRS)
     ]
     return {
-        "largest difference of curves with and without biases": max(apart),
+        "largest difference of curves with and without biases": apart_by_biases(evidence),
         "largest scale": float(last),
         "networks whose degree biases change": float(sum(change != 0 for change in vanishing)),
         "networks": float(len(vanishing)),
@@ -119,15 +124,41 @@ def _saturation_pretrained(evidence: Evidence) -> dict[str, float]:
             closer += own > random
         else:
             numbers |= {"another model, trained": own, "another model, random": random}
-    return {"models of the paper that are here": float(here), "of these closer": float(closer), **numbers}
+    return {
+        "models of the paper that are here": float(here),
+        "of these closer": float(closer),
+        **numbers,
+        **_published_exceptions(),
+    }
+
+
+def _published_exceptions() -> dict[str, float]:
+    """Layers of Figure 2 whose trained weights are less saturated than random ones, and by how much."""
+    trained, random = (
+        {
+            (model, layer): cosine
+            for model, layer, cosine in zip(*(table[c].tolist() for c in table), strict=True)
+        }
+        for table in (published("saturation_pretrained"), published("saturation_random_init"))
+    )
+    return {
+        f"{EXCEPTION}{model}, layer {layer}": cosine - random[model, layer]
+        for (model, layer), cosine in trained.items()
+        if cosine <= random[model, layer]
+    }
 
 
 def _judge_saturation_pretrained(n: Numbers) -> Ruling:
     here, closer = n["models of the paper that are here"], n["of these closer"]
-    told = ""
+    exceptions = [name.removeprefix(EXCEPTION) for name in n if name.startswith(EXCEPTION)]
+    told = (
+        f" In print these layers of trained models are not above random ones: {'; '.join(exceptions)}."
+        if exceptions
+        else ""
+    )
     if "another model, trained" in n:
         own, random = n["another model, trained"], n["another model, random"]
-        told = f" Of a trained model that is here the level is {own:.2f}, with random weights {random:.2f}."
+        told += f" Of a trained model that is here the level is {own:.2f}, with random weights {random:.2f}."
     if not here:
         return Ruling(WEIGHTS, f"BERT, RoBERTa, T5 and XLNet are not here.{told}")
     reason = f"{closer:.0f} of {here:.0f} models are closer to saturation than random ones.{told}"
@@ -138,7 +169,7 @@ CLAIMS = [
     Claim(
         id="scaling-curves",
         where="§5.2, Fig. 4",
-        statement="The cosine to the saturated network rises quickly with c.",
+        statement="The cosine to the saturated network rises quickly with c, with and without biases alike.",
         published="figure",
         source="published (Figure 4)",
         stages=("scaling",),
@@ -164,11 +195,17 @@ CLAIMS = [
         id="saturation-pretrained",
         where="§4.1, Fig. 2",
         statement="Pretrained BERT, RoBERTa, T5 and XLNet are closer to saturation than random ones.",
-        published="last layer of T5 and XLNet at 0.9 or more, RoBERTa at 0.65",
+        published=(
+            "last layer of T5 and XLNet at 0.9 or more, RoBERTa at 0.65 (0.94 before it); random ones near 0, except "
+            "T5's"
+        ),
         source="published (Figure 2)",
         stages=("pretrained",),
         measure=_saturation_pretrained,
-        rule="The mean level over layers is larger than that of random weights.",
+        rule=(
+            "The mean level over layers is larger than that of random weights, of every model; layers in print that "
+            "are not are listed."
+        ),
         judge=_judge_saturation_pretrained,
     ),
 ]

@@ -111,8 +111,8 @@ CLAIMS = [
             "The norm grows unless λ is large, with a threshold between 0.001 and 0.01; growth is probable at λ ="
             " 0.01."
         ),
-        published="figure",
-        source="text",
+        published="figure: AdamW on WikiText-2, one epoch, 20 × 20 values from 10⁻⁵ to 10⁻¹",
+        source="text; the grid from the authors' code",
         stages=("sweep",),
         measure=_weight_decay,
         rule=(

@@ -193,7 +193,10 @@ CLAIMS = [
     Claim(
         id="attention-power",
         where="§4.2",
-        statement="Saturated attention computes argmax and mean; with mean heads it counts, and recognises aⁿbⁿcⁿ.",
+        statement=(
+            "Saturated attention computes argmax (ties averaged) and mean; with mean heads it counts, and recognises "
+            "aⁿbⁿcⁿ."
+        ),
         published="construction",
         source="text",
         stages=("theory",),
@@ -204,8 +207,8 @@ CLAIMS = [
     Claim(
         id="homogeneity-table",
         where="Table 1, §C",
-        statement="The degrees of a network's parts.",
-        published="Table 1 and section D",
+        statement="The degree rules of a network's parts, which approximate homogeneity keeps.",
+        published="Table 1; proofs in sections C and D",
         source="text",
         stages=("theory",),
         measure=_homogeneity_table,
@@ -218,7 +221,10 @@ CLAIMS = [
     Claim(
         id="encoder-degree",
         where="§D",
-        statement="The pre-norm encoder without biases is 1-homogeneous, with a linear classifier 2-homogeneous.",
+        statement=(
+            "The pre-norm encoder without biases is 1-homogeneous, with a linear classifier 2-homogeneous; the "
+            "argument fails for post-norm."
+        ),
         published="proof",
         source="text",
         stages=("theory",),

@@ -1,7 +1,8 @@
 """The stage `lab`: language models trained here, and what is kept of each (sections 3, 4.1 and 4.3).
 
 Three runs of records for each model, told apart by their names: NAME has its evaluations and what the tracker saw,
-"NAME, checkpoints" the trace of its series, "NAME, heads" its heads at every checkpoint.
+"NAME, checkpoints" the trace of its series, "NAME, heads" its heads at every checkpoint. At the last step NAME also has
+`perplexity_authors`: what the authors' code calls perplexity, the mean over sentences of 2 to the loss in nats.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +10,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
 from normgrowth import engine
 from normgrowth.engine import Engine
+from normgrowth.network.encoders import LanguageModel
 from normgrowth.network.heads import heads
 from normgrowth.network.models import load_model
-from normgrowth.records import Records
-from normgrowth.training.corpora import Corpus, describe
+from normgrowth.network.states import evaluating
+from normgrowth.network.stored import load_weights
+from normgrowth.records import Block, Records
+from normgrowth.training.corpora import Corpus, Row, describe, padded
+from normgrowth.training.evaluation import NextToken
 from normgrowth.training.loop import train
-from normgrowth.training.making import corpus_of
+from normgrowth.training.making import corpus_of, new_model
 from normgrowth.training.settings import Settings
 from normgrowth.training.sweep import one_thread
 from normgrowth.weights.trace import trace
@@ -71,8 +81,12 @@ def measured(
 ) -> Records:
     """What is kept of a run that `train` has made. window: for the published form of Figure 3, at the last step."""
     run, name, series = Records.read(folder), folder.resolve().name, folder / "checkpoints"
-    parts = [_only(run, KEPT), _only(trace(series, run=f"{name}, checkpoints"), TRACED)]
     checkpoints = sorted(series.iterdir())
+    parts = [
+        _only(run, KEPT),
+        _only(trace(series, run=f"{name}, checkpoints"), TRACED),
+        _authors_perplexity(name, checkpoints[-1], settings, corpus),
+    ]
     lines = sentences(corpus)
     for path in checkpoints:
         last = path == checkpoints[-1]
@@ -80,7 +94,7 @@ def measured(
         found = heads(
             load_model(path),
             lines,
-            step=int(path.name.removeprefix("step-")),
+            step=_step(path),
             window=window if last else None,
             run=f"{name}, heads",
         )
@@ -101,8 +115,13 @@ def together(models: Mapping[str, Records]) -> Records:
         }
         for name, one in models.items()
     }
-    heads_facts = {name: one.made_by["heads"] for name, one in models.items()}
-    made_by = {"command": "reproduce", "stage": "lab", "models": facts, "heads": heads_facts}
+    made_by = {
+        "command": "reproduce",
+        "stage": "lab",
+        "models": facts,
+        "heads": {name: one.made_by["heads"] for name, one in models.items()},
+        "corpora": {one.made_by["settings"]["corpus"]: one.made_by["corpus"] for one in models.values()},
+    }
     return Records.joined(models.values(), made_by)
 
 
@@ -136,6 +155,31 @@ def lab(
             if progress:
                 progress(len(found), len(models), names[place])
     return together({name: found[name] for name in models})
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def _authors_perplexity(name: str, checkpoint: Path, settings: Settings, corpus: Corpus) -> Records:
+    model = new_model(settings, corpus)
+    load_weights(checkpoint, model)
+    nats = sentence_losses(model, corpus.valid[: settings.dev_sentences])
+    values = {"perplexity_authors": np.array([[np.exp2(nats).mean()]])}
+    block = Block("model", ["model"], [None], [None], [_step(checkpoint)], values)
+    return Records.from_blocks(name, [block], {})
+
+
+def sentence_losses(model: LanguageModel, rows: Sequence[Row], batch: int = 16) -> NDArray[np.float64]:
+    """Nats per token of each row: `evaluate` sums over all tokens, the authors' code takes a mean over sentences."""
+    predict, found = NextToken(model), list[float]()
+    with evaluating(model):
+        for start in range(0, len(rows), batch):
+            ids, real = (torch.from_numpy(array) for array in padded(rows[start : start + batch]))
+            logits, targets = predict.logits(ids, real), ids[:, 1:][real[:, 1:]]
+            nats = functional.cross_entropy(logits, targets, reduction="none").double()
+            found += [own.mean().item() for own in nats.split(real[:, 1:].sum(1).tolist())]
+    return np.array(found)
 
 
 def sentences(corpus: Corpus) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from normgrowth.engine import Engine
+from normgrowth.paper.stages.cost import Cost, in_words, lab_cost, sweep_cost
 from normgrowth.records import Records
 
 Scale = Literal["demo", "paper"]
@@ -20,6 +21,12 @@ KINDS = {
     "post_norm": {"kind": "post_norm"},
 }
 PRETRAINED = ("bert-base-cased", "roberta-base", "t5-base", "xlnet-base-cased")  # Figure 2's
+# Seconds of the demo's stages on two cores.
+THEORY, LAB, SWEEP = 8, 250, 80
+POINT = 2.5  # for each point and seed of the six curves of Figure 4
+SENTENCE = (
+    0.1  # for each sentence and model of Figure 2; BERT takes no longer (docs/records/levels_cost.json)
+)
 
 
 @dataclass(frozen=True)
@@ -34,16 +41,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Stage:
-    """parts: files and folders of this package whose code its records depend on. settings: whatever else does.
-
-    seconds: what it took on two cores, for the time left.
-    """
+    """parts: files and folders of this package whose code its records depend on. settings: whatever else does."""
 
     name: str
     title: str
     parts: tuple[str, ...]
     settings: Mapping[str, Any]
-    seconds: float
+    cost: Cost
     run: Callable[[Work], Records] = field(compare=False)
 
 
@@ -58,7 +62,8 @@ def _theory() -> Stage:
         return theory(work.progress)
 
     title = "degrees, limits and constructed networks"
-    return Stage("theory", title, ("network", "paper/stages/theory.py"), {}, 20, run)
+    parts = ("network", "paper/stages/theory.py")
+    return Stage("theory", title, parts, {}, Cost("nothing", THEORY), run)
 
 
 def _scaling(scale: Scale) -> Stage:
@@ -79,7 +84,8 @@ def _scaling(scale: Scale) -> Stage:
                 work.progress(i + 1, len(configs), config.kind)
         return joined(parts)
 
-    return Stage("scaling", "Figure 4: 12 layers of 768 against c", ("network",), settings, 120, run)
+    cost = Cost("nothing", POINT * points * len(seeds))
+    return Stage("scaling", "Figure 4: 12 layers of 768 against c", ("network",), settings, cost, run)
 
 
 def _pretrained(scale: Scale) -> Stage:
@@ -97,7 +103,8 @@ def _pretrained(scale: Scale) -> Stage:
                 work.progress(i + 1, len(models), name)
         return Records.joined(parts, parts[0].made_by)
 
-    return Stage("pretrained", "Figure 2: trained and random networks", ("network",), settings, 40, run)
+    cost = Cost("nothing", SENTENCE * sentences * len(models))
+    return Stage("pretrained", "Figure 2: trained and random networks", ("network",), settings, cost, run)
 
 
 def _lab(scale: Scale) -> Stage:
@@ -126,7 +133,9 @@ def _lab(scale: Scale) -> Stage:
 
     settings = {name: asdict(one) for name, one in models.items()}
     parts = ("training", "network", "weights", "schedules.py", "paper/stages/lab.py")
-    return Stage("lab", "language models, their saturation and heads", parts, settings, 240, run)
+    every = list(models.values())
+    cost = Cost(in_words(every), LAB) if scale == "demo" else lab_cost(every)
+    return Stage("lab", "language models, their saturation and heads", parts, settings, cost, run)
 
 
 def _rates(kind: str, optimizer: str) -> dict[str, Any]:
@@ -163,4 +172,6 @@ def _sweep(scale: Scale) -> Stage:
         )
 
     parts = ("training", "network", "weights", "schedules.py")
-    return Stage("sweep", "Figure 6: learning rate × weight decay", parts, settings, 150, run)
+    cells = [base] * (len(x.values) * len(y.values))
+    cost = Cost(f"the edge of {in_words(cells)}", SWEEP) if scale == "demo" else sweep_cost(cells)
+    return Stage("sweep", "Figure 6: learning rate × weight decay", parts, settings, cost, run)

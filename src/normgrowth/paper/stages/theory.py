@@ -6,6 +6,8 @@ One number a row; the run says what it is of:
                                euler (θ·∇f over k·f, minus 1); NaN where there is none
     limit: NETWORK             degree, away (‖f(cθ)/cᵏ − limit‖ / ‖limit‖ at c = 10⁴), cosine (mean over tokens, there)
     tie                        saturated (the larger weight in the limit), moved (the same with θ_t = tθ′ + o(t))
+    vanishing                  turned, turned_scaled: 1 − cosine of a Llama's states with and without the attention of
+                               all layers but the first, at c = 1 and at c = 10³
     construction: LANGUAGE     strings, wrong (of the saturated network), wrong_soft (of f(x; cθ), c sufficient)
 """
 
@@ -47,6 +49,7 @@ def _others() -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
     for name, make in NETWORKS.items():
         yield f"limit: {name}", lambda make=make: limit(make)
     yield "tie", tie
+    yield "vanishing", vanishing
     for name, member in MEMBERS.items():
         yield f"construction: {name}", lambda name=name, member=member: construction(name, member)
 
@@ -131,6 +134,7 @@ def _architecture(name: str) -> nn.Module:
         "RoBERTa": lambda: t.RobertaModel(t.RobertaConfig(**usual)),
         "GPT-2": lambda: t.GPT2Model(t.GPT2Config(**gpt)),
         "T5": lambda: t.T5EncoderModel(t.T5Config(**t5)),
+        "Llama": lambda: t.LlamaModel(t.LlamaConfig(**usual)),
     }[name]()
     return model.double().eval()
 
@@ -140,10 +144,13 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def _ids() -> Tensor:
+    return torch.randint(3, 99, (4, 12), generator=torch.Generator().manual_seed(0))
+
+
 def limit(make: Callable[[], nn.Module], c: float = 1e4) -> dict[str, float]:
     """Prop. 1 and 2 on a network with random weights."""
-    model = make()
-    ids = torch.randint(3, 99, (4, 12), generator=torch.Generator().manual_seed(0))
+    model, ids = make(), _ids()
     exact = saturated(model)
     wanted = exact(input_ids=ids).last_hidden_state
     degree = float(exact.degrees[""] or 0)
@@ -173,6 +180,25 @@ def tie(t: float = 1e6) -> dict[str, float]:
     theta = t * torch.ones(3, dtype=torch.float64) + math.sqrt(t) * torch.tensor([1.0, 0.0, 0.0])
     moved = functional_call(model, {"theta": theta}, ())
     return {"saturated": float(saturated(model)().max()), "moved": float(moved.detach().max())}
+
+
+def vanishing(c: float = 1e3) -> dict[str, float]:
+    """Gated feedforwards have degree 5, attention 3: what later layers attend to is lost as weights grow."""
+    model, ids = _architecture("Llama"), _ids()
+
+    def states(scale: float) -> Tensor:
+        with saturate(model, scale), torch.no_grad():
+            return model(input_ids=ids).last_hidden_state
+
+    whole = [states(scale) for scale in (1.0, c)]
+    layers: Any = model.layers
+    for layer in layers[1:]:
+        nn.init.zeros_(layer.self_attn.o_proj.weight)
+    without = [states(scale) for scale in (1.0, c)]
+    turned = [
+        1 - float(torch.cosine_similarity(a, b, dim=-1).mean()) for a, b in zip(whole, without, strict=True)
+    ]
+    return {"turned": turned[0], "turned_scaled": turned[1]}
 
 
 # Section 4.2 -------------------------------------------------------------------------------------------

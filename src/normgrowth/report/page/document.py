@@ -22,6 +22,7 @@ from normgrowth.report.wording import visible
 
 LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")
 LARGEST = 6_000_000  # bytes of a page
+LONG = 60  # letters of a cell that needs room
 Item = Chart | Map | Table | Picture
 
 
@@ -157,12 +158,10 @@ def _cells(table: Table, row: int) -> Iterable[str]:
     for column in table.columns:
         shown = text(column.cells[row])
         if column.values is not None:
-            value = column.values[row]
-            yield f'<td class="number" data-value="{value:.7g}">{shown}</td>'
-        elif column.classes:
-            yield f'<td class="{escape(column.classes[row])}">{shown}</td>'
-        else:
-            yield f"<td>{shown}</td>"
+            yield f'<td class="number" data-value="{column.values[row]:.7g}">{shown}</td>'
+            continue
+        names = [*column.classes[row : row + 1], *(["long"] if len(column.cells[row]) > LONG else [])]
+        yield f'<td class="{escape(" ".join(names))}">{shown}</td>' if names else f"<td>{shown}</td>"
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
@@ -170,4 +169,7 @@ def _facts(facts: Mapping[str, Any]) -> str:
         return ""
     said = json.dumps(facts, indent=1, ensure_ascii=False, default=str)
     lines = "\n".join(text(line) for line in said.splitlines())
-    return f'<section id="made"><h2>What made this page</h2><pre tabindex="0">{lines}</pre></section>'
+    return (
+        '<section id="made"><h2>What made this page</h2><details><summary>commands, versions and settings</summary>'
+        f'<pre tabindex="0">{lines}</pre></details></section>'
+    )

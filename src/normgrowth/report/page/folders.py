@@ -20,6 +20,7 @@ from normgrowth.report.page.document import write_page
 from normgrowth.report.page.growth import Run, growth_section, growth_sentences
 from normgrowth.report.page.networks import (
     heads_section,
+    heads_sentences,
     learning_section,
     saturation_section,
     saturation_sentences,
@@ -45,6 +46,7 @@ class Parts:
     scaling: list[Records] = field(default_factory=list)
     sweeps: list[Records] = field(default_factory=list)
     papers: list[dict[str, Any]] = field(default_factory=list)
+    theory: list[Records] = field(default_factory=list)  # of a reproduction: Table 1
     made_by: dict[str, Any] = field(default_factory=dict)  # folder -> sidecar
 
 
@@ -90,9 +92,21 @@ def collected(folders: Sequence[Path | str]) -> Parts:
             )
         for label, records in found:
             parts.made_by[label] = records.made_by
-            for run in records.distinct("run"):
+            if records.made_by.get("stage") == "theory":
+                parts.theory.append(records)
+                continue
+            for run in _worth_showing(records):
                 _sort_in(parts, label, run, records)
     return parts
+
+
+def _worth_showing(records: Records) -> list[str]:
+    """All runs; of a reproduction's models those of the tracker, which has more steps than their checkpoints."""
+    runs = records.distinct("run")
+    if records.made_by.get("stage") != "lab":
+        return runs
+    heads = [run for run in runs if run.endswith(", heads")]
+    return [run for run in runs if not run.endswith((", checkpoints", ", heads"))] + heads[:1]
 
 
 def _records_of(folder: Path, depth: int = DEEPEST) -> Iterable[tuple[str, Records]]:
@@ -133,7 +147,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _sort_in(parts: Parts, folder: str, run: str, records: Records) -> None:
-    made_by = records.made_by.get("runs", {}).get(run, records.made_by)
+    made_by = records.made_by.get("runs", {}).get(run) or _of_model(records, run) or records.made_by
     command = records.made_by.get("command")
     own = Records(records.where(run=run).table, made_by)
     if command in ("sweep", "scaling"):
@@ -151,6 +165,11 @@ def _sort_in(parts: Parts, folder: str, run: str, records: Records) -> None:
         parts.runs.append(Run(_free(parts, run, folder), own, len(parts.runs)))
 
 
+def _of_model(records: Records, run: str) -> dict[str, Any]:
+    """What a reproduction knows of the heads of one of its models."""
+    return records.made_by.get("heads", {}).get(run.removesuffix(", heads"), {}) if "heads" in run else {}
+
+
 def _free(parts: Parts, run: str, folder: str) -> str:
     """A label that no other run has: its name, with its folder where that is taken."""
     taken = {one.label for one in parts.runs}
@@ -162,7 +181,7 @@ def _free(parts: Parts, run: str, folder: str) -> str:
 
 def _sections(parts: Parts, pictures: Sequence[Any]) -> Iterable[Section | None]:
     for paper in parts.papers:
-        yield from paper_sections(paper, pictures)
+        yield from paper_sections(paper, pictures, parts.theory)
     yield growth_section(parts.runs)
     yield learning_section(parts.runs)
     yield saturation_section(parts.runs, parts.levels)
@@ -174,18 +193,30 @@ def _sections(parts: Parts, pictures: Sequence[Any]) -> Iterable[Section | None]
 
 def _summary(parts: Parts) -> list[str]:
     said = [text for paper in parts.papers for text in paper_sentences(paper)]
-    several = len(parts.runs) > 1
-    for run in parts.runs:
-        texts = growth_sentences(run)
-        if "best_step" in run.records.made_by and len(run.grids.model("dev_loss")[0]):
-            texts = [*train.sentences(run.records)[:1], *texts]
-        said += [f"{visible(run.label)}: {' '.join(texts)}"] if several and texts else texts
-    said += [text for records in parts.levels for text in saturation_sentences(records)]
+    if not parts.papers:
+        for run in parts.runs:
+            texts = _of_run(run)
+            said += [f"{visible(run.label)}: {' '.join(texts)}"] if len(parts.runs) > 1 and texts else texts
+        said += [text for records in parts.levels for text in saturation_sentences(records)]
+        said += [text for records in parts.heads for text in heads_sentences(records)]
     faults = sum(len(_found(made_by)) for made_by in parts.made_by.values())
     linted = any("findings" in made_by for made_by in parts.made_by.values())
     if linted:
         said.append(f"Lint found {faults} places to look at." if faults else "Lint found nothing.")
     return said
+
+
+def _of_run(run: Run) -> list[str]:
+    """What was learned, what grew, by which law, how aligned, how saturated."""
+    texts, grids = growth_sentences(run), run.grids
+    if "best_step" in run.records.made_by and len(grids.model("dev_loss")[0]):
+        texts = [*train.sentences(run.records)[:1], *texts]
+    levels = grids.model("saturation")[1]
+    if len(levels) > 1:
+        others = grids.model("saturation_others")[1]
+        beside = f"; to other tokens it ends at {others[-1]:.3f}" if len(others) else ""
+        texts.append(f"Saturation went from {levels[0]:.3f} to {levels[-1]:.3f}, mean over blocks{beside}.")
+    return texts
 
 
 def _found(made_by: Mapping[str, Any]) -> list[Any]:

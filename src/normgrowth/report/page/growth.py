@@ -64,11 +64,7 @@ def growth_section(runs: Sequence[Run]) -> Section | None:
     charts = [_norm(runs), _layer_norms(runs)]
     charts += [_quantity(runs, quantity, *look) for quantity, look in QUANTITIES.items()]
     charts += [_budget(runs), _roles(runs), _tensors(runs)]
-    tables = [
-        *(_layer_table(run, len(runs) > 1) for run in runs),
-        *(_law_table(run, len(runs) > 1) for run in runs),
-        *(_tensor_table(run, len(runs) > 1) for run in runs),
-    ]
+    tables = [_layer_table(runs), _law_table(runs), *(_tensor_table(run, len(runs) > 1) for run in runs)]
     items = [item for item in [*charts, *tables] if item is not None]
     return Section("growth", "How the weights grow", items=items)
 
@@ -94,12 +90,18 @@ def _norm(runs: Sequence[Run]) -> Chart | None:
             said = f"{run.label}: where steps and decay would settle"
             look = {"dash": 2, "shown": False, "provenance": "derived"}
             curves.append(Curve(said, steps, settled, run.label, run.colour, **look))
-    said = " ".join(f"{visible(run.label)}: {text}" for run in runs for text in summary(run.records)[:1])
-    return _chart("norm", "Norm of the model", said, "norm ‖θ‖", False, curves)
+    said = [f"{visible(run.label)}: {text}" for run in runs for text in summary(run.records)[:1]]
+    return _chart("norm", "Norm of the model", few(said), "norm ‖θ‖", False, curves)
 
 
 def _of(run: Run, label: str, x: Any, y: Any, **look: Any) -> Curve:
     return Curve(label, x, y, run.label, run.colour, provenance=run.provenance, **look)
+
+
+def few(said: Sequence[str], most: int = 3) -> str:
+    """Words for a chart: of the first runs only, where there are many."""
+    rest = [f"And {len(said) - most} more: see the table."] if len(said) > most else []
+    return " ".join([*said[:most], *rest])
 
 
 def _chart(
@@ -134,10 +136,10 @@ def _several(runs: Sequence[Run], place: int) -> int:
 
 def _layer_norms(runs: Sequence[Run]) -> Chart | None:
     curves = [c for i, run in enumerate(runs) for c in _layers(run, "norm", _several(runs, i))]
-    said = " ".join(
+    said = [
         f"{visible(run.label)}: {text}" for run in runs for text in summary(run.records) if "layers" in text
-    )
-    alt = said or f"The norm of each layer over training, {len(curves)} curves."
+    ]
+    alt = few(said) or f"The norm of each layer over training, {len(curves)} curves."
     return _chart("layers", "Norm by layer", alt, "norm ‖θ‖", False, curves)
 
 
@@ -153,7 +155,7 @@ def _quantity(runs: Sequence[Run], quantity: str, title: str, label: str, log: b
     marks = [(0.0, "random steps")] if quantity == "alignment" else ()
     if log and not any((np.asarray(curve.y) > 0).any() for curve in curves):
         log = False
-    alt = " ".join(said) or f"{title} of {len(curves)} layers."
+    alt = few(said) or f"{title} of {len(curves)} layers."
     return _chart(quantity, title, alt, label, log, curves, marks)
 
 
@@ -191,9 +193,8 @@ def _roles(runs: Sequence[Run]) -> Chart | None:
         prefix = f"{run.label}: " if len(runs) > 1 else ""
         for i, (name, values) in enumerate(zip(grid.names, grid.values.T, strict=True)):
             if len(grid.steps) > 1 and values[0] > 0:
-                look = {"dash": i // 6}
-                curve = Curve(f"{prefix}{name}", grid.steps, values / values[0], run.label, i % 6, **look)
-                curves.append(curve)
+                label, relative = f"{prefix}{name}", values / values[0]
+                curves.append(Curve(label, grid.steps, relative, run.label, i % 6, dash=i // 6))
     alt = f"The norm of each kind of parameters over its first, {len(curves)} curves."
     return _chart("roles", "Growth by role", alt, "norm over that at the first step", False, curves)
 
@@ -216,63 +217,72 @@ def _tensors(runs: Sequence[Run]) -> Chart | None:
         prefix = f"{run.label}: " if len(runs) > 1 else ""
         order = _changed(grid)[1][:MOST_TENSORS]
         for place, item in enumerate(order):
-            look = {"dash": i, "shown": place < FIRST_TENSORS}
-            label = f"{prefix}{grid.names[item]}"
-            curves.append(Curve(label, grid.steps, grid.values[:, item], run.label, place % 6, **look))
+            label, shown = f"{prefix}{grid.names[item]}", place < FIRST_TENSORS
+            values = grid.values[:, item]
+            curves.append(Curve(label, grid.steps, values, run.label, place % 6, dash=i, shown=shown))
     alt = f"The norm of single tensors. {len(curves)} can be shown; to begin with, those that changed most."
     return _chart("tensors", "Norm of single tensors", alt, "norm ‖θ‖", False, curves)
 
 
-def _layer_table(run: Run, several: bool) -> Table:
-    grids, things = run.grids, run.grids.things()
-    first, last = grids.steps[0], grids.steps[-1]
+def _layer_table(runs: Sequence[Run]) -> Table:
+    """A row for each layer of each run, and one for its model."""
+    rows = [(run, *thing) for run in runs for thing in run.grids.things()]
 
-    def of(title: str, quantity: str, write: Any, step: int = last) -> Column:
-        return column(title, [grids.value(*thing, quantity, step) for thing in things], write)
-
-    columns = [words("layer", [name for _, name in things]), of("norm at first", "norm", number, first)]
-    if first != last:
-        columns += [
-            of("norm at last", "norm", number),
-            column("factor", [grids.factor(*thing, last) for thing in things], times),
-            of("step size", "step_size", number),
-            of("relative step", "relative_step", number),
-            of("cosine to previous", "cosine", cosine),
-            of("cosine to first", "cosine_first", cosine),
-            of("alignment", "alignment", small),
-            of("growth by steps", "total_share_steps", percent),
+    def of(title: str, quantity: str, write: Any, at: int = -1) -> Column:
+        values = [
+            run.grids.value(scope, name, quantity, run.grids.steps[at])
+            if at == 0 or len(run.grids.steps) > 1
+            else nan
+            for run, scope, name in rows
         ]
-    columns += [of("rms", "rms", number), of("largest", "largest", number)]
-    known = [one for one in columns if one.values is None or any(map(isfinite, one.values))]
-    return Table(f"Layers of {run.label}" if several else "Layers", known)
+        return column(title, values, write)
+
+    factors = [run.grids.factor(scope, name, run.grids.steps[-1]) for run, scope, name in rows]
+    grown = any(len(run.grids.steps) > 1 for run in runs)
+    columns = [
+        *([words("run", [run.label for run, _, _ in rows])] if len(runs) > 1 else []),
+        words("layer", [name for _, _, name in rows]),
+        of("norm at first", "norm", number, 0),
+        of("norm at last", "norm", number),
+        *([column("factor", factors, times)] if grown else []),
+        of("step size", "step_size", number),
+        of("relative step", "relative_step", number),
+        of("cosine to previous", "cosine", cosine),
+        of("cosine to first", "cosine_first", cosine),
+        of("alignment", "alignment", small),
+        of("growth by steps", "total_share_steps", percent),
+        of("rms at first", "rms", number, 0),
+        of("rms at last", "rms", number),
+        of("largest at last", "largest", number),
+    ]
+    return Table("Layers", [one for one in columns if one.values is None or any(map(isfinite, one.values))])
 
 
-def _law_table(run: Run, several: bool) -> Table | None:
-    facts = list(run.fits.values())
-    if not facts:
+def _law_table(runs: Sequence[Run]) -> Table | None:
+    rows = [(run.label, series, facts) for run in runs for series, facts in run.fits.items()]
+    if not rows:
         return None
 
-    def best(fact: Mapping[str, Any]) -> Mapping[str, Any]:
-        return next((row for row in fact["laws"] if row["law"] == fact["best"]), {})
-
-    def paper(fact: Mapping[str, Any]) -> Mapping[str, Any]:
-        return next((row for row in fact["laws"] if row["law"] == fits.PAPER_LAW and row["fitted"]), {})
+    def of(title: str, law: str, key: str, write: Any) -> Column:
+        """Of the best law, or of the one that is named."""
+        found = [
+            next((row for row in f["laws"] if row["law"] == (law or f["best"]) and row["fitted"]), {})
+            for _, _, f in rows
+        ]
+        return column(title, [row.get(key, nan) for row in found], write)
 
     columns = [
-        words("series", list(run.fits)),
-        column("points", [float(fact["points"]) for fact in facts], lambda x: f"{x:,.0f}"),
-        column("worth", [fact["effective"] for fact in facts], lambda x: number(x, 2)),
-        words("best law", [fact["best"] or "-" for fact in facts]),
-        column("weight", [best(fact).get("weight", nan) for fact in facts], lambda x: f"{x:.2f}"),
-        column("r²", [best(fact).get("r2", nan) for fact in facts], lambda x: f"{x:.4f}"),
-        column("r² of √t", [paper(fact).get("r2", nan) for fact in facts], lambda x: f"{x:.4f}"),
-        column(
-            "ΔAICc of √t",
-            [paper(fact).get("delta_effective", nan) for fact in facts],
-            lambda x: f"{x:,.1f}",
-        ),
+        *([words("run", [label for label, _, _ in rows])] if len(runs) > 1 else []),
+        words("series", [series for _, series, _ in rows]),
+        column("points", [float(f["points"]) for _, _, f in rows], lambda x: f"{x:,.0f}"),
+        column("worth", [f["effective"] for _, _, f in rows], lambda x: number(x, 2)),
+        words("best law", [f["best"] or "-" for _, _, f in rows]),
+        of("weight", "", "weight", lambda x: f"{x:.2f}"),
+        of("r²", "", "r2", lambda x: f"{x:.4f}"),
+        of("r² of √t", fits.PAPER_LAW, "r2", lambda x: f"{x:.4f}"),
+        of("ΔAICc of √t", fits.PAPER_LAW, "delta_effective", lambda x: f"{x:,.1f}"),
     ]
-    return Table(f"Growth laws of {run.label}" if several else "Growth laws", columns)
+    return Table("Growth laws", columns)
 
 
 def _tensor_table(run: Run, several: bool) -> Table | None:

@@ -9,7 +9,7 @@ from normgrowth.records import Records
 from normgrowth.report import heads as reported_heads
 from normgrowth.report import saturation as levels
 from normgrowth.report import scaling
-from normgrowth.report.page.growth import STEPS, Run
+from normgrowth.report.page.growth import STEPS, Run, few
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Map, Section, Table, column, words
 from normgrowth.report.wording import number, percent, visible
 
@@ -29,8 +29,8 @@ def learning_section(runs: Sequence[Run]) -> Section | None:
                 curves.append(Curve(label, steps, values, run.label, run.colour, dash=dash))
     if not curves:
         return None
-    ends = "; ".join(f"{visible(c.label)} from {c.y[0]:.3f} to {c.y[-1]:.3f}" for c in curves)
-    chart = Chart("loss", "Loss", f"{ends}.", STEPS, Axis("nats per token"), curves)
+    ends = [f"{visible(c.label)} from {c.y[0]:.3f} to {c.y[-1]:.3f}." for c in curves]
+    chart = Chart("loss", "Loss", few(ends), STEPS, Axis("nats per token"), curves)
     return Section("learning", "What was learned", items=[chart])
 
 
@@ -55,7 +55,7 @@ def saturation_section(runs: Sequence[Run], single: Sequence[Records]) -> Sectio
             curves.append(Curve(f"{prefix}{name}", grid.steps, own, run.label, run.colour, **look))
         said.append(f"{visible(run.label)}: from {values[0]:.3f} to {values[-1]:.3f}, mean over blocks.")
     if curves:
-        items.append(Chart("saturation", "Saturation during training", " ".join(said), STEPS, LEVEL, curves))
+        items.append(Chart("saturation", "Saturation during training", few(said), STEPS, LEVEL, curves))
     for place, records in enumerate(single):
         items += _levels(records, place)
     if not items:
@@ -87,8 +87,8 @@ def _levels(records: Records, place: int) -> list[Chart | Table]:
         if line.method != lines[0].method:
             continue
         name = f"{line.run}, random" if line.baseline else line.run
-        look = {"dash": int(line.baseline)}
-        curves.append(Curve(name, line.layers, line.values, line.run, runs.index(line.run), **look))
+        colour, dash = runs.index(line.run), int(line.baseline)
+        curves.append(Curve(name, line.layers, line.values, line.run, colour, dash=dash))
         if np.isfinite(line.others).any():
             label = f"{name}, to other tokens"
             look = {"dash": 2, "shown": not line.baseline}
@@ -115,6 +115,12 @@ def heads_section(found: Sequence[Records]) -> Section | None:
                 items.append(_atlas(heads, kinds, which, place))
         items.append(_head_table(heads))
     return Section("heads", "What the heads do", said, items) if items else None
+
+
+def heads_sentences(records: Records) -> list[str]:
+    """How many of which kind."""
+    models = reported_heads.models(records)
+    return [f"{visible(one.run)}: {text}" for one in models for text in reported_heads.sentences(one)[:1]]
 
 
 def _atlas(heads: reported_heads.Heads, kinds: Sequence[str], which: str, place: int) -> Map:

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import isfinite, nan
 from typing import Any
 
-from normgrowth.report.page.pieces import Picture, Section, Table, words
+from normgrowth.records import Records
+from normgrowth.report.page.pieces import Picture, Section, Table, column, words
 from normgrowth.report.wording import number, visible
 
 CLAIMS = "claims.json"
@@ -15,6 +17,7 @@ LOOKS = {
     "undecided": "open",
     "needs weights that are not here": "open",
 }
+TABLE1 = "table1: "
 FAILS = {True: "fails", False: "does not fail here", None: "not measured"}
 Facts = Mapping[str, Any]
 
@@ -32,7 +35,16 @@ def paper_sentences(paper: Facts) -> list[str]:
         if stages
         else []
     )
-    return [f"Of {len(paper['claims'])} claims of the paper, judged on what was run here: {said}.", *failed]
+    named = [
+        f"{verdict.capitalize()}: {', '.join(visible(c['id']) for c in paper['claims'] if c['verdict'] == verdict)}."
+        for verdict in LOOKS
+        if counts[verdict]
+    ]
+    return [
+        f"Of {len(paper['claims'])} claims of the paper, judged on what was run here: {said}.",
+        *named,
+        *failed,
+    ]
 
 
 def _verb(verdict: str, count: int) -> str:
@@ -45,7 +57,9 @@ def _stages(paper: Facts) -> list[tuple[str, str]]:
     return [(str(name), str(how)) for name, how in paper.get("stages", {}).items()]
 
 
-def paper_sections(paper: Facts, pictures: Sequence[Picture] = ()) -> list[Section]:
+def paper_sections(
+    paper: Facts, pictures: Sequence[Picture] = (), theory: Sequence[Records] = ()
+) -> list[Section]:
     claims, errata = paper["claims"], paper.get("errata", [])
     verdicts = [claim["verdict"] for claim in claims]
     table = Table(
@@ -68,9 +82,38 @@ def paper_sections(paper: Facts, pictures: Sequence[Picture] = ()) -> list[Secti
             "Grey is published; colours are measured here; what is derived from published numbers says so."
         )
         found.append(Section("figures", "The figures", [colours], pictures))
+    found += [_degrees(records) for records in theory]
     if errata:
         found.append(_errata(errata))
     return found
+
+
+def _degrees(theory: Records) -> Section:
+    """Table 1 of the paper: what is printed, what the calculus says, and what a growing network shows."""
+    rows: dict[str, dict[str, float]] = {}
+    for row in theory.table.to_pylist():
+        if row["run"].startswith(TABLE1):
+            rows.setdefault(row["run"].removeprefix(TABLE1), {})[row["quantity"]] = row["value"]
+    printed = [values.get("printed", nan) for values in rows.values()]
+    wrong = [p != values["degree"] and isfinite(p) for p, values in zip(printed, rows.values(), strict=True)]
+    shown = [f"{p:.0f}" if isfinite(p) else "-" for p in printed]
+    columns = [
+        words("component", list(rows)),
+        words("printed", shown, ["published"] * len(rows)),
+        words(
+            "degree, computed",
+            [f"{values['degree']:g}" for values in rows.values()],
+            ["fails" if one else "holds" for one in wrong],
+        ),
+        column(
+            "measured, slope of log‖f(cθ)‖",
+            [v["degree_measured"] for v in rows.values()],
+            lambda x: f"{x:.4f}",
+        ),
+    ]
+    theirs = sum(isfinite(p) for p in printed)
+    said = f"{theirs} rows are the paper's, of which {sum(wrong)} differ from what is computed."
+    return Section("table1", "Table 1: degrees of homogeneity", [said], [Table("Degrees", columns)])
 
 
 def _errata(errata: Sequence[Facts]) -> Section:

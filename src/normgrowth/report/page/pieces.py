@@ -119,7 +119,10 @@ def packed(pieces: Sequence[Chart | Map]) -> dict[str, Any]:
     def reference(values: Any) -> int:
         return arrays.setdefault(np.ascontiguousarray(values, "<f4").tobytes(), len(arrays))
 
-    charts = {piece.id: (_chart if isinstance(piece, Chart) else _map)(piece, reference) for piece in pieces}
+    charts = {
+        piece.id: _chart(piece, reference) if isinstance(piece, Chart) else _map(piece, reference)
+        for piece in pieces
+    }
     return {"charts": charts, "arrays": [base64.b64encode(raw).decode() for raw in arrays]}
 
 

@@ -19,11 +19,12 @@ def sweep_section(found: Sequence[Records]) -> Section | None:
     for place, records in enumerate(found):
         one = Sweep(records)
         said += [f"{visible(one.run)}: {text}" if len(found) > 1 else text for text in sentences(one)]
-        items += [_phase(one, place), _edges(one)]
+        name = one.run if len(found) > 1 else ""
+        items += [_phase(one, place, name), _edges(one, name)]
     return Section("sweep", "Where growth ends", said, items) if items else None
 
 
-def _phase(found: Sweep, place: int) -> Map:
+def _phase(found: Sweep, place: int, name: str) -> Map:
     factor = np.where(found.diverged, np.nan, found.log_factor)
     loss = found.cell("dev_loss")
     texts = [
@@ -43,14 +44,13 @@ def _phase(found: Sweep, place: int) -> Map:
     x, y = (_axis(axis) for axis in (found.x, found.y))
     grown = int((factor > 0).sum())
     alt = f"{grown} of {int(np.isfinite(factor).sum())} cells grow; red grows, blue falls."
-    return Map(
-        f"phase-{place}", f"Where the norm grows: {found.run}", alt, x, y, factor, texts, MOST, over=over
-    )
+    title = f"Where the norm grows{f': {name}' if name else ''}"
+    return Map(f"phase-{place}", title, alt, x, y, factor, texts, MOST, over=over)
 
 
 def _axis(axis: dict[str, Any]) -> Axis:
     ticks = tuple(number(v, 3) if isinstance(v, float) else str(v) for v in axis["values"])
-    return Axis(WORDS.get(axis["setting"], axis["setting"]), ticks=ticks)
+    return Axis(WORDS.get(axis["setting"]) or str(axis["setting"]), ticks=ticks)
 
 
 def _cell(found: Sweep, i: int, j: int, log_factor: float, loss: float) -> str:
@@ -78,7 +78,7 @@ def _rows(values: Floats, rows: Sequence[Any]) -> Floats:
     return np.interp(place, scale, np.arange(len(known), dtype=float), left=np.nan, right=np.nan)
 
 
-def _edges(found: Sweep) -> Table:
+def _edges(found: Sweep, name: str) -> Table:
     names = [number(v, 3) if isinstance(v, float) else str(v) for v in found.x["values"]]
     columns = [words(found.x["setting"], names)]
     for title, quantity, write in (
@@ -92,4 +92,4 @@ def _edges(found: Sweep) -> Table:
         values = [float(value) for value in found.column(quantity)]
         if any(map(isfinite, values)):
             columns.append(column(title, values, write))
-    return Table(f"The edge of growth: {found.run}", columns)
+    return Table(f"The edge of growth{f': {name}' if name else ''}", columns)
