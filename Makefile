@@ -8,11 +8,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 .PHONY: demo test test-all lint docs bench clean
 
 demo: .venv/ready
-	rm -rf demo
-	$(BIN)/python examples/tiny_series.py demo/checkpoints
-	$(BIN)/normgrowth trace demo/checkpoints -o demo/trace
-	$(BIN)/normgrowth fit demo/trace
-	$(BIN)/normgrowth figures demo/trace --fit
+	$(BIN)/normgrowth reproduce -o demo
 
 test: lint docs .venv/browser
 	$(PYTEST) -m "not slow and not network"
