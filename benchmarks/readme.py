@@ -55,12 +55,12 @@ def sections(folder: Path, reproduction: Path) -> dict[str, str]:
             "normgrowth trace checkpoints -o traces/tiny",
             "normgrowth fit traces/tiny",
             "normgrowth report traces/tiny",
-            most=22,
+            most=16,
         ),
         "watch": together("normgrowth watch runs/gpt/norms --once"),
-        "degrees": together("normgrowth degrees llama.json --explain", most=30),
-        "reproduce": together("normgrowth reproduce", most=26),
-        "saturation": together("normgrowth saturation minilm", "normgrowth heads minilm", most=20),
+        "degrees": together("normgrowth degrees llama.json --explain", most=24),
+        "reproduce": together("normgrowth reproduce", most=14),
+        "saturation": together("normgrowth saturation minilm", "normgrowth heads minilm", most=14),
     }
 
 

@@ -211,6 +211,9 @@ def test_a_thousand_tensors_are_there_when_they_are_wanted(tmp_path, open_page):
     assert page.locator("#tensors li:visible").count() == 1
     page.locator("#tensors li:visible").get_by_role("checkbox").check()
     assert plot.get_attribute("data-visible") in ("8", "9")  # it may be one of the first
+    page.locator("#tensors input[type=search]").fill("projection_01")
+    page.locator("#tensors").get_by_text("show all").click()  # a hundred at once
+    page.wait_for_function("document.querySelector('#tensors .plot').dataset.visible >= 100")
     page.mouse.wheel(0, 20000)
     page.wait_for_timeout(200)
     assert page.evaluate("scrollY") > 1000
@@ -224,6 +227,10 @@ def test_dark_follows_the_system_and_the_button(one, open_page):
     page.get_by_role("button", name="dark").click()
     page.wait_for_function("Bokeh.documents.at(-1).roots()[0].background_fill_color === '#ffffff'")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    for _ in range(4):
+        page.get_by_role("button", name="dark").click()
+    page.wait_for_timeout(500)
+    assert page.evaluate("Bokeh.documents.length") == page.locator(".plot[data-drawn=yes]").count()
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(two, open_page):
@@ -267,6 +274,10 @@ def test_a_sweep_is_a_map_with_its_edge(tmp_path, open_page):
             found |= set(page.evaluate(TIPS))
     assert any("diverged" in tip for tip in found)
     assert any("×" in tip for tip in found)
+    edge = page.evaluate(
+        "Bokeh.documents[0].roots()[0].renderers.find((one) => one.name === 'growth ends').data_source.data.said"
+    )
+    assert edge[:2] == ["growth ends at 0.0200", "growth ends at 0.200"]  # not places on the grid
 
 
 def test_without_charts_the_page_has_no_library(tmp_path, open_page):

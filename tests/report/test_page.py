@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_records import HOSTILE, big
+from report_records import HOSTILE, big, sweep_records
 
 from normgrowth.cli import main
 from normgrowth.cli.report import laws
@@ -329,3 +329,119 @@ def test_the_same_records_give_the_same_page(folder):
     assert page("t", sections) == page("t", sections)
     first = report([folder], folder / "p.html").read_bytes()
     assert report([folder], folder / "p.html").read_bytes() == first
+
+
+def test_a_spike_is_not_thinned_away():
+    x, y = np.arange(10_000.0), np.zeros(10_000)
+    y[6_543], y[2_000:2_500] = 7.0, np.nan
+    kept = thinned(x, 500, y)
+    assert 6_543 in kept
+    assert len(kept) <= 500
+    assert (np.diff(kept) > 0).all()
+
+
+def test_folders_of_one_name_lose_nothing(trace, tmp_path):
+    finding = {"step": 0, "name": "w", "kind": "identical", "why": "a copy", "label": "", "severity": "fault"}
+    for parent in ("a", "b"):
+        made_by = {"findings": [finding], "notes": [f"of {parent}"], "problems": ["counted elsewhere"]}
+        trace(layers=2, steps=4, made_by=made_by).write(tmp_path / parent / "trace")
+    folders = [tmp_path / "a" / "trace", tmp_path / "b" / "trace"]
+    said = "".join(Seen(report(folders, tmp_path / "p.html").read_text(encoding="utf-8")).words)
+    assert "Lint found 2 places to look at." in said
+    assert "trace: of a" in said
+    assert "b/trace: of b" in said
+
+
+def test_levels_of_several_networks_are_one_chart(tmp_path):
+    """Also where only the scaled network was measured, as in our own records."""
+    names = ["embeddings", "layer.0", "layer.1"]
+    for run, quantity in (("bert", "saturation_c1000"), ("gpt", "saturation")):
+        blocks = [
+            Block("layer", names, [None, 0, 1], [None] * 3, [0], {quantity: np.array([[0.1, 0.2, 0.3]])}),
+            Block("model", ["model"], [None], [None], [0], {quantity: np.array([[0.25]])}),
+        ]
+        Records.from_blocks(run, blocks, {"command": "saturation"}).write(tmp_path / run)
+    text = report([tmp_path / "bert", tmp_path / "gpt"], tmp_path / "p.html").read_text(encoding="utf-8")
+    data = data_of(text)
+    assert [curve["label"] for curve in data["charts"]["levels"]["curves"]] == ["bert", "gpt"]
+    assert data["charts"]["levels"]["x"]["ticks"] == ["embeddings", "1", "2"]
+    assert "bert: saturation 0.250 on average" in "".join(Seen(text).words)
+
+
+def test_a_run_that_goes_on_is_read_with_its_journal(tmp_path, one_thread):
+    import torch
+
+    from normgrowth import NormTracker, write_report
+
+    model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(2)])})
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with NormTracker(model, optimizer, every=1, out=tmp_path / "norms"):
+        for _ in range(5):
+            loss = sum(layer(torch.ones(1, 4)).square().sum() for layer in model["layers"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        path = write_report(tmp_path / "norms", tmp_path / "p.html").path
+    said = "".join(Seen(path.read_text(encoding="utf-8")).words)
+    assert "over steps 1 to 5 (5 checkpoints)" in said
+
+
+def test_many_runs_stay_below_the_limit_or_are_refused(trace, tmp_path, monkeypatch):
+    folders = []
+    for i in range(12):
+        folders.append(tmp_path / f"run{i}")
+        trace(layers=24, steps=80, width=20, seed=i).write(folders[-1])
+    path = report(folders, tmp_path / "p.html")
+    assert path.stat().st_size < LARGEST
+    looks = {(c["colour"] % 6, c["dash"]) for c in data_of(path.read_text())["charts"]["norm"]["curves"]}
+    assert len(looks) == 12  # no two runs look alike
+    monkeypatch.setattr(document, "LARGEST", 1_500_000)
+    with pytest.raises(InputError, match="report fewer folders at once"):
+        report(folders, tmp_path / "q.html")
+    assert not (tmp_path / "q.html").exists()
+
+
+def test_encoder_and_decoder_do_not_look_alike(trace, tmp_path):
+    trace(layers=3, steps=4, stacks=("encoder", "decoder")).write(tmp_path / "t5")
+    data = data_of(report([tmp_path / "t5"], tmp_path / "p.html").read_text(encoding="utf-8"))
+    looks = [(curve["shade"], curve["dash"]) for curve in data["charts"]["layers"]["curves"]]
+    assert len(set(looks)) == 6
+
+
+@pytest.mark.parametrize(
+    "made_by",
+    [
+        {"runs": None},
+        {"runs": ["run"]},
+        {"findings": None, "notes": None, "problems": None},
+        {"findings": [{"step": 1}]},
+        {"best_step": None},
+        {"command": "sweep"},
+        {"command": "scaling", "runs": {"run": {}}},
+    ],
+    ids=str,
+)
+def test_sidecars_of_another_kind_are_no_traceback(trace, tmp_path, made_by):
+    trace(layers=2, steps=3, made_by=made_by).write(tmp_path / "x")
+    try:
+        said = str(report([tmp_path / "x"], tmp_path / "x" / "p.html", fitted=laws))
+    except InputError as error:
+        said = str(error)
+    assert str(tmp_path / "x") in said
+    assert "\n" not in said
+
+
+def test_ids_are_told_apart_when_everything_is_there(trace, tmp_path):
+    steps = [0, 10]
+    level = {name: np.array([[0.1], [0.2]]) for name in ("saturation", "saturation_others", "dev_loss")}
+    run = Records.from_blocks("run", [Block("model", ["model"], [None], [None], steps, level)], {})
+    Records.joined([trace(layers=2, steps=2), run], {}).write(tmp_path / "run")
+    sweep_records().write(tmp_path / "one")
+    sweep_records().write(tmp_path / "two")
+    for name in ("p", "q"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "claims.json").write_text('{"claims": [], "errata": []}')
+    folders = [tmp_path / name for name in ("p", "q", "run", "one", "two")]
+    seen = Seen(report(folders, tmp_path / "p.html").read_text(encoding="utf-8"))
+    assert len(seen.ids) == len(set(seen.ids))
+    assert {"claims", "claims-1", "saturation", "saturation-steps", "phase-0", "phase-1"} <= set(seen.ids)

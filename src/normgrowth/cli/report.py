@@ -73,7 +73,18 @@ def write_report(
     several = [folders] if isinstance(folders, str | Path) else list(folders)
     target = Path(several[0]) / "report.html" if path is None else Path(path)
     made_by = {"command": command, "versions": versions()}
-    return Page(report(several, target, title=title, fitted=laws if fit else None, made_by=made_by))
+    fitted = laws if fit else None
+    return Page(report(several, target, title=title, fitted=fitted, read=read, made_by=made_by))
+
+
+def read(folder: Path) -> "Records | None":
+    """The records of a folder, also of a run that goes on or was killed: then with the steps in its journal."""
+    from normgrowth.records import FILE
+    from normgrowth.training import journal
+
+    return (
+        journal.read(folder) if any((folder / name).is_file() for name in (FILE, journal.JOURNAL)) else None
+    )
 
 
 def laws(records: "Records") -> dict[str, Any]:

@@ -94,7 +94,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
     paths = draw_figures(found.evidence, Path(arguments.out) / "figures", only=only)
     facts = found.facts()
-    page = write_page(Path(arguments.out), paths, facts)
     if arguments.json:
         json.dump(facts, sys.stdout)
         print()
@@ -102,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_claims(facts["claims"])
         if facts["errata"]:
             print_errata(facts["errata"])
+    page = write_page(Path(arguments.out), paths, facts)
     for path in [*paths, Path(arguments.out) / paper.RESULTS, page]:
         print(path, file=sys.stderr if arguments.json else sys.stdout)
     return 2 if found.failed else 0

@@ -61,7 +61,7 @@ class Sweep:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log10(self.cell("factor"))
 
-    @property
+    @cached_property
     def diverged(self) -> NDArray[np.bool_]:
         return self.cell("diverged") == 1
 
@@ -108,14 +108,16 @@ def _edges(found: Sweep) -> list[Cells]:
     def cells(title: str, quantity: str, write: Any = None, rank: int = 0) -> Cells | None:
         values = found.column(quantity)
         return (
-            Cells(title, [(write or _edge)(v) for v in values], rank) if np.isfinite(values).any() else None
+            Cells(title, [(write or edge_in_words)(v) for v in values], rank)
+            if np.isfinite(values).any()
+            else None
         )
 
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = found.column("edge") / found.column("edge_predicted")
     columns = [
         Cells(found.x["setting"], [_short(value) for value in found.x["values"]]),
-        Cells(f"growth ends at\n{found.y['setting']}", [_edge(v) for v in found.column("edge")]),
+        Cells(f"growth ends at\n{found.y['setting']}", [edge_in_words(v) for v in found.column("edge")]),
         cells("for random\ngradients", "edge_predicted"),
         Cells("ratio", [times(r) if isfinite(r) and r > 0 else "" for r in ratio], 1)
         if np.isfinite(ratio).any()
@@ -194,7 +196,7 @@ def _changes(once: float, edge: float) -> str:
     return "once" if once else "more than once" if edge > 0 else "falls first"
 
 
-def _edge(value: float) -> str:
+def edge_in_words(value: float) -> str:
     return (
         "below all"
         if value == 0

@@ -17,12 +17,14 @@ from typing import Any
 
 from normgrowth.errors import InputError
 from normgrowth.records import replacing
-from normgrowth.report.page.pieces import Chart, Map, Picture, Section, Table, packed
+from normgrowth.report.page.pieces import POINTS, Chart, Map, Picture, Section, Table, packed
 from normgrowth.report.wording import visible
 
 LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")
 LARGEST = 6_000_000  # bytes of a page
+THINNED = "Long curves are thinned to what a screen can show; the records have every value."
 LONG = 60  # letters of a cell that needs room
+MOST = 40  # entries of a list or an object among the facts
 Item = Chart | Map | Table | Picture
 
 
@@ -37,10 +39,18 @@ def write_page(
 ) -> Path:
     """summary: sentences on top. facts: what made the page. runs: those that are overlaid and can be switched."""
     path = Path(path)
-    text = page(title, sections, summary=summary, facts=facts, runs=runs)
+    for points in (POINTS, POINTS // 4, POINTS // 16):
+        made = page(title, sections, summary=summary, facts=facts, runs=runs, points=points).encode()
+        if len(made) <= LARGEST:
+            break
+    else:
+        raise InputError(
+            f"{path}: {len(made) / 1e6:.1f} MB would be more than a page may have ({LARGEST / 1e6:.0f} MB): "
+            "report fewer folders at once"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(made)
     return path
 
 
@@ -51,16 +61,21 @@ def page(
     summary: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
     runs: Sequence[str] = (),
+    points: int = POINTS,
 ) -> str:
+    """points: of one chart, at the most."""
     drawn = [item for section in sections for item in section.items if isinstance(item, Chart | Map)]
     scripts = [*library(), _own("page.js")] if drawn else [_own("page.js")]
     data = json.dumps(
-        {**packed(drawn), "runs": [visible(run) for run in runs]}, allow_nan=False, separators=(",", ":")
+        {**packed(drawn, points), "runs": [visible(run) for run in runs]},
+        allow_nan=False,
+        separators=(",", ":"),
     )
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts
     )
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    policy += "; base-uri 'none'; form-action 'none'"
     head = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
@@ -79,6 +94,7 @@ def page(
     ]
     body = [_section(section) for section in sections]
     end = [
+        f'<p class="note">{THINNED}</p>' if drawn else "",
         _facts(facts or {}),
         '</main><noscript><p class="note">The charts need JavaScript; tables and sentences do not.</p></noscript>',
         f'<script type="application/json" id="data">{_inert(data)}</script>',
@@ -135,7 +151,7 @@ def _item(item: Item) -> str:
     kind = " map" if isinstance(item, Map) else ""
     return (
         f'<figure id="{item.id}"><figcaption>{text(item.title)}</figcaption>'
-        f'<div class="plot{kind}" role="img" aria-label="{text(item.title)}. {text(item.alt)}"></div>'
+        f'<div class="plot{kind}" role="group" aria-label="{text(item.title)}. {text(item.alt)}"></div>'
         f'<p class="alt">{text(item.alt)}</p></figure>'
     )
 
@@ -164,10 +180,21 @@ def _cells(table: Table, row: int) -> Iterable[str]:
         yield f'<td class="{escape(" ".join(names))}">{shown}</td>' if names else f"<td>{shown}</td>"
 
 
+def _shortened(value: Any) -> Any:
+    """Without the many: steps of checkpoints, patterns of heads."""
+    if isinstance(value, Mapping):
+        kept = {str(key): _shortened(one) for key, one in list(value.items())[:MOST]}
+        return kept | ({"…": f"{len(value) - MOST} more"} if len(value) > MOST else {})
+    if isinstance(value, list | tuple):
+        rest = [f"… {len(value) - MOST} more"] if len(value) > MOST else []
+        return [*map(_shortened, value[:MOST]), *rest]
+    return value
+
+
 def _facts(facts: Mapping[str, Any]) -> str:
     if not facts:
         return ""
-    said = json.dumps(facts, indent=1, ensure_ascii=False, default=str)
+    said = json.dumps(_shortened(facts), indent=1, ensure_ascii=False, default=str)
     lines = "\n".join(text(line) for line in said.splitlines())
     return (
         '<section id="made"><h2>What made this page</h2><details><summary>commands, versions and settings</summary>'

@@ -29,9 +29,11 @@ from normgrowth.report.page.networks import (
 from normgrowth.report.page.paper import CLAIMS, paper_sections, paper_sentences
 from normgrowth.report.page.pieces import Section, Table, words
 from normgrowth.report.page.sweeps import sweep_section
+from normgrowth.report.saturation import METHOD
 from normgrowth.report.wording import visible
 
 Fitted = Callable[[Records], Mapping[str, Mapping[str, Any]]]
+Read = Callable[[Path], Records | None]  # None: the folder itself holds none
 DEEPEST = 2  # folders below the one that is named
 TRACKER = "tracker"
 
@@ -56,17 +58,28 @@ def report(
     *,
     title: str = "",
     fitted: Fitted | None = None,
+    read: Read | None = None,
     pictures: Sequence[Any] = (),
     made_by: Mapping[str, Any] | None = None,
 ) -> Path:
-    """fitted: the growth laws of a run's series, by name. pictures: figures that go with claims."""
-    parts = collected(folders)
+    """fitted: the growth laws of a run's series, by name. read: the records of a folder, where `Records.read` is not
+    enough. pictures: figures that go with claims.
+    """
+    parts = collected(folders, read or read_records)
     if fitted is not None:
         parts.runs = [
             replace(run, fits=fitted(run.records)) if run.grows() and len(run.grids.steps) > 1 else run
             for run in parts.runs
         ]
-    known = [section for section in _sections(parts, pictures) if section is not None]
+    try:
+        known = [section for section in _sections(parts, pictures) if section is not None]
+        summary = _summary(parts)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        where = ", ".join(map(str, folders))
+        said = f"{type(error).__name__}: {error}"
+        raise InputError(
+            f"{where}: what lies beside the records is not what our commands write ({said})"
+        ) from error
     if not known:
         raise InputError(f"{folders[0]}: nothing to report: no records of runs, networks or sweeps here")
     names = ", ".join(Path(folder).resolve().name for folder in folders)
@@ -74,23 +87,28 @@ def report(
         path,
         title or f"normgrowth: {names}",
         known,
-        summary=_summary(parts),
+        summary=summary,
         facts={**(made_by or {}), "records": parts.made_by},
         runs=[run.label for run in parts.runs],
     )
 
 
-def collected(folders: Sequence[Path | str]) -> Parts:
+def read_records(folder: Path) -> Records | None:
+    return Records.read(folder) if (folder / FILE).is_file() else None
+
+
+def collected(folders: Sequence[Path | str], read: Read = read_records) -> Parts:
     parts = Parts()
     for folder in map(Path, folders):
-        found = list(_records_of(folder))
+        found = list(_records_of(folder, read))
         if (claims := folder / CLAIMS).is_file():
             parts.papers.append(_json(claims))
         elif not found:
             raise InputError(
                 f"{folder}: no records here or below; `normgrowth trace -o`, `train` and others make them"
             )
-        for label, records in found:
+        for path, records in found:
+            label = _label(path, parts.made_by)
             parts.made_by[label] = records.made_by
             if records.made_by.get("stage") == "theory":
                 parts.theory.append(records)
@@ -109,22 +127,27 @@ def _worth_showing(records: Records) -> list[str]:
     return [run for run in runs if not run.endswith((", checkpoints", ", heads"))] + heads[:1]
 
 
-def _records_of(folder: Path, depth: int = DEEPEST) -> Iterable[tuple[str, Records]]:
-    """Label and records: of the folder, else of those below it."""
+def _label(folder: Path, taken: Mapping[str, Any]) -> str:
+    """As much of the end of its path as tells it from the others."""
+    parts = folder.resolve().parts
+    for count in range(1, len(parts) + 1):
+        if (label := "/".join(parts[-count:])) not in taken:
+            return label
+    return f"{folder} again, {len(taken)}"
+
+
+def _records_of(folder: Path, read: Read, depth: int = DEEPEST) -> Iterable[tuple[Path, Records]]:
+    """Of the folder, else of those below it."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    own = (folder / FILE).is_file()
-    records = Records.read(folder) if own else None
-    if (folder / TRACKER / FILE).is_file():
-        tracked = Records.read(folder / TRACKER)
-        records = _with_tracked(records, tracked) if records is not None else tracked
-        own = True
+    records, tracked = read(folder), read(folder / TRACKER) if (folder / TRACKER).is_dir() else None
+    if tracked is not None:
+        records = tracked if records is None else _with_tracked(records, tracked)
     if records is not None:
-        yield folder.resolve().name, records
-    if own or not depth:
-        return
-    for below in sorted(path for path in folder.iterdir() if path.is_dir() and path.name != TRACKER):
-        yield from _records_of(below, depth - 1)
+        yield folder, records
+    elif depth:
+        for below in sorted(path for path in folder.iterdir() if path.is_dir()):
+            yield from _records_of(below, read, depth - 1)
 
 
 def _with_tracked(records: Records, tracked: Records) -> Records:
@@ -147,7 +170,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _sort_in(parts: Parts, folder: str, run: str, records: Records) -> None:
-    made_by = records.made_by.get("runs", {}).get(run) or _of_model(records, run) or records.made_by
+    runs = records.made_by.get("runs")
+    known = runs.get(run) if isinstance(runs, dict) else None
+    made_by = known or _of_model(records, run) or records.made_by
     command = records.made_by.get("command")
     own = Records(records.where(run=run).table, made_by)
     if command in ("sweep", "scaling"):
@@ -159,10 +184,11 @@ def _sort_in(parts: Parts, folder: str, run: str, records: Records) -> None:
     if "head" in scopes:
         parts.heads.append(own)
     steps = own.where(scope="model").distinct("step")
-    if "saturation" in own.distinct("quantity") and len(steps) < 2:
+    if any(METHOD.match(name) for name in own.distinct("quantity")) and len(steps) < 2:
         parts.levels.append(own)
     if len(own.where(scope="model", quantity="norm")) or len(steps) > 1:
-        parts.runs.append(Run(_free(parts, run, folder), own, len(parts.runs)))
+        provenance = "published" if command == "published" else "measured"
+        parts.runs.append(Run(_free(parts, run, folder), own, len(parts.runs), provenance=provenance))
 
 
 def _of_model(records: Records, run: str) -> dict[str, Any]:
@@ -180,8 +206,8 @@ def _free(parts: Parts, run: str, folder: str) -> str:
 
 
 def _sections(parts: Parts, pictures: Sequence[Any]) -> Iterable[Section | None]:
-    for paper in parts.papers:
-        yield from paper_sections(paper, pictures, parts.theory)
+    for place, paper in enumerate(parts.papers):
+        yield from paper_sections(paper, pictures, parts.theory[place : place + 1], place)
     yield growth_section(parts.runs)
     yield learning_section(parts.runs)
     yield saturation_section(parts.runs, parts.levels)
@@ -199,10 +225,10 @@ def _summary(parts: Parts) -> list[str]:
             said += [f"{visible(run.label)}: {' '.join(texts)}"] if len(parts.runs) > 1 and texts else texts
         said += [text for records in parts.levels for text in saturation_sentences(records)]
         said += [text for records in parts.heads for text in heads_sentences(records)]
-    faults = sum(len(_found(made_by)) for made_by in parts.made_by.values())
-    linted = any("findings" in made_by for made_by in parts.made_by.values())
-    if linted:
-        said.append(f"Lint found {faults} places to look at." if faults else "Lint found nothing.")
+    findings = [made_by["findings"] or [] for made_by in parts.made_by.values() if "findings" in made_by]
+    if findings:
+        count = sum(map(len, findings))
+        said.append(f"Lint found {count} places to look at." if count else "Lint found nothing.")
     return said
 
 
@@ -219,14 +245,10 @@ def _of_run(run: Run) -> list[str]:
     return texts
 
 
-def _found(made_by: Mapping[str, Any]) -> list[Any]:
-    return [*made_by.get("findings", []), *made_by.get("problems", [])]
-
-
 def _findings(parts: Parts) -> Section | None:
     items = []
     for label, made_by in parts.made_by.items():
-        found = finding_rows(made_by.get("findings", []))
+        found = finding_rows(made_by.get("findings") or [])
         if found:
             titles = ("step", "kind", "severity", "tensor or file", "why")
             columns = [words(t, c) for t, c in zip(titles, zip(*found, strict=True), strict=True)]
@@ -234,6 +256,6 @@ def _findings(parts: Parts) -> Section | None:
     notes = [
         f"{label}: {note}"
         for label, made_by in parts.made_by.items()
-        for note in [*made_by.get("problems", []), *made_by.get("notes", [])]
+        for note in [*(made_by.get("problems") or []), *(made_by.get("notes") or [])]
     ]
     return Section("findings", "What to know of the data", notes, items) if items or notes else None

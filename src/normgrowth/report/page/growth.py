@@ -24,8 +24,9 @@ from normgrowth.report.page.pieces import (
 )
 from normgrowth.report.wording import cosine, number, percent, small, summary, times, visible
 
+COLOURS = 6  # that runs are told apart by
 STEPS = Axis("training step", steps=True)
-MOST_TENSORS = 1500  # rows and curves of a run; those that changed most
+MOST_TENSORS = 1500  # rows and curves of all runs; of each those that changed most
 FIRST_TENSORS = 8  # that are drawn to begin with
 # quantity -> title, label, logarithmic to begin with
 QUANTITIES = {
@@ -64,7 +65,7 @@ def growth_section(runs: Sequence[Run]) -> Section | None:
     charts = [_norm(runs), _layer_norms(runs)]
     charts += [_quantity(runs, quantity, *look) for quantity, look in QUANTITIES.items()]
     charts += [_budget(runs), _roles(runs), _tensors(runs)]
-    tables = [_layer_table(runs), _law_table(runs), *(_tensor_table(run, len(runs) > 1) for run in runs)]
+    tables = [_layer_table(runs), _law_table(runs), *(_tensor_table(run, len(runs)) for run in runs)]
     items = [item for item in [*charts, *tables] if item is not None]
     return Section("growth", "How the weights grow", items=items)
 
@@ -84,7 +85,9 @@ def _norm(runs: Sequence[Run]) -> Chart | None:
             law = run.fits["model"]
             x, y = law["curve"]
             said = f"{run.label}: law {law['best']}"
-            curves.append(Curve(said, x, y, run.label, run.colour + 1, dash=1, provenance="derived"))
+            curves.append(
+                Curve(said, x, y, run.label, run.colour + (len(runs) == 1), dash=1, provenance="derived")
+            )
         steps, settled = run.grids.model("equilibrium_norm")
         if len(steps):
             said = f"{run.label}: where steps and decay would settle"
@@ -95,6 +98,7 @@ def _norm(runs: Sequence[Run]) -> Chart | None:
 
 
 def _of(run: Run, label: str, x: Any, y: Any, **look: Any) -> Curve:
+    look = {"dash": run.colour // COLOURS} | look  # the seventh run is not the first
     return Curve(label, x, y, run.label, run.colour, provenance=run.provenance, **look)
 
 
@@ -113,10 +117,20 @@ def _chart(
 
 
 def _layers(run: Run, quantity: str, dash: int) -> list[Curve]:
+    """dash: of the run; below 0 there is one run only, and dashes tell encoder and decoder apart."""
     grid = run.grids.of("layer", quantity)
+    stack = {name: i for i, names in enumerate(grid.stacks().values()) for name in names}
+    named = any(layer is not None for layer in grid.layers)
     prefix = f"{run.label}: " if dash >= 0 else ""
     return [
-        _of(run, f"{prefix}{name}", grid.steps, values, shade=shade, dash=max(dash, 0))
+        _of(
+            run,
+            f"{prefix}{name}",
+            grid.steps,
+            values,
+            shade=shade,
+            dash=dash if dash >= 0 else named * stack[name],
+        )
         for name, values, shade in zip(grid.names, grid.values.T, _shades(grid), strict=True)
         if np.isfinite(values).any()
     ]
@@ -188,13 +202,14 @@ def _budget(runs: Sequence[Run]) -> Chart | None:
 
 def _roles(runs: Sequence[Run]) -> Chart | None:
     curves = []
-    for run in runs:
+    for place, run in enumerate(runs):
         grid = run.grids.of("role", "norm")
         prefix = f"{run.label}: " if len(runs) > 1 else ""
         for i, (name, values) in enumerate(zip(grid.names, grid.values.T, strict=True)):
             if len(grid.steps) > 1 and values[0] > 0:
                 label, relative = f"{prefix}{name}", values / values[0]
-                curves.append(Curve(label, grid.steps, relative, run.label, i % 6, dash=i // 6))
+                dash = place if len(runs) > 1 else i // COLOURS
+                curves.append(Curve(label, grid.steps, relative, run.label, i % COLOURS, dash=dash))
     alt = f"The norm of each kind of parameters over its first, {len(curves)} curves."
     return _chart("roles", "Growth by role", alt, "norm over that at the first step", False, curves)
 
@@ -215,7 +230,7 @@ def _tensors(runs: Sequence[Run]) -> Chart | None:
         if len(grid.steps) < 2:
             continue
         prefix = f"{run.label}: " if len(runs) > 1 else ""
-        order = _changed(grid)[1][:MOST_TENSORS]
+        order = _changed(grid)[1][: MOST_TENSORS // len(runs)]
         for place, item in enumerate(order):
             label, shown = f"{prefix}{grid.names[item]}", place < FIRST_TENSORS
             values = grid.values[:, item]
@@ -285,15 +300,15 @@ def _law_table(runs: Sequence[Run]) -> Table | None:
     return Table("Growth laws", columns)
 
 
-def _tensor_table(run: Run, several: bool) -> Table | None:
+def _tensor_table(run: Run, runs: int) -> Table | None:
+    """runs: on this page."""
     grid = run.grids.of("tensor", "norm")
     if not grid.names:
         return None
     factor, order = _changed(grid)
-    order = order[:MOST_TENSORS]
-    roles = dict(
-        zip(*(run.records.where(scope="tensor").table[c].to_pylist() for c in ("name", "role")), strict=True)
-    )
+    order = order[: MOST_TENSORS // runs]
+    norms = run.records.where(scope="tensor", quantity="norm").table
+    roles = dict(zip(norms["name"].to_pylist(), norms["role"].to_pylist(), strict=True))
     columns = [
         words("tensor", [grid.names[i] for i in order]),
         words("role", [roles.get(grid.names[i]) or "" for i in order]),
@@ -303,4 +318,4 @@ def _tensor_table(run: Run, several: bool) -> Table | None:
     ]
     left = len(grid.names) - len(order)
     rest = f" ({left:,} that changed less are left out)" if left else ""
-    return Table(f"Tensors{f' of {run.label}' if several else ''}{rest}", columns)
+    return Table(f"Tensors{f' of {run.label}' if runs > 1 else ''}{rest}", columns)

@@ -55,9 +55,9 @@ def saturation_section(runs: Sequence[Run], single: Sequence[Records]) -> Sectio
             curves.append(Curve(f"{prefix}{name}", grid.steps, own, run.label, run.colour, **look))
         said.append(f"{visible(run.label)}: from {values[0]:.3f} to {values[-1]:.3f}, mean over blocks.")
     if curves:
-        items.append(Chart("saturation", "Saturation during training", few(said), STEPS, LEVEL, curves))
-    for place, records in enumerate(single):
-        items += _levels(records, place)
+        items.append(Chart("saturation-steps", "Saturation during training", few(said), STEPS, LEVEL, curves))
+    if single:
+        items += _levels([line for records in single for line in levels.lines(records)], single)
     if not items:
         return None
     note = "A level tells of saturation as far as it is above that to other tokens: what all states share is not it."
@@ -66,8 +66,9 @@ def saturation_section(runs: Sequence[Run], single: Sequence[Records]) -> Sectio
 
 def saturation_sentences(records: Records) -> list[str]:
     found = []
-    for line in levels.lines(records):
-        if line.method == "saturation":
+    lines = levels.lines(records)
+    for line in lines:
+        if line.method == lines[0].method:
             own = "its random self" if line.baseline else "saturation"
             blocks = np.array([layer > 0 for layer in line.layers])
             others = line.others[blocks]
@@ -78,30 +79,34 @@ def saturation_sentences(records: Records) -> list[str]:
     return found
 
 
-def _levels(records: Records, place: int) -> list[Chart | Table]:
-    lines = levels.lines(records)
-    depth = max(max(line.layers) for line in lines) + 1
+def _levels(lines: Sequence[levels.Line], single: Sequence[Records]) -> list[Chart | Table]:
+    """All networks over each other; of each the exact limit, or the scale that it was measured at."""
+    depth = max((layer + 1 for line in lines for layer in line.layers), default=0)
+    if not depth:
+        return []
     runs = list(dict.fromkeys(line.run for line in lines))
+    first = {line.run: line.method for line in reversed(lines)}
     curves = []
     for line in lines:
-        if line.method != lines[0].method:
+        if line.method != first[line.run]:
             continue
         name = f"{line.run}, random" if line.baseline else line.run
         colour, dash = runs.index(line.run), int(line.baseline)
         curves.append(Curve(name, line.layers, line.values, line.run, colour, dash=dash))
         if np.isfinite(line.others).any():
-            label = f"{name}, to other tokens"
-            look = {"dash": 2, "shown": not line.baseline}
-            curves.append(Curve(label, line.layers, line.others, line.run, runs.index(line.run), **look))
+            label, shown = f"{name}, to other tokens", not line.baseline
+            curves.append(Curve(label, line.layers, line.others, line.run, colour, dash=2, shown=shown))
     ticks = ("embeddings", *(str(layer) for layer in range(1, depth)))
-    alt = " ".join(saturation_sentences(records)) or "Saturation of each layer."
-    chart = Chart(f"levels-{place}", "Saturation by layer", alt, Axis("layer", ticks=ticks), LEVEL, curves)
+    said = [text for records in single for text in saturation_sentences(records)]
+    alt = few(said) or "Saturation of each layer."
+    x = Axis("layer", ticks=ticks)
     columns = [words("layer", ticks)]
     for line in lines:
         at = dict(zip(line.layers, line.values, strict=True))
         method = levels.method_name(line.method)
         title = f"{line.run}, {method}{', random self' if line.baseline else ''}"
         columns.append(column(title, [float(at.get(i, np.nan)) for i in range(depth)], lambda x: f"{x:.3f}"))
+    chart = Chart("levels", "Saturation by layer", alt, x, LEVEL, curves)
     return [chart, Table("Saturation by layer", columns)]
 
 
@@ -129,10 +134,12 @@ def _atlas(heads: reported_heads.Heads, kinds: Sequence[str], which: str, place:
     texts = [[""] * len(heads.depth) for _ in range(wide)]
     seen = dict.fromkeys(heads.depth, 0)
     for name, layer, kind in zip(heads.names, heads.layers, kinds, strict=True):
-        if layer is None or kind not in reported_heads.KINDS:
+        if layer is None:
             continue
         x, y = seen[layer], heads.depth.index(layer)
         seen[layer] += 1
+        if kind not in reported_heads.KINDS:
+            continue
         values[x, y] = reported_heads.KINDS.index(kind)
         texts[x][y] = f"{name}: {kind}"
     counts = ", ".join(f"{list(kinds).count(kind)} {kind}" for kind in reported_heads.KINDS if kind in kinds)

@@ -126,13 +126,19 @@
     }
 
     // Curves get their renderer when they are first shown: a thousand that are not cost nothing.
+    // All at once: the library lays everything out again for each change of a plot.
     refresh() {
       if (!this.model) return;
+      const fresh = [];
       this.spec.curves.forEach((curve, i) => {
         const on = this.visible(i);
-        if (on && !this.renderers[i]) this.renderers[i] = this.addCurve(curve);
-        if (this.renderers[i]) this.renderers[i].forEach((one) => { one.visible = on; });
+        if (on && !this.renderers[i]) fresh.push(...(this.renderers[i] = this.made(curve)));
+        if (this.renderers[i]) this.renderers[i].forEach((one) => { if (one.visible !== on) one.visible = on; });
       });
+      if (fresh.length) {
+        this.model.renderers = [...this.model.renderers, ...fresh];
+        this.hover.renderers = this.renderers.flat();
+      }
       this.plot.dataset.visible = this.spec.curves.filter((_, i) => this.visible(i)).length;
       this.list?.querySelectorAll(".swatch").forEach((one) => {
         const curve = this.spec.curves[one.dataset.curve];
@@ -141,25 +147,22 @@
       });
     }
 
-    addCurve(curve) {
+    made(curve) {
       const step = array(curve.x), along = this.along();
       const x = Float64Array.from(step, (v) => (along === "root" ? Math.sqrt(v) : along === "log" && v <= 0 ? NaN : v));
       const y = Float64Array.from(array(curve.y), (v) => (this.log && v <= 0 ? NaN : v));
-      const source = new Bokeh.ColumnDataSource({ data: { x, y, step: Array.from(step) } });
-      const look = { source, name: curve.label }, hue = colour(curve), made = [];
+      const words = Array.from(step, (v) => this.spec.x.ticks[v] ?? "");
+      const data_source = new Bokeh.ColumnDataSource({ data: { x, y, step: Array.from(step), said: curve.said ?? words } });
+      const hue = colour(curve), at = { x: { field: "x" }, y: { field: "y" } }, glyphs = [];
       if (!curve.dots) {
-        const width = curve.shade === null ? 2 : 1.3;
-        made.push(this.model.line({ field: "x" }, { field: "y" },
-          { ...look, line_color: hue, line_width: width, line_dash: DASHES[curve.dash % DASHES.length] }));
+        glyphs.push(new Bokeh.Line({ ...at, line_color: hue, line_width: curve.shade === null ? 2 : 1.3,
+                                     line_dash: DASHES[curve.dash % DASHES.length] }));
       }
       if (curve.dots || step.length <= 24) {
         const hollow = curve.provenance === "published";
-        made.push(this.model.scatter({ field: "x" }, { field: "y" },
-          { ...look, size: 5, line_color: hue, fill_color: hollow ? null : hue }));
+        glyphs.push(new Bokeh.Scatter({ ...at, size: 5, line_color: hue, fill_color: hollow ? null : hue }));
       }
-      this.hovered.push(...made);
-      this.hover.renderers = [...this.hovered];
-      return made;
+      return glyphs.map((glyph) => new Bokeh.GlyphRenderer({ data_source, glyph, name: curve.label }));
     }
 
     draw() {
@@ -167,30 +170,43 @@
       const { x, y } = this.spec, along = this.along();
       const options = { height: this.spec.kind === "map" ? 380 : 330, sizing_mode: "stretch_width",
                         x_axis_type: along === "log" ? "log" : "linear", y_axis_type: this.log ? "log" : "linear",
-                        tools: "pan,box_zoom,wheel_zoom,save,reset", toolbar_location: "above" };
+                        tools: "pan,box_zoom,wheel_zoom,zoom_in,zoom_out,save,reset", toolbar_location: "above" };
       this.model = Bokeh.Plotting.figure(options);
       this.model.toolbar.logo = null;
       // Under a finger the page must scroll; under a mouse, dragging zooms.
       const zoom = this.model.toolbar.tools.find((tool) => tool.type === "BoxZoomTool");
       this.model.toolbar.active_drag = matchMedia("(pointer: coarse)").matches ? null : zoom;
       this.model.toolbar.active_scroll = null;
+      this.model.x_range.only_visible = this.model.y_range.only_visible = true;
       this.dress(x, y, along);
-      this.renderers = []; this.hovered = [];
+      this.renderers = [];
       const last = along === "root" ? `${x.label}, along its root` : x.label;
       this.hover = new Bokeh.HoverTool({ renderers: [], formatters: { "@y": "printf" }, mode: "mouse",
-        tooltips: [["curve", "$name"], [x.label, x.ticks.length ? "@step" : "@step{0,0.[000]}"], [y.label, "@y{%.6g}"]] });
+        tooltips: this.spec.kind === "map" ? [["", "@said"]]
+          : [["curve", "$name"], [x.label, x.ticks.length ? "@said" : "@step{0,0.[000]}"], [y.label, "@y{%.6g}"]] });
       this.model.add_tools(this.hover);
       this.model.below[0].axis_label = last;
       if (this.spec.kind === "map") this.drawCells();
       for (const mark of this.spec.marks ?? []) {
         this.model.add_layout(new Bokeh.Span({ location: mark.y, dimension: "width", line_color: style("--faint"),
                                                line_dash: [2, 3] }));
+        this.model.add_layout(new Bokeh.Label({ x: 6, y: mark.y, x_units: "screen", text: mark.label, y_offset: 2,
+                                                text_color: style("--faint"), text_font_size: "11px" }));
       }
       this.refresh();
-      this.view?.then((view) => view?.remove?.());
+      this.forget();
       this.plot.replaceChildren();
       this.view = Bokeh.Plotting.show(this.model, this.plot);
       this.view.then(() => { this.plot.dataset.drawn = "yes"; }, (error) => { console.error(error); });
+    }
+
+    // What was drawn before, and the library's own record of it.
+    forget() {
+      this.view?.then((view) => {
+        const place = Bokeh.documents.indexOf(view.model.document);
+        view.remove();
+        if (place >= 0) Bokeh.documents.splice(place, 1);
+      });
     }
 
     dress(x, y, along) {
@@ -207,8 +223,8 @@
           axis.ticker = new Bokeh.FixedTicker({ ticks: places });
           axis.formatter.doFormat = (ticks) => ticks.map((t) => spec.ticks[t] ?? "");
         } else if (axis === below && along !== "log") {
-          const short = (v) => (Math.abs(v) >= 1e6 ? `${+(v / 1e6).toPrecision(3)}M`
-            : Math.abs(v) >= 1e4 ? `${+(v / 1e3).toPrecision(3)}k` : `${+v.toPrecision(4)}`);
+          const short = (v) => (Math.abs(v) >= 1e6 ? `${+(v / 1e6).toPrecision(6)}M`
+            : Math.abs(v) >= 1e4 ? `${+(v / 1e3).toPrecision(6)}k` : `${+v.toPrecision(6)}`);
           axis.formatter.doFormat = (ticks) => ticks.map((t) => short(along === "root" ? t * t : t));
         }
       }

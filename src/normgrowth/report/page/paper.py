@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isfinite, nan
 from typing import Any
 
@@ -23,6 +24,8 @@ Facts = Mapping[str, Any]
 
 
 def paper_sentences(paper: Facts) -> list[str]:
+    if not paper["claims"]:
+        return ["No claim was asked for."]
     counts = Counter(claim["verdict"] for claim in paper["claims"])
     said = ", ".join(
         f"{counts[verdict]} {_verb(verdict, counts[verdict])}" for verdict in LOOKS if counts[verdict]
@@ -48,7 +51,12 @@ def paper_sentences(paper: Facts) -> list[str]:
 
 
 def _verb(verdict: str, count: int) -> str:
-    plural = {"holds": "hold", "in part": "hold in part", "does not hold": "do not hold"}
+    plural = {
+        "holds": "hold",
+        "in part": "hold in part",
+        "does not hold": "do not hold",
+        "needs weights that are not here": "need weights that are not here",
+    }
     single = {"in part": "holds in part"}
     return (plural if count > 1 else single).get(verdict, verdict)
 
@@ -58,8 +66,9 @@ def _stages(paper: Facts) -> list[tuple[str, str]]:
 
 
 def paper_sections(
-    paper: Facts, pictures: Sequence[Picture] = (), theory: Sequence[Records] = ()
+    paper: Facts, pictures: Sequence[Picture] = (), theory: Sequence[Records] = (), place: int = 0
 ) -> list[Section]:
+    """place: of several."""
     claims, errata = paper["claims"], paper.get("errata", [])
     verdicts = [claim["verdict"] for claim in claims]
     table = Table(
@@ -85,7 +94,7 @@ def paper_sections(
     found += [_degrees(records) for records in theory]
     if errata:
         found.append(_errata(errata))
-    return found
+    return [replace(section, id=f"{section.id}-{place}") for section in found] if place else found
 
 
 def _degrees(theory: Records) -> Section:

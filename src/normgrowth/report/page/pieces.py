@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import isfinite
 from typing import Any, Literal
 
@@ -14,8 +15,9 @@ from normgrowth.report.wording import visible
 Floats = NDArray[np.float64]
 Provenance = Literal["measured", "published", "derived"]
 MOST_POINTS = 500  # of a curve; a screen has not many more columns
-SCREENS = 40_000  # points of one chart, beyond which its curves are thinned further
-FEWEST_POINTS = 60
+POINTS = 40_000  # of one chart, beyond which its curves are thinned further
+FEWEST_POINTS = 30
+FEW_CURVES = 40  # up to here each keeps its own spikes; more of them share their steps
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Curve:
     dots: bool = False  # no line between
     shown: bool = True  # to begin with
     provenance: Provenance = "measured"
+    said: Sequence[str] = ()  # of each point, where its place on an axis says nothing to a reader
 
 
 @dataclass(frozen=True)
@@ -112,15 +115,18 @@ def words(title: str, cells: Sequence[str], classes: Sequence[str] = ()) -> Colu
     return Column(title, list(cells), classes=classes)
 
 
-def packed(pieces: Sequence[Chart | Map]) -> dict[str, Any]:
-    """As the page's script reads them: arrays once, wherever curves share them, and references to them."""
+def packed(pieces: Sequence[Chart | Map], points: int = POINTS) -> dict[str, Any]:
+    """As the page's script reads them: arrays once, wherever curves share them, and references to them.
+
+    points: of one chart, at the most, but for a few of each curve.
+    """
     arrays: dict[bytes, int] = {}
 
     def reference(values: Any) -> int:
         return arrays.setdefault(np.ascontiguousarray(values, "<f4").tobytes(), len(arrays))
 
     charts = {
-        piece.id: _chart(piece, reference) if isinstance(piece, Chart) else _map(piece, reference)
+        piece.id: _chart(piece, reference, points) if isinstance(piece, Chart) else _map(piece, reference)
         for piece in pieces
     }
     return {"charts": charts, "arrays": [base64.b64encode(raw).decode() for raw in arrays]}
@@ -135,12 +141,14 @@ def _axis(axis: Axis) -> dict[str, Any]:
     }
 
 
-def _curves(curves: Sequence[Curve], reference: Callable[[Any], int]) -> list[dict[str, Any]]:
-    most = int(np.clip(SCREENS // max(len(curves), 1), FEWEST_POINTS, MOST_POINTS))
+def _curves(
+    curves: Sequence[Curve], reference: Callable[[Any], int], points: int = POINTS
+) -> list[dict[str, Any]]:
+    most = int(np.clip(points // max(len(curves), 1), FEWEST_POINTS, MOST_POINTS))
     packed_curves = []
     for curve in curves:
         x, y = np.asarray(curve.x, float), np.asarray(curve.y, float)
-        kept = thinned(x, most)
+        kept = thinned(x, most, y if len(curves) <= FEW_CURVES else None)
         packed_curves.append(
             {
                 "label": visible(curve.label),
@@ -153,27 +161,42 @@ def _curves(curves: Sequence[Curve], reference: Callable[[Any], int]) -> list[di
                 "dots": curve.dots,
                 "shown": curve.shown,
                 "provenance": curve.provenance,
+                **({"said": [visible(curve.said[i]) for i in kept]} if curve.said else {}),
             }
         )
     return packed_curves
 
 
-def thinned(x: Floats, most: int) -> NDArray[np.int64]:
-    """Which points are kept: first and last, and between them evenly along the points and along √x, half of each."""
+def thinned(x: Floats, most: int, y: Floats | None = None) -> NDArray[np.int64]:
+    """Which points are kept: first and last, and between them evenly along the points and along √x.
+
+    y: then half of them are the least and the largest of stretches of the curve, so that no spike is lost.
+    """
     if len(x) <= most:
         return np.arange(len(x))
-    by_place = np.linspace(0, len(x) - 1, most // 2).round().astype(np.int64)
+    extremes = [] if y is None else _extremes(y, most // 4)
+    rest = most - len(extremes)
+    by_place = np.linspace(0, len(x) - 1, rest // 2).round().astype(np.int64)
     root = np.sqrt(np.abs(x - x[0]))
-    by_root = np.searchsorted(root, np.linspace(0, root[-1], most - len(by_place))).clip(0, len(x) - 1)
-    return np.unique(np.concatenate([by_place, by_root]))
+    by_root = np.searchsorted(root, np.linspace(0, root[-1], rest - len(by_place))).clip(0, len(x) - 1)
+    return np.unique(np.concatenate([by_place, by_root, np.array(extremes, np.int64)]))
 
 
-def _chart(chart: Chart, reference: Callable[[Any], int]) -> dict[str, Any]:
+def _extremes(y: Floats, stretches: int) -> list[int]:
+    bounds = np.linspace(0, len(y), stretches + 1).round().astype(int)
+    found = []
+    for start, stop in pairwise(bounds.tolist()):
+        if np.isfinite(y[start:stop]).any():
+            found += [start + int(pick(y[start:stop])) for pick in (np.nanargmin, np.nanargmax)]
+    return found
+
+
+def _chart(chart: Chart, reference: Callable[[Any], int], points: int) -> dict[str, Any]:
     return {
         "kind": "chart",
         "x": _axis(chart.x),
         "y": _axis(chart.y),
-        "curves": _curves(chart.curves, reference),
+        "curves": _curves(chart.curves, reference, points),
         "marks": [{"y": y, "label": label} for y, label in chart.marks],
     }
 

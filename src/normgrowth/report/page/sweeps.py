@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from normgrowth.records import Records
-from normgrowth.report.page.pieces import Axis, Curve, Floats, Map, Section, Table, column, words
-from normgrowth.report.sweep import Sweep, sentences
+from normgrowth.report.page.pieces import Axis, Column, Curve, Floats, Map, Section, Table, column
+from normgrowth.report.sweep import Sweep, edge_in_words, sentences
 from normgrowth.report.sweep_figures import MOST, WORDS
 from normgrowth.report.wording import number, percent, times, visible
+
+MOST_CELLS = 20_000  # that say everything of themselves
 
 
 def sweep_section(found: Sequence[Records]) -> Section | None:
@@ -27,8 +29,9 @@ def sweep_section(found: Sequence[Records]) -> Section | None:
 def _phase(found: Sweep, place: int, name: str) -> Map:
     factor = np.where(found.diverged, np.nan, found.log_factor)
     loss = found.cell("dev_loss")
+    short = factor.size > MOST_CELLS  # then their places tell the settings
     texts = [
-        [_cell(found, i, j, float(factor[i, j]), float(loss[i, j])) for j in range(found.shape[1])]
+        [_cell(found, i, j, float(factor[i, j]), float(loss[i, j]), short) for j in range(found.shape[1])]
         for i in range(found.shape[0])
     ]
     over = []
@@ -40,10 +43,12 @@ def _phase(found: Sweep, place: int, name: str) -> Map:
         rows = _rows(found.column(quantity), found.y["values"])
         if np.isfinite(rows).any():
             kind = "derived" if dash else "measured"
-            over.append(Curve(label, columns, rows, "", colour, dash=dash, provenance=kind))
+            said = [f"{label} at {number(value, 3)}" for value in found.column(quantity)]
+            over.append(Curve(label, columns, rows, "", colour, dash=dash, provenance=kind, said=said))
     x, y = (_axis(axis) for axis in (found.x, found.y))
-    grown = int((factor > 0).sum())
-    alt = f"{grown} of {int(np.isfinite(factor).sum())} cells grow; red grows, blue falls."
+    grown, trained = int((factor > 0).sum()), int(np.isfinite(factor).sum())
+    gone = int(found.diverged.sum())
+    alt = f"Of {trained} cells {grown} grow{f', beside {gone} that diverged' if gone else ''}; red grows, blue falls."
     title = f"Where the norm grows{f': {name}' if name else ''}"
     return Map(f"phase-{place}", title, alt, x, y, factor, texts, MOST, over=over)
 
@@ -53,7 +58,11 @@ def _axis(axis: dict[str, Any]) -> Axis:
     return Axis(WORDS.get(axis["setting"]) or str(axis["setting"]), ticks=ticks)
 
 
-def _cell(found: Sweep, i: int, j: int, log_factor: float, loss: float) -> str:
+def _cell(found: Sweep, i: int, j: int, log_factor: float, loss: float, short: bool) -> str:
+    if short:
+        return (
+            "diverged" if found.diverged[i, j] else f"×{10**log_factor:.3g}" if isfinite(log_factor) else "·"
+        )
     where = ", ".join(
         f"{axis['setting']} {number(v, 3) if isinstance(v := axis['values'][k], float) else v}"
         for axis, k in ((found.x, i), (found.y, j))
@@ -80,9 +89,13 @@ def _rows(values: Floats, rows: Sequence[Any]) -> Floats:
 
 def _edges(found: Sweep, name: str) -> Table:
     names = [number(v, 3) if isinstance(v, float) else str(v) for v in found.x["values"]]
-    columns = [words(found.x["setting"], names)]
+    numbers = [float(v) if isinstance(v, float) else float(i) for i, v in enumerate(found.x["values"])]
+    edges = [float(value) for value in found.column("edge")]
+    columns = [
+        Column(str(found.x["setting"]), names, numbers),
+        Column(f"growth ends at {found.y['setting']}", [edge_in_words(edge) for edge in edges], edges),
+    ]
     for title, quantity, write in (
-        (f"growth ends at {found.y['setting']}", "edge", lambda x: number(x, 3)),
         ("not below", "edge_below", lambda x: number(x, 3)),
         ("not above", "edge_above", lambda x: number(x, 3)),
         ("for random gradients", "edge_predicted", lambda x: number(x, 3)),
