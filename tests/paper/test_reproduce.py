@@ -74,7 +74,7 @@ def test_the_time_left_is_told(tmp_path, engine, monkeypatch):
         return Stage(name, name, (), {}, Cost("nothing", seconds), run)
 
     monkeypatch.setattr(paper, "AT_ONCE", 0.0)
-    monkeypatch.setattr(paper, "stages", lambda scale: [stage("theory", 100.0), stage("lab", 300.0)])
+    monkeypatch.setattr(paper, "stages", lambda scale, data: [stage("theory", 100.0), stage("lab", 300.0)])
     left, parts = [], []
     telling = Telling(
         begins=lambda stage, seconds: left.append(seconds),
@@ -101,7 +101,7 @@ def test_parts_that_are_there_at_once_say_nothing_of_the_pace(tmp_path, engine, 
         return numbers("theory", {"value": 1.0})
 
     stage = Stage("theory", "theory", (), {}, Cost("nothing", 100.0), run)
-    monkeypatch.setattr(paper, "stages", lambda scale: [stage])
+    monkeypatch.setattr(paper, "stages", lambda scale, data: [stage])
     left = []
     telling = Telling(moves=lambda done, of, label, seconds: left.append(seconds))
     reproduce(tmp_path, only=["table1"], engine=engine, telling=telling)
@@ -118,6 +118,25 @@ def test_a_stage_that_fails_loses_no_other(tmp_path, engine):
     assert verdicts["lm-growth"].verdict == "undecided"
     assert found.failed["lab"] in verdicts["lm-growth"].reason
     assert "nothing" in found.failed["lab"]
+
+
+def test_real_corpora_take_the_place_of_the_embedded_one(tmp_path):
+    def corpora(data):
+        return {
+            name: stage.settings
+            for stage in stages("demo", data)
+            for name in stage.settings
+            if "pre_norm" in name
+        }
+
+    assert all(name.startswith("pydoc-") for name in corpora(None))
+    (tmp_path / "wikitext-2").mkdir()
+    assert all(name.startswith("wikitext-2-") for name in corpora(tmp_path))
+    (tmp_path / "penn").mkdir()
+    assert all(name.startswith("penn-") for name in corpora(tmp_path))
+    assert stages("demo", tmp_path)[-1].settings["settings"]["corpus"] == "penn"
+    with pytest.raises(InputError, match="holds neither penn nor wikitext-2"):
+        stages("demo", tmp_path / "penn")
 
 
 def test_only_names_what_there_is():

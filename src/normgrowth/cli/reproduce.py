@@ -44,7 +44,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--only", default="", metavar="NAME,NAME", help="figures (fig2), table1 or claims by id"
     )
-    parser.add_argument("--data", metavar="DIR", help="folder that holds penn and wikitext-2")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder that holds penn or wikitext-2, or both"
+    )
     parser.add_argument("--list", action="store_true", help="print claims, stages and their cost, and stop")
     add_engine(parser, "processes")
     parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
@@ -62,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     needed = paper.chosen(only)[1]  # what is unknown is said before anything is run
     machine = None
     if arguments.list or arguments.scale == "paper":
-        wanted = [stage for stage in paper.stages(arguments.scale) if stage.name in needed]
+        wanted = [stage for stage in paper.stages(arguments.scale, arguments.data) if stage.name in needed]
         if any(stage.cost.tasks for stage in wanted):
             machine = paper.this_machine()
         for line in cost_lines(wanted, machine, arguments.workers):

@@ -95,7 +95,8 @@ def reproduce(
     """
     out, tell = Path(out), telling or Telling()
     claims, needed = chosen(only)
-    wanted = [stage for stage in stages(scale) if stage.name in needed]
+    corpora = Path(data) if data else None
+    wanted = [stage for stage in stages(scale, corpora) if stage.name in needed]
     keys = {
         stage.name: key_of(stage) for stage in wanted
     }  # of the code that runs, whatever becomes of it meanwhile
@@ -118,7 +119,7 @@ def reproduce(
         folder = out / STAGES / stage.name
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            work = Work(folder / "work", engine, Path(data) if data else None, watch)
+            work = Work(folder / "work", engine, corpora, watch)
             evidence[stage.name] = records = stage.run(work)
             records.write(folder)
             with replacing(folder / KEY) as path:

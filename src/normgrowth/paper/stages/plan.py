@@ -1,6 +1,7 @@
 """Which stages there are, and what they run at each scale.
 
-demo    what is embedded: the Python documentation, MiniLM, random weights; minutes on two cores
+demo    what is embedded: the Python documentation, MiniLM, random weights; minutes on two cores. With a folder of
+        corpora Penn Treebank, or WikiText-2, takes the documentation's place
 paper   the paper's sizes: WikiText-2 and Penn Treebank, 12 layers of 768, a grid of 20 × 20; a GPU or a cluster
 """
 
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from normgrowth.engine import Engine
+from normgrowth.errors import InputError
 from normgrowth.paper.stages.cost import Cost, in_words, lab_cost, sweep_cost
 from normgrowth.records import Records
 
@@ -51,8 +53,19 @@ class Stage:
     run: Callable[[Work], Records] = field(compare=False)
 
 
-def stages(scale: Scale) -> list[Stage]:
-    return [_theory(), _scaling(scale), _pretrained(scale), _lab(scale), _sweep(scale)]
+def stages(scale: Scale, data: Path | None = None) -> list[Stage]:
+    corpus = _demo_corpus(data if scale == "demo" else None)
+    return [_theory(), _scaling(scale), _pretrained(scale), _lab(scale, corpus), _sweep(scale, corpus)]
+
+
+def _demo_corpus(data: Path | None) -> tuple[str, int]:
+    """Which corpus small models are trained on, and how often a word must come: so that words are some thousand."""
+    if data is None:
+        return "pydoc", 3
+    there = [name for name in ("penn", "wikitext-2") if (data / name).is_dir()]
+    if not there:
+        raise InputError(f"{data}: holds neither penn nor wikitext-2")
+    return there[0], 20
 
 
 def _theory() -> Stage:
@@ -107,13 +120,13 @@ def _pretrained(scale: Scale) -> Stage:
     return Stage("pretrained", "Figure 2: trained and random networks", ("network",), settings, cost, run)
 
 
-def _lab(scale: Scale) -> Stage:
+def _lab(scale: Scale, demo: tuple[str, int]) -> Stage:
     from normgrowth.training.settings import Settings, preset
 
     models: dict[str, Settings] = {}
-    shape: dict[str, Any] = {"layers": 4, "width": 64, "heads": 4, "feedforward": 128, "min_count": 3}
+    shape: dict[str, Any] = {"layers": 4, "width": 64, "heads": 4, "feedforward": 128, "min_count": demo[1]}
     small: dict[str, Any] = {**shape, "steps": 300, "evaluate": "powers", "dev_sentences": 100}
-    corpora = ("pydoc",) if scale == "demo" else ("wikitext-2", "penn")
+    corpora = demo[:1] if scale == "demo" else ("wikitext-2", "penn")
     for corpus in corpora:
         for optimizer in ("adamw", "sgd"):
             for kind, own in KINDS.items():
@@ -145,12 +158,12 @@ def _rates(kind: str, optimizer: str) -> dict[str, Any]:
     return {"lr": 5e-4, "warmup": 100} if kind == "post_norm" else {"lr": 1e-3}
 
 
-def _sweep(scale: Scale) -> Stage:
+def _sweep(scale: Scale, demo: tuple[str, int]) -> Stage:
     from normgrowth.training.grid import Axis
     from normgrowth.training.settings import preset
 
     if scale == "demo":
-        base = preset("tiny", "pydoc", min_count=3)
+        base = preset("tiny", demo[0], min_count=demo[1])
         x, y = Axis.spaced("lr", 1e-4, 1e-2, 5), Axis.spaced("weight_decay", 1e-4, 1, 13)
     else:
         base = preset("paper", "wikitext-2", epochs=1)

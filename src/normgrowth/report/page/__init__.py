@@ -1,7 +1,9 @@
 """One html file that holds everything: sentences, figures that answer to the mouse, tables that sort.
 
     pieces      what a page is made of, whatever it shows: charts, maps, tables, sections
-    growth      norms, directions, budgets and laws of runs, laid over each other
+    runs        a run, and tables of its layers, laws and tensors
+    growth      norms, directions and budgets of runs, laid over each other
+    folders     what lies in folders -> sections -> a page
     networks    saturation, heads and scaling
     sweeps      a grid of cells
     paper       claims with their verdicts, errata, and figures beside the published ones

@@ -17,7 +17,7 @@ from normgrowth.records import FILE, Records
 from normgrowth.report import train
 from normgrowth.report.findings import finding_rows
 from normgrowth.report.page.document import write_page
-from normgrowth.report.page.growth import Run, growth_section, growth_sentences
+from normgrowth.report.page.growth import growth_section, growth_sentences
 from normgrowth.report.page.networks import (
     heads_section,
     heads_sentences,
@@ -28,6 +28,7 @@ from normgrowth.report.page.networks import (
 )
 from normgrowth.report.page.paper import CLAIMS, paper_sections, paper_sentences
 from normgrowth.report.page.pieces import Section, Table, words
+from normgrowth.report.page.runs import Run
 from normgrowth.report.page.sweeps import sweep_section
 from normgrowth.report.saturation import METHOD
 from normgrowth.report.wording import visible

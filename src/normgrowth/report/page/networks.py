@@ -9,8 +9,9 @@ from normgrowth.records import Records
 from normgrowth.report import heads as reported_heads
 from normgrowth.report import saturation as levels
 from normgrowth.report import scaling
-from normgrowth.report.page.growth import STEPS, Run, few
+from normgrowth.report.page.growth import STEPS, few
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Map, Section, Table, column, words
+from normgrowth.report.page.runs import Run
 from normgrowth.report.wording import number, percent, visible
 
 LOSSES = ("dev_loss", "train_loss")
