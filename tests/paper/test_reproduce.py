@@ -15,8 +15,9 @@ from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.figures import draw_figures
 from normgrowth.paper.reproduce import Telling, chosen, key_of, reproduce
 from normgrowth.paper.stages.cost import Cost
-from normgrowth.paper.stages.plan import Stage, stages
+from normgrowth.paper.stages.plan import Stage, _part, stages
 from normgrowth.paper.stages.theory import numbers
+from normgrowth.records import Records
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -118,6 +119,35 @@ def test_a_stage_that_fails_loses_no_other(tmp_path, engine):
     assert verdicts["lm-growth"].verdict == "undecided"
     assert found.failed["lab"] in verdicts["lm-growth"].reason
     assert "nothing" in found.failed["lab"]
+
+
+def test_a_stage_goes_on_where_it_was_but_not_from_other_code(tmp_path, engine, monkeypatch):
+    made = []
+
+    def stage(settings, stop):
+        def run(work):
+            def part(number):
+                if number == stop:
+                    raise OSError("the disk is full")
+                made.append((settings["version"], number))
+                return numbers(f"part {number}", {"value": float(number)})
+
+            parts = [_part(work, number, lambda number=number: part(number)) for number in range(3)]
+            return Records.joined(parts, {})
+
+        return Stage("theory", "theory", (), settings, Cost("nothing", 1.0), run)
+
+    def run(version, stop=None):
+        monkeypatch.setattr(paper, "stages", lambda scale, data: [stage({"version": version}, stop)])
+        return reproduce(tmp_path, only=["table1"], engine=engine)
+
+    assert "the disk is full" in run(1, stop=2).failed["theory"]
+    assert run(1).evidence["theory"].distinct("run") == ["part 0", "part 1", "part 2"]
+    assert made == [(1, 0), (1, 1), (1, 2)]  # none twice
+    made.clear()
+    run(2)
+    assert made == [(2, 0), (2, 1), (2, 2)]  # nothing of the older code
+    assert (tmp_path / "stages" / "theory" / "work-before-1" / "part-0").is_dir()  # and nothing lost
 
 
 def test_real_corpora_take_the_place_of_the_embedded_one(tmp_path):

@@ -32,6 +32,7 @@ from normgrowth.paper.stages.plan import Scale, Stage, Work, stages
 from normgrowth.records import Records, replacing
 
 STAGES, KEY, RESULTS = "stages", "stage.json", "claims.json"
+WORK = "work"
 AT_ONCE = 0.1  # of the time that was planned for parts: those that come sooner were there before
 FIGURES = {  # of the paper -> stages that its picture here is made of
     "fig1": ("lab",),
@@ -119,7 +120,7 @@ def reproduce(
         folder = out / STAGES / stage.name
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            work = Work(folder / "work", engine, corpora, watch)
+            work = Work(_work_of(folder, keys[stage.name]), engine, corpora, watch)
             evidence[stage.name] = records = stage.run(work)
             records.write(folder)
             with replacing(folder / KEY) as path:
@@ -205,12 +206,29 @@ def _sources(root: Path, parts: Sequence[str]) -> Iterable[Path]:
         yield from sorted(place.rglob("*.py")) if place.is_dir() else [place]
 
 
+def _work_of(folder: Path, key: str) -> Path:
+    """Where a stage works. What other code or settings left there is put aside: not gone on with, and not lost."""
+    work, marker = folder / WORK, folder / f"{WORK}.json"
+    if work.exists() and _key(marker) != key:
+        count = sum(1 for _ in folder.glob(f"{WORK}-before-*"))
+        work.rename(folder / f"{WORK}-before-{count + 1}")
+    with replacing(marker) as path:
+        path.write_text(json.dumps({"key": key}))
+    return work
+
+
+def _key(path: Path) -> str | None:
+    try:
+        return json.loads(path.read_text())["key"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _kept(folder: Path, key: str) -> Records | None:
     """What a stage left, if it was this one; what is not there, or is damaged, is run again."""
     try:
-        same = json.loads((folder / KEY).read_text())["key"] == key
-        return Records.read(folder) if same else None
-    except (OSError, ValueError, KeyError, TypeError, InputError):
+        return Records.read(folder) if _key(folder / KEY) == key else None
+    except InputError:
         return None
 
 

@@ -6,14 +6,16 @@ paper   the paper's sizes: WikiText-2 and Penn Treebank, 12 layers of 768, a gri
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from normgrowth.engine import Engine
 from normgrowth.errors import InputError
 from normgrowth.paper.stages.cost import Cost, in_words, lab_cost, sweep_cost
-from normgrowth.records import Records
+from normgrowth.records import SIDECAR, Records
 
 Scale = Literal["demo", "paper"]
 Progress = Callable[[int, int, str], None]
@@ -68,6 +70,17 @@ def _demo_corpus(data: Path | None) -> tuple[str, int]:
     return there[0], 20
 
 
+def _part(work: Work, number: int, make: Callable[[], Records]) -> Records:
+    """A part of a stage, kept as soon as it is known: a stage that was stopped goes on behind it."""
+    folder = work.folder / f"part-{number}"
+    if (folder / SIDECAR).is_file():  # the last that is written
+        with suppress(InputError):
+            return Records.read(folder)
+    records = make()
+    records.write(folder)
+    return records
+
+
 def _theory() -> Stage:
     def run(work: Work) -> Records:
         from normgrowth.paper.stages.theory import theory
@@ -92,7 +105,7 @@ def _scaling(scale: Scale) -> Stage:
         parts = []
         for i, config in enumerate(configs):
             scales = np.geomspace(1, 10, points).tolist()
-            parts.append(scaling(config, scales=scales, seeds=seeds))
+            parts.append(_part(work, i, partial(scaling, config, scales=scales, seeds=seeds)))
             if work.progress:
                 work.progress(i + 1, len(configs), config.kind)
         return joined(parts)
@@ -111,7 +124,11 @@ def _pretrained(scale: Scale) -> Stage:
 
         parts = []
         for i, name in enumerate(models):
-            parts.append(saturation(load_model(name), sentences=sentences, random_init=1, run=name))
+
+            def measured(name: str = name) -> Records:
+                return saturation(load_model(name), sentences=sentences, random_init=1, run=name)
+
+            parts.append(_part(work, i, measured))
             if work.progress:
                 work.progress(i + 1, len(models), name)
         return Records.joined(parts, parts[0].made_by)

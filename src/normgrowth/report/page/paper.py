@@ -77,7 +77,7 @@ def paper_sections(
             words("claim", [claim["id"] for claim in claims]),
             words("in the paper", [claim["where"] for claim in claims]),
             words("statement", [claim["statement"] for claim in claims]),
-            words("published", [claim["published"] for claim in claims], ["published"] * len(claims)),
+            words("published", [_published(claim) for claim in claims], ["published"] * len(claims)),
             words("verdict here", verdicts, [LOOKS.get(verdict, "open") for verdict in verdicts]),
             words("why", [claim["reason"] for claim in claims]),
             words("measured here", [_numbers(claim["measured"]) for claim in claims]),
@@ -95,6 +95,11 @@ def paper_sections(
     if errata:
         found.append(_errata(errata))
     return [replace(section, id=f"{section.id}-{place}") for section in found] if place else found
+
+
+def _published(claim: Facts) -> str:
+    """With where it is from: printed, a figure, or derived from one."""
+    return f"{claim['published']} ({claim['source']})" if claim.get("source") else str(claim["published"])
 
 
 def _degrees(theory: Records) -> Section:
