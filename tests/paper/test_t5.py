@@ -5,6 +5,7 @@ import pytest
 
 from normgrowth.cli import main
 from normgrowth.paper.t5 import t5_records
+from normgrowth.records import Records
 
 
 def test_the_published_series_reads_like_a_trace():
@@ -39,3 +40,17 @@ def test_it_can_be_drawn_with_a_law_and_laid_over(tmp_path, capsys):
     assert {"norm_direction.svg", "alignment_step.svg", "angle.svg", "budget.svg"} <= names
     assert main(["figures", "published:t5", "--fit", "nonsense", "-o", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_published_lines_are_grey_and_measured_ones_are_not():
+    from normgrowth.report.figures import figure_alignment_step, figure_norm_direction
+    from normgrowth.report.plotting import BLUE, GREY
+
+    published = t5_records()
+    measured = Records(published.table, {"source": "measured here"})
+    for make in (figure_norm_direction, figure_alignment_step):
+        whole, layers = make(published, [measured]).axes[:2]
+        assert [line.get_color() for line in whole.lines if len(line.get_xdata()) > 2] == [BLUE, GREY]
+        shades = [line.get_color()[:3] for line in layers.lines if len(line.get_xdata()) > 2]
+        assert len(shades) == 12
+        assert all(max(shade) - min(shade) < 0.02 for shade in shades)  # no hue

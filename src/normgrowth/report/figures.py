@@ -3,7 +3,7 @@
 The same records give the same bytes. Each figure is built on its own, without pyplot, so that neither
 the user's settings nor an earlier figure shows in it. One colour means one thing: ink is the whole
 model, light to dark are the layers in their order, blue is what alignment adds to the norm, orange
-what the size of the steps adds.
+what the size of the steps adds. Where runs measured here lie over published ones, those are grey and these blue.
 """
 
 import functools
@@ -19,6 +19,7 @@ from normgrowth.records import Records
 from normgrowth.report import budget
 from normgrowth.report.grids import Grids
 from normgrowth.report.plotting import (
+    BLUE,
     FORMATS,
     GREY,
     INK,
@@ -199,7 +200,9 @@ def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Record
         return None
     others = list(map(Grids, beside))
     scale = Scale.of(grids, others)
-    layers = Layers(grids.of("layer", quantities[0]))
+    published = grids.made_by.get("command") == "published"
+    layers = Layers(grids.of("layer", quantities[0]), published=published)
+    own, theirs_colour = (GREY, BLUE) if published and others else (INK, GREY)
     columns = 1 + len(layers.stacks)
     figure = Figure(figsize=((3.9, 7.2, 9.4, 11.6)[columns - 1], 0.3 + 2.35 * len(quantities)))
     axes: NDArray[Any] = figure.subplots(len(quantities), columns, squeeze=False, sharex=True)
@@ -213,9 +216,9 @@ def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Record
         for i, other in enumerate(others):  # behind this run, in grey and told apart by dashes
             theirs, dashes = other.of("model", quantity), DASHES[i % len(DASHES)]
             xy = scale.x(other, theirs.steps), scale.y(other, quantity, theirs.curve("model"))
-            line(row[0], *xy, color=GREY, linestyle=dashes, label=label(other.run))
+            line(row[0], *xy, color=theirs_colour, linestyle=dashes, label=label(other.run))
         xy = scale.x(grids, model.steps), scale.y(grids, quantity, model.curve("model"))
-        line(row[0], *xy, color=INK, label=label(grids.run) if others else "model")
+        line(row[0], *xy, color=own, label=label(grids.run) if others else "model")
         if quantity == "norm" and grids.of("model", "norm_fit").drawable():
             steps, fitted = grids.model("norm_fit")
             law = str(grids.made_by.get("fit", "fit"))

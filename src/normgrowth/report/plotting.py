@@ -188,7 +188,7 @@ def _every(count: int) -> int:
 class Layers:
     """How layers are laid out: which panel, and which shade, the same in every panel."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, *, published: bool = False) -> None:
         import matplotlib
 
         self.stacks = grid.stacks()
@@ -203,8 +203,9 @@ class Layers:
         else:
             self.numbers = list(range(len(grid.names)))
             self.depth = {name: i for i, name in enumerate(grid.names)}
-        # The palest yellow is left out: it does not show on paper.
-        self._shades = matplotlib.colormaps["viridis"](np.linspace(0.9, 0.0, max(len(self.numbers), 2)))
+        # The palest yellow is left out: it does not show on paper. What is published is grey, here as elsewhere.
+        colours, ends = ("Greys", (0.35, 0.9)) if published else ("viridis", (0.9, 0.0))
+        self._shades = matplotlib.colormaps[colours](np.linspace(*ends, max(len(self.numbers), 2)))
 
     def colour(self, name: str) -> Any:
         return tuple(self._shades[self.depth.get(name, 0)])
