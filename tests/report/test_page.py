@@ -416,6 +416,7 @@ def test_encoder_and_decoder_do_not_look_alike(trace, tmp_path):
         {"findings": None, "notes": None, "problems": None},
         {"findings": [{"step": 1}]},
         {"best_step": None},
+        {"stage": "lab", "heads": ["run, heads"]},
         {"command": "sweep"},
         {"command": "scaling", "runs": {"run": {}}},
     ],

@@ -66,15 +66,17 @@ def report(
     """fitted: the growth laws of a run's series, by name. read: the records of a folder, where `Records.read` is not
     enough. pictures: figures that go with claims.
     """
-    parts = collected(folders, read or read_records)
-    if fitted is not None:
-        parts.runs = [
-            replace(run, fits=fitted(run.records)) if run.grows() and len(run.grids.steps) > 1 else run
-            for run in parts.runs
-        ]
     try:
+        parts = collected(folders, read or read_records)
+        if fitted is not None:
+            parts.runs = [
+                replace(run, fits=fitted(run.records)) if run.grows() and len(run.grids.steps) > 1 else run
+                for run in parts.runs
+            ]
         known = [section for section in _sections(parts, pictures) if section is not None]
         summary = _summary(parts)
+    except InputError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         where = ", ".join(map(str, folders))
         said = f"{type(error).__name__}: {error}"
