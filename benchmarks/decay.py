@@ -19,11 +19,12 @@ from normgrowth.records import Records
 from normgrowth.training.cells import SQUARE
 from normgrowth.training.grid import LEARNING_RATE, WEIGHT_DECAY, Axis
 from normgrowth.training.making import corpus_of, new_model
-from normgrowth.training.parameters import Selection, watch
+from normgrowth.training.parameters import watch
 from normgrowth.training.settings import Settings, preset
 from normgrowth.training.sums import local, summed
 from normgrowth.training.sweep import sweep
 from normgrowth.weights.equilibrium import boundary
+from normgrowth.weights.selection import Selection
 
 KEPT = Path(__file__).parent.parent / "docs" / "records" / "decay"
 PAPER = KEPT / "paper.json"  # λ* of the paper's own model, which asks for its first weights only

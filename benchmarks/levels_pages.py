@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 from pages import DOCS, fill, picture
 
 from normgrowth.paper.figure4 import figure4_records
@@ -24,7 +23,7 @@ def write(folder: Path) -> None:
 
 
 def span(line: Line) -> str:
-    blocks = line.values[np.array(line.layers) > 0]
+    blocks = line.values[line.blocks]
     return f"{blocks.min():.2f} to {blocks.max():.2f}".replace("-", "−")
 
 
@@ -57,14 +56,14 @@ def figure2(folder: Path) -> str:
 def t5_initialisation(folder: Path) -> str:
     found = lines(Records.read(folder))
     (theirs,) = (line for line in lines(saturation_records()) if line.run == "t5-base" and line.baseline)
-    rows = ["| initial weights | layer 1 | layer 6 | layer 12 | mean of blocks |", "|---|---|---|---|---|"]
+    rows = ["| initial weights | layer 0 | layer 5 | layer 11 | mean of blocks |", "|---|---|---|---|---|"]
     for line in found:
         at = dict(zip(line.layers, line.values, strict=True))
         factor = line.run.removeprefix("factor ")
         name = "as transformers draws them" if factor == "1" else f"{factor} times that"
-        rows.append(f"| {name} | {at[1]:.2f} | {at[6]:.2f} | {at[12]:.2f} | {line.mean:.2f} |")
+        rows.append(f"| {name} | {at[0]:.2f} | {at[5]:.2f} | {at[11]:.2f} | {line.mean:.2f} |")
     at = dict(zip(theirs.layers, theirs.values, strict=True))
-    rows.append(f"| published | {at[1]:.2f} | {at[6]:.2f} | {at[12]:.2f} | {theirs.mean:.2f} |")
+    rows.append(f"| published | {at[0]:.2f} | {at[5]:.2f} | {at[11]:.2f} | {theirs.mean:.2f} |")
     return "\n".join(rows)
 
 
@@ -78,12 +77,11 @@ def minilm(folder: Path) -> str:
     found = {(line.method, line.baseline): line for line in lines(records)}
     trained, random = found["saturation", False], found["saturation", True]
     scaled = found["saturation_c1000", False]
-    for i, layer in enumerate(trained.layers):
-        if layer:
-            level = [f"{one.values[i]:.3f} ± {one.errors[i]:.3f}" for one in (trained, random, scaled)]
-            other = [f"{one.others[i]:.3f}" for one in (trained, random)]
-            cells = (str(layer), level[0], other[0], level[1], other[1], level[2])
-            rows.append(f"| {' | '.join(cells)} |".replace("| -", "| −"))
+    for i in trained.blocks:
+        level = [f"{one.values[i]:.3f} ± {one.errors[i]:.3f}" for one in (trained, random, scaled)]
+        other = [f"{one.others[i]:.3f}" for one in (trained, random)]
+        cells = (str(trained.layers[i]), level[0], other[0], level[1], other[1], level[2])
+        rows.append(f"| {' | '.join(cells)} |".replace("| -", "| −"))
     means = (trained.mean, trained.others[1:].mean(), random.mean, random.others[1:].mean(), scaled.mean)
     rows.append(f"| mean | {' | '.join(f'{mean:.3f}' for mean in means)} |")
     return "\n".join(rows)

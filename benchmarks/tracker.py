@@ -67,7 +67,9 @@ def variant(
 ) -> Iterator[Callable[..., None]]:
     """A way to take one step."""
     if name.startswith("tracker"):
-        with NormTracker(model, optimizer, every=1, out=Path(folder) / f"norms-{time.time_ns()}"):
+        with NormTracker(
+            model, optimizer, every=1, scope="all", out=Path(folder) / f"norms-{time.time_ns()}"
+        ):
             yield step
     elif name == "clone and difference":
         yield cloned
@@ -140,7 +142,7 @@ def times(name: str) -> dict[str, list[float]]:
 def hook_seconds(name: str) -> float:
     """What a tracker does at a step that it does not measure: too little to show in whole steps, so by itself."""
     model, optimizer, _ = build(name)
-    with NormTracker(model, optimizer, every=lambda _: False):
+    with NormTracker(model, optimizer, every=lambda _: False, scope="all"):
         (before,) = optimizer._optimizer_step_pre_hooks.values()
         (after,) = optimizer._optimizer_step_post_hooks.values()
         start = time.perf_counter()

@@ -55,7 +55,7 @@ class Fault:
     hang_after: int | None = None  # the same, after this many bytes of the body
     trickle: float | None = None  # a byte at a time, with a pause of so many seconds
     whole: bool = False  # as if no range were asked for
-    add: Mapping[str, str] | None = None  # headers to add, or to replace
+    add: Mapping[str, str | None] | None = None  # headers to add, to replace or (None) to leave out
     chunked: bool = False  # the right answer, with no length said in advance
     after: int = 0  # requests that are answered rightly first
 
@@ -257,7 +257,10 @@ class Handler(BaseHTTPRequestHandler, ABC):
         chunked = bool(fault and fault.chunked)
         length = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(len(body))}
         for key, value in {**(headers or {}), **length, **((fault and fault.add) or {})}.items():
-            self.send_header(key, value)
+            if value is None:  # left out: where an answer has no length, it ends with the connection
+                self.close_connection = True
+            else:
+                self.send_header(key, value)
         self.end_headers()
         if chunked:
             for start in range(0, len(send), 1000):

@@ -19,6 +19,7 @@ from normgrowth.showing import MOST, WIDEST, html_table
 from normgrowth.weights.evidence import examine
 from normgrowth.weights.fits import Fit, Fits
 from normgrowth.weights.lint import Finding, Report
+from normgrowth.weights.lint.reading import Selection
 from normgrowth.weights.sources.series import Entry, Series
 
 HOSTILE = [
@@ -251,19 +252,27 @@ def test_dynamics_show_both_models_and_the_sentences(tmp_path):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_findings_and_series_show_hostile_files_as_text(name):
-    report = Report([Finding(None, name, "new", name, name), Finding(3, "w", "run", "", "")], name, (0, 3))
+    report = Report(
+        [Finding(None, name, "new", name, name), Finding(3, "w", "run", "", "")],
+        name,
+        (0, 3),
+        (2, 2),
+        Selection(),
+    )
     about, found = tables(report)
-    assert about == [["series", spelt(name)], ["checkpoints", "2"], ["findings", "2"]]
+    assert about[:2] == [["series", spelt(name)], ["checkpoints", "2"]]
+    assert about[2:] == [["checked", report.checked], ["findings", "2"]]
     assert found[1] == ["?", "new", "fault", spelt(name), spelt(name), spelt(name)]
     series = Series(name, (Entry(1000, name, "", lambda: pytest.fail("opened")),), notes=(name,))
     about, found = tables(series)
     assert about[-1] == ["note", spelt(name)]
-    assert found[1] == ["1,000", spelt(name)]
+    assert found[1] == ["1,000", "name", spelt(name)]
 
 
 def test_nothing_found_is_one_table():
-    (about,) = tables(Report([], "series", (0, 1, 2)))
-    assert about[1:] == [["checkpoints", "3"], ["findings", "0"]]
+    report = Report([], "series", (0, 1, 2), (2, 2), Selection())
+    (about,) = tables(report)
+    assert about[1:] == [["checkpoints", "3"], ["checked", report.checked], ["findings", "0"]]
 
 
 @pytest.mark.usefixtures("own_random_numbers")

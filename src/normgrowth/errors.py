@@ -1,9 +1,112 @@
 """Errors that a person can act on, and remarks that do not stop the work."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 
 class InputError(ValueError):
     """Something is wrong with what was given: one line that names the file, the tensor, the way out."""
 
 
+class FolderLocked(InputError):
+    """Another command is writing into an output folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(f"{folder}: another command is writing here; wait for it or choose another folder")
+
+
+class FolderMismatch(InputError):
+    """An output folder holds the result of another command or request. found, wanted: kind and what differs."""
+
+    def __init__(self, folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        self.folder, self.found, self.wanted = folder, dict(found), dict(wanted)
+        if found.get("kind") == "unknown":
+            holds = "holds a result whose request.json is damaged"
+        else:
+            holds = f"holds {_described(found)}, not {_described(wanted)}"
+        super().__init__(
+            f"{folder}: {holds}; replace it with --overwrite (overwrite=True), or choose another output folder"
+        )
+
+
+class CheckpointChanged(InputError):
+    """A checkpoint has other weights than when its step was measured."""
+
+    def __init__(self, folder: Path, label: str, step: int) -> None:
+        self.folder, self.label, self.step = folder, label, step
+        super().__init__(
+            f"{label}: has other weights than when step {step} was measured for {folder} (was the run restarted?); "
+            "measure all again with --overwrite (overwrite=True), or choose another output folder"
+        )
+
+
+class RecordsMismatch(InputError):
+    """records.parquet and records.json of a folder were not written together."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(
+            f"{folder}: records.parquet and records.json were not written together (a command was killed between "
+            "the two, or a file was replaced); run the command that made them again"
+        )
+
+
+def _described(said: Mapping[str, Any]) -> str:
+    kind = said.get("kind", "result")
+    more = ", ".join(f"{name} {value}" for name, value in said.items() if name != "kind")
+    return f"the result of '{kind}'{f' with {more}' if more else ''}"
+
+
+class SchemaError(InputError):
+    """A file that normgrowth writes has other content. place: a key or column, empty for the whole file."""
+
+    def __init__(self, path: object, place: str, problem: str, advice: str = "") -> None:
+        self.path, self.place, self.problem = path, place, problem
+        where = f"{path}: {place}" if place else f"{path}"
+        super().__init__(f"{where}: {problem}{f'; {advice}' if advice else ''}")
+
+
 class SeriesWarning(UserWarning):
     """The work was done, but the series has something its reader must know."""
+
+
+class UnsupportedDtype(InputError):
+    """A tensor is stored in a dtype whose values cannot be read."""
+
+    def __init__(self, checkpoint: str, tensor: str, dtype: str) -> None:
+        super().__init__(
+            f"{checkpoint}: tensor {tensor} has dtype {dtype}, which cannot be measured; --exclude it"
+        )
+        self.checkpoint, self.tensor, self.dtype = checkpoint, tensor, dtype
+
+    def __reduce__(self) -> tuple[type["UnsupportedDtype"], tuple[str, str, str]]:
+        return UnsupportedDtype, (self.checkpoint, self.tensor, self.dtype)
+
+
+class FileChanged(InputError):
+    """A file is not what it was when it was opened."""
+
+    def __init__(self, file: str, what: str) -> None:
+        super().__init__(
+            f"{file}: {what} while it was read; is it still being written? Run again when it is complete"
+        )
+        self.file, self.what = file, what
+
+    def __reduce__(self) -> tuple[type["FileChanged"], tuple[str, str]]:
+        return FileChanged, (self.file, self.what)
+
+
+class ConfigError(InputError):
+    """A value in a model's config.json that no model can be made from."""
+
+    def __init__(self, file: object, key: str, value: object, problem: str) -> None:
+        self.file, self.key, self.value, self.problem = file, key, value, problem
+        super().__init__(f"{file}: {key} is {_short(value)}: {problem}")
+
+
+def _short(value: object) -> str:
+    """A value from a file, on one line and not longer than a message can hold."""
+    said = ascii(value) if isinstance(value, str) else " ".join(str(value).split())
+    return said if len(said) <= 60 else f"{said[:57]}..."

@@ -11,11 +11,11 @@ One row is one number. A new analysis adds quantities; nobody has to change the 
     quantity  string   "norm", "cosine", "step_size", ...: see `normgrowth.weights.moments`
     value     float64  NaN where the quantity is undefined (the direction of a zero tensor)
 
-On disk a folder holds ``records.parquet`` and beside it ``records.json``, which says what made it.
+On disk a folder holds ``records.parquet`` and ``records.json``, which says what made it. Both carry checksums, and
+``records.json`` that of the table it belongs to: damaged files, and files of two different runs, are refused.
 """
 
-import json
-import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,14 +24,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.errors import InputError
+from normgrowth.checksums import from_parquet, to_parquet
+from normgrowth.errors import InputError, RecordsMismatch, SchemaError
+from normgrowth.record_schema import COLUMNS, conformed, sidecar_shape
+from normgrowth.schema import mismatch
 from normgrowth.showing import html_table, listed, visible
+from normgrowth.workspace import read_json, replacing, write_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE, SIDECAR = "records.parquet", "records.json"
-COLUMNS = ("run", "step", "scope", "name", "layer", "role", "quantity", "value")
+PAIRED = "records_sha256"  # in records.json: the checksum of the records.parquet that was written with it
+PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds, until a writer has replaced both
 COMMON = ("norm", "step_size", "cosine", "alignment", "saturation", "dev_loss")  # shown of the model
 
 
@@ -80,6 +85,7 @@ class Records:
             ("steps", self._steps()),
             ("scopes", listed(f"{scope} ({count:,})" for scope, count in names)),
             ("quantities", listed(self.distinct("quantity"))),
+            *([("parameters", self.parameters)] if self.parameters else []),
         ]
         titles = ("run", "quantity", "first step", "value", "last step", "value")
         ends = self._ends()
@@ -102,20 +108,40 @@ class Records:
         columns = ["run", "quantity", *map("_".join, ends)]
         return [[row[c] for c in columns] for name in COMMON for row in found if row["quantity"] == name]
 
+    @property
+    def parameters(self) -> str:
+        """Which parameters count, "blocks (144 of 148 tensors, 85.1M of 124.4M values)"; "" where it is unknown."""
+        return counted_parameters(self.made_by)
+
     def where(self, **equals: Any) -> "Records":
-        """The rows whose columns equal what is given: ``records.where(scope="layer", quantity="norm")``."""
+        """The rows whose columns equal what is given: ``records.where(scope="layer", quantity="norm")``.
+
+        None stands for no value: ``records.where(role=None)``.
+        """
         import pyarrow.compute as pc
 
         table = self.table
         for column, value in equals.items():
             if column not in COLUMNS:
                 raise InputError(f"records have no column {column!r}; they have {', '.join(COLUMNS)}")
-            table = table.filter(pc.equal(table[column], value))  # pyright: ignore[reportAttributeAccessIssue]
+            same = pc.is_null(table[column]) if value is None else pc.equal(table[column], value)  # pyright: ignore[reportAttributeAccessIssue]
+            table = table.filter(same)
         return Records(table, self.made_by)
 
     def distinct(self, column: str) -> list[Any]:
         """The values of a column, in the order of their first row."""
         return self.table[column].unique().to_pylist()
+
+    def single_run(self) -> str:
+        """The run that all rows are of; an error if there are several."""
+        runs = self.distinct("run")
+        if len(runs) > 1:
+            more = f" and {len(runs) - 4} more" if len(runs) > 4 else ""
+            raise InputError(
+                f"these records hold {len(runs)} runs ({', '.join(map(repr, runs[:4]))}{more}); "
+                f"choose one with records.where(run={runs[0]!r})"
+            )
+        return str(runs[0]) if runs else ""
 
     def series(
         self, quantity: str, *, scope: str = "model", name: str | None = None
@@ -130,7 +156,8 @@ class Records:
             raise InputError(
                 f"no {quantity} at scope {scope}{f' of {name}' if name else ''}; there is {', '.join(known)}"
             )
-        if len(things) > 1 or len(rows.distinct("run")) > 1:
+        rows.single_run()
+        if len(things) > 1:
             raise InputError(
                 f"{quantity} at scope {scope} has several series: {', '.join(things[:5])}; name one"
             )
@@ -151,77 +178,103 @@ class Records:
         return rows
 
     def write(self, folder: Path | str) -> None:
-        """Write both files; whoever reads meanwhile sees the old ones or the new ones, whole."""
+        """Write both files. Whoever reads meanwhile sees the old ones or the new ones, whole; never one of each."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_parquet(self.table, folder / FILE)
-        with replacing(folder / SIDECAR) as path:
-            path.write_text(json.dumps(self.made_by, indent=1) + "\n", encoding="utf-8")
+        checksum = write_parquet(self.table, folder / FILE)
+        write_json(folder / SIDECAR, {**self.made_by, PAIRED: checksum})
 
     @staticmethod
-    def read(folder: Path | str) -> "Records":
-        import pyarrow as pa
+    def read(folder: Path | str, *, torn: bool = False) -> "Records":
+        """The records of a folder. Raises RecordsMismatch if its two files do not belong together.
 
-        path = Path(folder) / FILE
+        torn: take them all the same, as a journal does, which knows what was written last.
+        """
+        folder = Path(folder)
+        path = folder / FILE
         if not path.is_file():
             raise InputError(
                 f"{folder}: no records here ({FILE} is missing); `normgrowth trace -o` makes them"
             )
-        try:
-            table = read_parquet(path)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise InputError(f"{path}: not readable as records: {str(error).splitlines()[0]}") from error
-        sidecar = Path(folder) / SIDECAR
-        try:
-            made_by = json.loads(sidecar.read_text(encoding="utf-8")) if sidecar.is_file() else {}
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"{sidecar}: not readable: {str(error).splitlines()[0]}") from error
-        if not isinstance(made_by, dict):
-            raise InputError(f"{sidecar}: not what was written beside records; remove it to go on without")
-        missing = [column for column in COLUMNS if column not in table.column_names]
-        if missing:
-            raise InputError(f"{path}: not records: column {missing[0]} is missing")
-        return Records(table, made_by)
+        table, made_by = _read_pair(folder, torn)
+        if (found := mismatch(made_by, sidecar_shape)) is not None:
+            raise SchemaError(folder / SIDECAR, *found, "remove it to go on without")
+        return Records(conformed(table, path), made_by)
+
+
+def _read_pair(folder: Path, torn: bool) -> "tuple[pa.Table, dict[str, Any]]":
+    """Both files, which must belong together; waits a little for a writer that has replaced one of them."""
+    for pause in (*PAUSES, 0):
+        table, checksum = _read_table(folder / FILE)
+        made_by = _read_sidecar(folder / SIDECAR)
+        if made_by is None or made_by.pop(PAIRED, None) == checksum or torn:
+            return table, made_by or {}
+        time.sleep(pause)
+    raise RecordsMismatch(folder)
+
+
+def _read_table(path: Path) -> "tuple[pa.Table, str | None]":
+    import pyarrow as pa
+
+    try:
+        return from_parquet(path.read_bytes())
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path}: not readable as records: {str(error).splitlines()[0]}") from error
+
+
+def _read_sidecar(sidecar: Path) -> dict[str, Any] | None:
+    if not sidecar.is_file():
+        return None
+    try:
+        return read_json(sidecar)
+    except (OSError, ValueError) as error:
+        said = str(error).splitlines()[0]
+        raise InputError(f"{sidecar}: not readable: {said}; remove it to go on without") from error
+
+
+def counted_parameters(made_by: Mapping[str, Any]) -> str:
+    """Which parameters the norms of some records count, as their provenance says."""
+    selection, counted = made_by.get("selection"), made_by.get("counted")
+    if not isinstance(selection, dict) or not selection.get("scope"):
+        return ""
+    select, exclude = selection.get("select"), selection.get("exclude")
+    said = f"those that match {select!r}" if select is not None else str(selection["scope"])
+    said += f" without {exclude!r}" if exclude is not None else ""
+    keys = ("tensors", "of_tensors", "values", "of_values")
+    if not isinstance(counted, dict) or not all(isinstance(counted.get(key), int) for key in keys):
+        return said
+    tensors, of_tensors, values, of_values = (_short(counted[key]) for key in keys)
+    return f"{said} ({tensors} of {of_tensors} tensors, {values} of {of_values} values)"
+
+
+def _short(count: int) -> str:
+    for size, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+        if count >= size:
+            return f"{count / size:.1f}{letter}"
+    return f"{count:,}"
 
 
 def concatenated(tables: "Sequence[pa.Table]") -> "pa.Table":
     """Tables of records as one, its words stored once."""
     import pyarrow as pa
 
+    if not tables:
+        return _block_table("", Block("model", [], [], [], [], {}))
     schema = tables[0].schema
     return pa.concat_tables([t.cast(schema) for t in tables]).unify_dictionaries().combine_chunks()
 
 
-def write_parquet(table: "pa.Table", target: Path, **options: Any) -> None:
-    """Through a file of Python's: Arrow takes no paths that are not valid text."""
-    import pyarrow.parquet as pq
-
-    with replacing(target) as path, path.open("wb") as file:
-        pq.write_table(table, file, compression="zstd", **options)
+def write_parquet(table: "pa.Table", target: Path, **options: Any) -> str:
+    """Write a table with a checksum, which is returned."""
+    content, checksum = to_parquet(table, **options)
+    with replacing(target) as path:  # a file of Python's: Arrow takes no paths that are not valid text
+        path.write_bytes(content)
+    return checksum
 
 
 def read_parquet(path: Path) -> "pa.Table":
-    import pyarrow.parquet as pq
-
-    with path.open("rb") as file:
-        return pq.read_table(file)
-
-
-class replacing:
-    """Write to a file beside the target, then put it in the target's place; on an error, leave no trace."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-        self.temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-
-    def __enter__(self) -> Path:
-        return self.temporary
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if error is None:
-            self.temporary.replace(self.target)
-        else:
-            self.temporary.unlink(missing_ok=True)
+    """Raises ChecksumError where a checksum does not match."""
+    return from_parquet(path.read_bytes())[0]
 
 
 def storable(word: str) -> str:

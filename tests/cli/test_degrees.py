@@ -51,6 +51,40 @@ def test_a_table_with_blocks_that_are_alike_as_one(folder, capsys):
     assert (code, rows) == (0, ["encoder.layer.1.output"])
 
 
+def test_a_shared_layer_has_the_degree_of_each_run(tmp_path, capsys):
+    """ALBERT runs one layer again and again: table, sentence and JSON say which run they mean, and agree."""
+    from transformers import AlbertConfig
+
+    small = dict(
+        hidden_size=32, embedding_size=16, num_attention_heads=4, intermediate_size=64, vocab_size=99
+    )
+    AlbertConfig(**small, num_hidden_layers=4).save_pretrained(tmp_path)
+    _, out, _ = run(capsys, "degrees", tmp_path, "--json")
+    facts = json.loads(out)
+    module = "encoder.albert_layer_groups.0.albert_layers.0.attention"
+    dense = next(row for row in facts["modules"] if row["module"] == f"{module}.dense")
+    assert (dense["degree"], dense["degree_by_run"]) == (3, [4, 3, 3, 3])
+    met = [row for row in facts["sums"] if row["module"] == module and row["kind"] in ("stream", "same")]
+    assert [(row["kept"], row["runs"]) for row in met] == [(4, [0]), (3, [1, 2, 3])]
+    _, out, _ = run(capsys, "degrees", tmp_path, "--explain")
+    said = " ".join(out.split())
+    assert "3 (first run 4)" in said
+    assert f"{module} (first of 4 runs): albert_layers.0.attention.dense (degree 4) outgrows" in said
+    assert f"{module} (runs 2-4 of 4): of two terms with the same parameters that of degree 3" in said
+
+
+def test_an_error_of_ours_is_no_error_of_the_user(folder, capsys, monkeypatch):
+    """What runs by itself and fails in the limit is not called bad input."""
+    from normgrowth.network.asymptotics import explain
+
+    def broken(*_, **__):
+        raise TypeError("a fault in normgrowth")
+
+    monkeypatch.setattr(explain, "degrees", broken)
+    with pytest.raises(TypeError, match="a fault in normgrowth"):
+        main(["degrees", str(folder("bert"))])
+
+
 def test_explain_says_why(folder, capsys):
     code, out, _ = run(capsys, "degrees", folder("llama"), "--explain", "--select", "mlp$")
     assert code == 0

@@ -162,7 +162,7 @@ def test_no_decay_needs_no_gradient_norm(folder, capsys):
 def test_betas_are_two_numbers(folder, capsys):
     with pytest.raises(SystemExit):
         run(capsys, folder, "--schedule", SPEC, "--betas", "0.9")
-    assert "'0.9' is not two numbers, as in 0.9,0.999" in capsys.readouterr().err
+    assert "invalid betas '0.9' (example: 0.9,0.999)" in capsys.readouterr().err
 
 
 def test_no_trace_there(tmp_path, capsys):

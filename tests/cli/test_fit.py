@@ -152,7 +152,7 @@ def test_other_bad_input_gets_one_line(norms, tmp_path, capsys):
         ([empty], "no records here"),
         ([norms, "--scope", "layer"], "--scope is for traces"),
         ([norms, "--laws", "cubic"], "no law is called 'cubic'"),
-        ([norms, "--seed", "-1"], "a seed is not negative"),
+        ([norms, "--seed", "-1"], "seed must be >= 0, got -1"),
         (["published:bert"], "nothing published is called 'bert'"),
         (["published:t5_direction"], "has no norms"),
     ]:
@@ -164,7 +164,7 @@ def test_other_bad_input_gets_one_line(norms, tmp_path, capsys):
 def test_few_points_are_not_compared(tmp_path, capsys):
     code, out, _ = run(capsys, csv(tmp_path / "few.csv", "step,norm\n0,1\n1,2\n2,2.4\n"))
     assert code == 0
-    assert "Too few points to compare laws: 3." in out
+    assert "Too few points to choose a law: 3; these laws need 11." in out
     assert "not fitted: 3 points cannot tell 3 parameters from noise" in out
 
 

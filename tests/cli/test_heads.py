@@ -52,7 +52,10 @@ def test_a_table_records_and_figures(models, capsys):
     options = ["--text", "text.txt", "--window", 83, "--published", "--scale", 1000, "-o", "out"]
     code, out, err = run(capsys, "true", "leaking", *options)
     assert (code, err) == (0, "")
-    assert "true: 8 heads, 3 sentences, 17 tokens of text.txt, through the model's tokenizer" in out
+    assert (
+        "true: 8 heads, measured with 3 sentences, 17 tokens of text.txt, through the model's tokenizer"
+        in out
+    )
     assert "in its saturated self: " in out
     assert "Saturated, 8 of 8 heads attend to exactly one position, always." in out
     records = Records.read("out")

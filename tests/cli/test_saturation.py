@@ -53,8 +53,11 @@ def test_a_table_records_and_figures(configs, capsys):
         capsys, "bert", "t5", "--text", "text.txt", "--random-init", 2, "--published", "-o", "out"
     )
     assert (code, err) == (0, "")
-    assert "bert: 3 sentences, 13 tokens of text.txt, its words as ids" in out
+    assert "bert: measured with 3 sentences, 13 tokens of text.txt, its words as ids" in out
     assert "bert: a config alone: the weights are random, seed 0" in out
+    rows = [line.split()[0] for line in out.splitlines() if line.split()]
+    first = rows.index("embeddings")
+    assert rows[first : first + 4] == ["embeddings", "0", "1", "2"]  # as in every record
     (row,) = [line for line in out.splitlines() if line.startswith("embeddings")]
     assert row.split()[1:].count("1.000") == 8  # of two models and their random selves, by two methods
     records = Records.read("out")
@@ -65,7 +68,7 @@ def test_a_table_records_and_figures(configs, capsys):
         for others in ("", "_others")
         for end in ("", "_stderr", "_random", "_random_std")
     }
-    assert set(records.distinct("quantity")) == wanted | {"tokens", "sentences"}
+    assert set(records.distinct("quantity")) == wanted | {"evaluation_tokens", "evaluation_sentences"}
     files = {path.name for path in (configs / "out" / "figures").iterdir()}
     assert files == {
         f"{n}.{form}" for n in ("saturation", "saturation_map") for form in ("png", "svg", "pdf")
@@ -97,9 +100,11 @@ def _figures(records):
     drawn = next(c.lines[0] for c in figure.axes[1].containers if c.get_label() == "t5")
     (own,) = [x for x in lines(records) if (x.run, x.method, x.baseline) == ("t5", "saturation_c1000", False)]
     assert drawn.get_ydata() == pytest.approx(own.values[1:])
-    assert drawn.get_xdata().tolist() == [1, 2, 3]
+    assert drawn.get_xdata().tolist() == [0, 1, 2]
     shown = figure_map(records).axes[0].images[0].get_array()
     assert shown.shape == (4, 4)
+    labels = [tick.get_text() for tick in figure_map(records).axes[0].get_yticklabels()]
+    assert labels == ["embeddings", "0", "1", "2"]
     assert np.asarray(shown)[0] == pytest.approx(np.ones(4))
 
 
@@ -148,7 +153,7 @@ def test_published_levels_are_those_of_figure_2():
     levels = {(x.run, x.baseline): x for x in lines(records)}
     assert levels["t5-base", False].values[-1] == 0.9148
     assert levels["roberta-base", False].values[-2:].tolist() == [0.9402, 0.6524]
-    assert levels["xlnet-base-cased", False].layers == list(range(1, 12))
+    assert levels["xlnet-base-cased", False].layers == list(range(11))
     assert levels["bert-base-cased", True].values[0] == 0.0789
     table = published("saturation_random_init")
     assert len(table["cosine"]) == 48

@@ -1,6 +1,7 @@
 """Tasks on threads, on processes and on a real Ray of two workers: the same results, whatever dies on the way."""
 
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -9,11 +10,12 @@ import threading
 import time
 from contextlib import ExitStack, closing
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from normgrowth.engine import RETRIES, Lost, Threads, cluster, map, map_or_lose
+from normgrowth.engine import RETRIES, Lost, Threads, cluster, code_digest, map, map_or_lose
 from normgrowth.engine.choice import chosen
 from normgrowth.engine.cluster import Cluster
 from normgrowth.engine.processes import Processes
@@ -291,6 +293,16 @@ def test_a_machine_with_another_version_is_named(head):
     said = joined(head[0])
     assert "has normgrowth 0.0.1; every machine of a cluster needs normgrowth" in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_machine_with_other_code_of_the_same_version_is_named():
+    task = pickle.dumps(1)
+    function = pickle.dumps(abs)
+    same = cluster._runner(version("normgrowth"), code_digest())(function, task, None, 1.0)
+    assert (same[0], pickle.loads(same[1])) == ("done", 1)
+    kind, reason = cluster._runner(version("normgrowth"), "another digest")(function, task, None, 1.0)
+    assert kind == "unfit"
+    assert "has other code" in reason
 
 
 @pytest.mark.slow

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_configs import BLOCKS, tiny_config
 from torch import nn
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normgrowth.errors import InputError
 from normgrowth.network.asymptotics.limit import saturated
 from normgrowth.network.batches import read_rows
 from normgrowth.network.encoders import Encoder, EncoderConfig
+from normgrowth.network.head_passes import wide_copy
 from normgrowth.network.head_patterns import patterns
 from normgrowth.network.head_sums import Tally, add_soft
 from normgrowth.network.heads import HARD_QUERIES, KINDS, heads, kind, kinds
@@ -195,8 +197,8 @@ def test_every_quantity_is_that_of_a_slow_loop(options):
     assert records.where(scope="head").distinct("name") == [
         f"layer.{layer}.head.{h}" for layer in range(2) for h in range(4)
     ]
-    assert value(records, "tokens") == sum(map(len, rows_of()))
-    assert value(records, "sentences") == len(TEXT)
+    assert value(records, "evaluation_tokens") == sum(map(len, rows_of()))
+    assert value(records, "evaluation_sentences") == len(TEXT)
 
 
 def test_layers_and_the_model_are_made_of_heads():
@@ -786,12 +788,43 @@ def test_scores_that_overflow_are_named():
 
 
 def test_a_scale_that_overflows_is_left_out():
-    """T5's norms compute in float32: what is too large for that is no measurement."""
-    records = heads(architecture("t5"), TEXT, scales=(10, 1e30), window=16)
-    assert "with the weights times 1e+30 scores overflow: left out" in records.made_by["notes"]
+    """What is too large for float64 is no measurement; what T5's norms would lose in float32 is one."""
+    records = heads(architecture("t5"), TEXT, scales=(10, 1e30, 1e160), window=16)
+    assert "with the weights times 1e+160 scores overflow: left out" in records.made_by["notes"]
     found = set(records.distinct("quantity"))
-    assert {"attended", "attended_c10", "attended_window_c10"} <= found
-    assert not any(name.endswith("1e+30") for name in found)
+    assert {"attended", "attended_c10", "attended_window_c10", "attended_c1e+30"} <= found
+    assert not any(name.endswith("1e+160") for name in found)
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "llama", "mistral", "gemma3"])
+def test_ties_at_a_scale_are_those_of_the_dtype_of_the_pass(name):
+    """One token ten times: in T5 the position bias alone decides, by less than float32 rounds scores to."""
+    model = architecture(name).float()
+    batch = {"input_ids": torch.full((1, 10), 7), "attention_mask": torch.ones(1, 10, dtype=torch.long)}
+    records = heads(model, [batch], scales=(1000,))
+    exact, scaled = of_heads(records, "attended"), of_heads(records, "attended_c1000")
+    if name == "t5":
+        assert scaled.max() < 2
+    assert scaled == pytest.approx(exact)
+
+
+def test_a_scaled_pass_computes_in_float64_throughout():
+    """Norms and rotary positions of transformers ask for float32, whatever the model is in."""
+    seen_dtypes = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            leaves = [x for x in pytree.tree_leaves(found) if isinstance(x, torch.Tensor)]
+            seen_dtypes.update(x.dtype for x in leaves if x.is_floating_point())
+            return found
+
+    model = architecture("llama").float()
+    with Watch(), wide_copy(model, 10.0) as scaled:
+        seen_dtypes.clear()
+        with torch.no_grad():
+            scaled(input_ids=torch.tensor([[3, 4, 5]]))
+    assert seen_dtypes == {torch.float64}
 
 
 def test_kinds():

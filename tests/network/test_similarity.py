@@ -13,7 +13,7 @@ from torch import nn
 from normgrowth.errors import InputError
 from normgrowth.network.asymptotics.limit import saturated
 from normgrowth.network.batches import make_batches, read_rows
-from normgrowth.network.similarity import saturation
+from normgrowth.network.similarity import padding_tolerance, saturation
 
 transformers = pytest.importorskip("transformers")
 
@@ -122,8 +122,8 @@ def test_levels_and_errors_are_those_of_a_slow_loop(name):
         assert found == pytest.approx(mean, abs=1e-9)
         assert levels(records.where(scope="layer"), f"{quantity}_stderr") == pytest.approx(error, abs=1e-9)
         assert level(records, quantity, "model") == pytest.approx(mean[1:].mean(), abs=1e-9)
-    assert level(records, "tokens", "model") == 28
-    assert level(records, "sentences", "model") == 5
+    assert level(records, "evaluation_tokens", "model") == 28
+    assert level(records, "evaluation_sentences", "model") == 5
     assert not records.made_by["notes"] or "ties" in records.made_by["notes"][0]
     assert "words as ids" in records.made_by["text"]
 
@@ -181,6 +181,24 @@ def test_where_padding_shows_nothing_is_padded():
     assert levels(records.where(scope="layer"), "saturation_c1000") == pytest.approx(
         reference(model, rows, 1000)[0], abs=1e-9
     )
+
+
+def test_whether_padding_shows_is_judged_by_the_dtype_of_the_pass():
+    """A leak far above float64's rounding shows, however small."""
+
+    class Leaky(transformers.BertModel):
+        def forward(self, input_ids, attention_mask=None, **rest):
+            embedded = self.embeddings.word_embeddings(input_ids)
+            embedded = embedded + 1e-4 * embedded.mean(1, keepdim=True)
+            return super().forward(inputs_embeds=embedded, attention_mask=attention_mask, **rest)
+
+    torch.manual_seed(0)
+    model = Leaky(tiny_config("bert")).double().eval()
+    lines = ["a b c d e f g h i j", "a b c d e f g h i"]
+    assert any("equal length" in note for note in saturation(model, lines, exact=False).made_by["notes"])
+    tolerances = [padding_tolerance(d) for d in (torch.float64, torch.float32, torch.bfloat16)]
+    assert tolerances == sorted(tolerances)
+    assert tolerances[0] < 1e-7
 
 
 def test_the_model_is_left_as_it_was():
@@ -248,7 +266,7 @@ def test_a_long_sentence_is_cut_at_the_last_position():
     torch.manual_seed(0)
     model = transformers.RobertaModel(config).eval()
     records = saturation(model, ["word " * 40, "two words"], exact=False)
-    assert level(records, "tokens", "model") == 10 + 2
+    assert level(records, "evaluation_tokens", "model") == 10 + 2
     assert records.made_by["notes"] == ["1 of 2 sentences were cut at 10 tokens"]
 
 

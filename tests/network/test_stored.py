@@ -60,7 +60,7 @@ def test_every_measure_takes_it(tmp_path):
     stored(tmp_path)
     loaded = load_model(tmp_path)
     levels = normgrowth.saturation(loaded, ["w1 w2 w3", "w4 w9 nothing w7 w1"], random_init=1)
-    assert levels.where(scope="model", quantity="tokens").to_rows()[0]["value"] == 4 + 6
+    assert levels.where(scope="model", quantity="evaluation_tokens").to_rows()[0]["value"] == 4 + 6
     assert normgrowth.degrees(loaded.model, input_ids=IDS) is not None
     for step in (1, 2):
         stored(tmp_path / "series" / f"step-{step}")
@@ -91,7 +91,8 @@ def test_a_config_alone_is_random_from_the_seed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"layers": 10**12}, "tensors cannot be 1000000000000 layers"),
+        ({"layers": 10**12}, "layers is 1000000000000"),
+        ({"layers": 99}, "tensors cannot be 99 layers"),
         ({"layers": 3}, "not of its config"),
         ({"width": 24}, "not of its config"),
         ({"vocabulary": 21}, "20 words, but config.json says 21"),

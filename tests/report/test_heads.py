@@ -88,7 +88,7 @@ def printed(records, width=200):
 
 def test_the_table_counts_kinds_by_layer():
     text = printed(make())
-    assert "model: 15 heads, 9 sentences, 120 tokens of text" in text
+    assert "model: 15 heads, measured with 9 sentences, 120 tokens of text" in text
     rows = [line.split() for line in text.splitlines() if line[:1].isdigit() or line.startswith("all")]
     assert [row[:6] for row in rows] == [[str(i), *"11111"] for i in range(3)] + [["all", *"33333"]]
     assert "attended in" in text

@@ -13,7 +13,7 @@ from report_records import HOSTILE, big, sweep_records
 
 from normgrowth.cli import main
 from normgrowth.cli.report import laws
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.report.page import document
 from normgrowth.report.page.document import LARGEST, page
@@ -92,7 +92,8 @@ def data_of(text):
 
 
 def array(data, place):
-    return np.frombuffer(base64.b64decode(data["arrays"][place]), "<f4")
+    kind, packed = data["arrays"][place]
+    return np.frombuffer(base64.b64decode(packed), f"<{kind}")
 
 
 @pytest.fixture
@@ -111,6 +112,58 @@ def test_curves_are_the_numbers_of_the_records(folder):
             assert np.array_equal(array(data, curves[name]["x"]), steps.astype("<f4"))
             assert np.array_equal(array(data, curves[name]["y"]), values.astype("<f4"), equal_nan=True)
     assert data["charts"]["norm"]["x"]["steps"]
+
+
+def test_steps_beyond_float32_are_kept(trace, tmp_path):
+    """2^24 + 1 has no float32. Values stay float32: a screen shows no more."""
+    records = trace(layers=2, steps=5, every=2**24 + 1)
+    records.write(tmp_path / "long")
+    text = report([tmp_path / "long"], tmp_path / "p.html").read_text(encoding="utf-8")
+    data = data_of(text)
+    (curve,) = data["charts"]["norm"]["curves"]
+    assert array(data, curve["x"]).tolist() == records.distinct("step")
+    assert data["arrays"][curve["y"]][0] == "f4"
+
+
+def test_single_steps_of_a_tracker_are_not_called_checkpoints(trace, tmp_path):
+    """Its cosine is between the weights before and after one training step, not between measured steps."""
+    trace(layers=2, steps=5, made_by={"command": "tracker"}).write(tmp_path / "run")
+    text = report([tmp_path / "run"], tmp_path / "p.html").read_text(encoding="utf-8")
+    said = " ".join(Seen(text).words)
+    assert "(5 measured steps)" in said
+    assert "The cosine between the weights before and after step 8,000 is" in said
+    assert data_of(text)["charts"]["cosine"]["y"]["label"] == "cosine to the weights one step before"
+    assert "checkpoint before" not in said
+    trace(layers=2, steps=5, seed=1).write(tmp_path / "walk")
+    both = report([tmp_path / "run", tmp_path / "walk"], tmp_path / "p.html").read_text(encoding="utf-8")
+    assert "over one training step, of the others between checkpoints" in " ".join(Seen(both).words)
+
+
+def test_texts_of_charts_are_made_from_data_not_found_by_words(trace, tmp_path):
+    names = ["layers of the squared norm", "squared norm"]
+    trace(layers=2, steps=5, names=names).write(tmp_path / "walk")
+    text = report([tmp_path / "walk"], tmp_path / "p.html").read_text(encoding="utf-8")
+    alts = dict(re.findall(r'<figure id="(\w+)".*?<p class="alt">(.*?)</p>', text, re.S))
+    assert alts["budget"].count("run: ") == 1
+    assert "Of the growth of the squared norm" in alts["budget"]
+    assert alts["layers"].count("run: ") == 1
+    assert "Of 2 layers" in alts["layers"]
+
+
+@pytest.mark.parametrize("prefix", ["evaluation_", ""])
+def test_tokens_of_the_evaluation_text_are_not_tokens_of_training(trace, tmp_path, prefix):
+    """The page says what the tokens are, also of records whose quantity was called tokens."""
+    whole, steps = trace(layers=2, steps=3), [0, 2000, 4000]
+    values = {"saturation": [0.1, 0.2, 0.3], f"{prefix}tokens": [231.0] * 3, f"{prefix}sentences": [12.0] * 3}
+    block = Block(
+        "model", ["model"], [None], [None], steps, {q: np.array(v)[:, None] for q, v in values.items()}
+    )
+    made_by = {"command": "saturation", "saturation": {"text": "news.txt, through the model's tokenizer"}}
+    Records.joined([whole, Records.from_blocks("run", [block], {})], made_by).write(tmp_path / "series")
+    text = report([tmp_path / "series"], tmp_path / "p.html").read_text(encoding="utf-8")
+    said = " ".join(Seen(text).words)
+    assert "(3 checkpoints)" in said
+    assert "saturation at 3 steps, each measured with 12 sentences, 231 tokens of news.txt" in said
 
 
 def test_summary_says_what_grew_and_by_which_law(folder):
@@ -295,7 +348,7 @@ def test_what_is_not_there_is_said_in_a_line(tmp_path, folder, monkeypatch, caps
     with pytest.raises(InputError, match=r"claims\.json: not readable"):
         report([tmp_path / "empty"], tmp_path / "p.html")
     (tmp_path / "empty" / "claims.json").write_text("[]")
-    with pytest.raises(InputError, match="not what `normgrowth reproduce` writes"):
+    with pytest.raises(SchemaError, match=r"claims\.json: expected an object.*`normgrowth reproduce`"):
         report([tmp_path / "empty"], tmp_path / "p.html")
     monkeypatch.setattr(document, "LIBRARY", ("not-there.js",))
     with pytest.raises(InputError, match="pip install"):
@@ -364,7 +417,7 @@ def test_levels_of_several_networks_are_one_chart(tmp_path):
     text = report([tmp_path / "bert", tmp_path / "gpt"], tmp_path / "p.html").read_text(encoding="utf-8")
     data = data_of(text)
     assert [curve["label"] for curve in data["charts"]["levels"]["curves"]] == ["bert", "gpt"]
-    assert data["charts"]["levels"]["x"]["ticks"] == ["embeddings", "1", "2"]
+    assert data["charts"]["levels"]["x"]["ticks"] == ["embeddings", "0", "1"]
     assert "bert: saturation 0.250 on average" in "".join(Seen(text).words)
 
 
@@ -383,7 +436,7 @@ def test_a_run_that_goes_on_is_read_with_its_journal(tmp_path, one_thread):
             optimizer.step()
         path = write_report(tmp_path / "norms", tmp_path / "p.html").path
     said = "".join(Seen(path.read_text(encoding="utf-8")).words)
-    assert "over steps 1 to 5 (5 checkpoints)" in said
+    assert "over steps 1 to 5 (5 measured steps)" in said
 
 
 def test_many_runs_stay_below_the_limit_or_are_refused(trace, tmp_path, monkeypatch):

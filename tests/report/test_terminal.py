@@ -132,7 +132,22 @@ def test_tokens_are_told():
         [0, 9],
         {"norm": np.ones((2, 1)), "tokens": np.array([[0], [3.3e10]])},
     )
-    assert "(2 checkpoints, 33 billion tokens)" in summary(Records.from_blocks("run", [block], {}))[0]
+    assert (
+        "(2 checkpoints, 33 billion training tokens)" in summary(Records.from_blocks("run", [block], {}))[0]
+    )
+
+
+def test_tokens_of_an_evaluation_text_are_not_those_of_training():
+    """Records of earlier versions call both tokens; those of a text stay the same from step to step."""
+    block = Block(
+        "model",
+        ["model"],
+        [None],
+        [None],
+        [0, 9],
+        {"norm": np.ones((2, 1)), "tokens": np.full((2, 1), 231.0)},
+    )
+    assert "231" not in summary(Records.from_blocks("run", [block], {}))[0]
 
 
 def test_shrinking_is_not_called_growth():

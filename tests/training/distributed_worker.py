@@ -130,7 +130,7 @@ def with_real_gradients(model: nn.Module, step: int) -> None:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, gradients, out: Path | None = None) -> Records:
-    with NormTracker(model, optimizer, every=1, out=out, first=True, run="run") as tracker:
+    with NormTracker(model, optimizer, every=1, scope="all", out=out, first=True, run="run") as tracker:
         for step in range(1, STEPS + 1):
             gradients(model, step)
             optimizer.step()
@@ -242,7 +242,7 @@ def refusals(folder: Path) -> None:
     wrapped = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"), use_orig_params=True)
     for wrong, word in ((model, "partial sum"), (wrapped, "fully_shard")):
         with pytest.raises(InputError, match=word):
-            NormTracker(wrong, torch.optim.SGD(wrong.parameters(), lr=0.1))
+            NormTracker(wrong, torch.optim.SGD(wrong.parameters(), lr=0.1), scope="all")
 
 
 def one_reduction(folder: Path) -> None:
@@ -253,7 +253,7 @@ def one_reduction(folder: Path) -> None:
     with_given_gradients(model, 1)
     calls = []
     plain = dist.all_reduce
-    with NormTracker(model, optimizer, every=2):
+    with NormTracker(model, optimizer, every=2, scope="all"):
         dist.all_reduce = lambda tensor, *args, **kwargs: (
             calls.append(tensor.shape) or plain(tensor, *args, **kwargs)
         )
@@ -277,7 +277,7 @@ def logit_scale(folder: Path) -> None:
         plan = {"0": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
         model = parallelize_module(model, mesh, plan) if parallel else model
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with NormTracker(model, optimizer, every=1, logits=True) as tracker:
+        with NormTracker(model, optimizer, every=1, scope="all", logits=True) as tracker:
             output = model(x)
             assert isinstance(output, DTensor) == parallel
             output.sum().backward()
@@ -293,7 +293,9 @@ def same_losses(folder: Path) -> None:
     def losses(tracked: bool) -> list[float]:
         model = sharded(model_of(), mesh)
         optimizer = adamw(model)
-        tracker = NormTracker(model, optimizer, every=2, out=folder, first=True) if tracked else None
+        tracker = (
+            NormTracker(model, optimizer, every=2, scope="all", out=folder, first=True) if tracked else None
+        )
         found = []
         for step in range(6):
             tokens = torch.randint(

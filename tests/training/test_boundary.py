@@ -19,6 +19,31 @@ def search(grows):
     return known
 
 
+def search_with_losses(grows, lost):
+    """The same where some cells never have an outcome; what is known, and which of the lost were asked for."""
+    known, gone = {}, set()
+    while cells := wanted(known, *grows.shape, without=gone):
+        assert not set(cells) & (known.keys() | gone)
+        gone |= set(cells) & lost
+        known |= {cell: bool(grows[cell]) for cell in cells if cell not in lost}
+    return known, gone
+
+
+@given(st.data(), st.lists(st.integers(0, 12), min_size=1, max_size=12), st.integers(1, 12))
+@settings(max_examples=300, deadline=None)
+def test_lost_cells_do_not_move_the_boundary(data, boundary, rows):
+    """It is found between the nearest cells that are known; a lost one neither grows nor falls."""
+    grows = grid(np.minimum(boundary, rows), rows)
+    cells = [(i, row) for i in range(len(boundary)) for row in range(rows)]
+    lost = data.draw(st.sets(st.sampled_from(cells)))
+    known, gone = search_with_losses(grows, lost)
+    for i, one in enumerate(changes(known, len(boundary), rows, gone)):
+        there = [row for row in range(rows) if (i, row) not in gone]
+        assert one.below == max((row for row in there if grows[i, row]), default=-1)
+        assert one.above == min((row for row in there if not grows[i, row]), default=rows)
+        assert one.once
+
+
 def grid(boundary, rows):
     """Rows below the boundary of each column grow."""
     return np.arange(rows)[None, :] < np.asarray(boundary)[:, None]

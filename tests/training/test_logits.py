@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from training.tiny_training import WholeTracker
 
-from normgrowth import NormTracker
 from normgrowth.errors import SeriesWarning
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
@@ -43,7 +43,7 @@ def steps_of(model, tracked, every=1, steps=4, call=None, **masks):
     """Losses, and the records if there are any."""
     call = model if call is None else call
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
-    tracker = NormTracker(call, optimizer, every, logits=True) if tracked else None
+    tracker = WholeTracker(call, optimizer, every, logits=True) if tracked else None
     losses = []
     for step in range(steps):
         x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(step))
@@ -167,7 +167,7 @@ def test_a_model_that_calls_itself_is_one_pass():
 def test_outputs_of_nan_are_not_taken_for_a_model_that_is_not_called():
     model = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with NormTracker(model, optimizer, every=1, logits=True) as tracker:
+    with WholeTracker(model, optimizer, every=1, logits=True) as tracker:
         model(torch.full((2, 8), math.nan)).sum().backward()
         with pytest.warns(SeriesWarning, match="NaN or infinite"):
             optimizer.step()
@@ -178,7 +178,7 @@ def test_a_copy_of_multihead_attention_is_not_watched():
     model = Heads(True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x = torch.randn(2, 5, 8)
-    with NormTracker(model, optimizer, every=1, logits=True) as tracker:
+    with WholeTracker(model, optimizer, every=1, logits=True) as tracker:
         copy.deepcopy(model)(100 * x)
         model(x).sum().backward()
         wanted = largest_score(model.attention, x, torch.zeros(2, 5, 5, dtype=torch.bool))

@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 import normgrowth
-from normgrowth.errors import InputError
+from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.network.models import load_model
 from normgrowth.records import Records
 from normgrowth.training.corpora import in_batches, load_corpus, padded
@@ -361,11 +361,10 @@ def test_a_loss_that_is_no_number(tmp_path, pydoc):
 
 
 def test_other_settings_are_refused_by_name(finished, pydoc):
-    with pytest.raises(
-        InputError, match=r"kind post_norm instead of paper_pre_norm, lr 0\.1 instead of 0\.001"
-    ) as said:
+    with pytest.raises(FolderMismatch) as said:
         train(replace(TINY, lr=0.1, kind="post_norm"), finished, corpus=pydoc)
-    assert "another run" in str(said.value)
+    assert said.value.found == {"kind": "train", "network": "paper_pre_norm", "lr": 0.001}
+    assert said.value.wanted == {"kind": "train", "network": "post_norm", "lr": 0.1}
     other = load_corpus("pydoc", min_count=3)
     with pytest.raises(InputError, match="fingerprint"):
         train(TINY, finished, corpus=other)

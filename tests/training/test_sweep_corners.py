@@ -126,6 +126,51 @@ def test_nothing_but_lost_cells_is_still_a_result(tmp_path, corpus, capsys):
     assert "0 of 4 cells were trained" in capsys.readouterr().out
 
 
+class Losing(Threads):
+    """Workers die of the cells with these settings."""
+
+    def __init__(self, *lost):
+        super().__init__(1)
+        self.lost = lost
+
+    def submit(self, function, task, limit):
+        handle = super().submit(function, task, limit)
+        handle.dies = any((cell.lr, cell.weight_decay) in self.lost for cell in task)
+        return handle
+
+    def result(self, handle):
+        if handle.dies:
+            raise WorkerDied("killed")
+        return super().result(handle)
+
+
+@pytest.mark.parametrize("refine", [False, True])
+def test_lost_cells_are_unknown(tmp_path, corpus, refine, capsys):
+    """A lost cell among falling ones does not lift the edge; one beyond the last known makes it unknown."""
+    x, y = Axis("lr", (1e-3, 1e-2)), Axis("weight_decay", (1e-3, 1.0, 30.0, 60.0, 90.0))
+    with closing(Threads(1)) as engine:
+        whole = sweep(TINY, tmp_path / "whole", x=x, y=y, corpus=corpus, engine=engine, together=1)
+    edges = values(whole, "edge", "column")
+    assert np.isfinite(edges).all()
+    assert (edges < 60).all()
+    lost = [(1e-2, 90.0), (1e-3, 1e-3)]
+    with closing(Losing(*lost)) as engine:
+        found = sweep(
+            TINY, tmp_path / "lost", x=x, y=y, corpus=corpus, engine=engine, together=1, refine=refine
+        )
+    assert values(found, "edge", "column")[1] == edges[1]
+    assert values(found, "once", "column")[1] == 1
+    if values(whole, "edge_below", "column")[0] == 1e-3:
+        assert np.isnan(values(found, "edge", "column")[0])
+    assert [0, 0] in found.made_by["lost"]
+    print_sweep(found)
+    assert f"{len(found.made_by['lost'])} were lost" in capsys.readouterr().out
+    with closing(Threads(1)) as engine:  # they are trained when the command is run again
+        again = sweep(TINY, tmp_path / "lost", x=x, y=y, corpus=corpus, engine=engine, together=1)
+    assert again.made_by["lost"] == []
+    np.testing.assert_array_equal(values(again, "edge", "column"), edges)
+
+
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
 def test_limits_that_are_none(tmp_path, corpus, engine, limit):
     with pytest.raises(InputError, match="more than 0 seconds and finite"):

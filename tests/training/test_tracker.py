@@ -9,11 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from training.tiny_training import backward, expected, groups_of, members, row_of, tiny, values
+from training.tiny_training import WholeTracker, backward, expected, groups_of, members, row_of, tiny, values
 
 from normgrowth import InputError, SeriesWarning, equilibrium, trace
 from normgrowth.training import sums
-from normgrowth.training.tracker import NormTracker
 from normgrowth.weights.moments import accumulated
 
 OPTIMIZERS = {
@@ -59,7 +58,7 @@ def test_every_number_equals_obvious_code(kind):
     model = tiny()
     optimizer = OPTIMIZERS[kind](model)
     history = {}
-    with NormTracker(model, optimizer, every=1, first=True) as tracker:
+    with WholeTracker(model, optimizer, every=1, first=True) as tracker:
         for step in range(1, 5):
             optimizer.zero_grad()
             backward(model, step)
@@ -97,7 +96,7 @@ def test_every_number_equals_obvious_code(kind):
 def test_learning_rate_and_equilibrium(kind):
     model = tiny()
     optimizer = OPTIMIZERS[kind](model)
-    tracker = NormTracker(model, optimizer, every=1)
+    tracker = WholeTracker(model, optimizer, every=1)
     backward(model, 1)
     gradient = gradients(model)
     optimizer.step()
@@ -138,7 +137,7 @@ def test_equilibrium_of_a_group_is_that_of_its_tensors_together():
             {"params": [model["b"].weight], "lr": 0.02, "weight_decay": 0.9},
         ]
     )
-    tracker = NormTracker(model, optimizer, every=1)
+    tracker = WholeTracker(model, optimizer, every=1)
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     optimizer.step()
@@ -170,7 +169,7 @@ def test_the_gradients_part_is_the_step_without_decay(kind):
         torch.manual_seed(0)
         model = nn.Linear(5, 4, bias=False, dtype=torch.float64)
         optimizer = DECOUPLED[kind](model.parameters(), decay)
-        tracker = NormTracker(model, optimizer, every=1)
+        tracker = WholeTracker(model, optimizer, every=1)
         model.weight.grad = torch.randn(4, 5, dtype=torch.float64)
         optimizer.step()
         steps[decay] = row_of(tracker.records, 1, "model", "model")
@@ -189,7 +188,7 @@ def test_the_same_as_a_trace_of_saved_weights_to_the_bit(tmp_path, dtype):
         save_file(state, tmp_path / f"step-{step}.safetensors")
 
     save(0)
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         for step in (1, 2):
             for i, p in enumerate(model.parameters()):
                 p.grad = torch.full_like(p, 0.25 * (i % 3 - 1) + step / 8)
@@ -216,7 +215,7 @@ def test_losses_are_the_same_to_the_bit(kind, tmp_path):
         model = tiny()
         optimizer = OPTIMIZERS[kind](model)
         tracker = (
-            NormTracker(model, optimizer, every=2, out=tmp_path / "run", first=True) if tracked else None
+            WholeTracker(model, optimizer, every=2, out=tmp_path / "run", first=True) if tracked else None
         )
         found = []
         for step in range(12):
@@ -237,7 +236,7 @@ def test_when_it_measures():
     def measured(every, steps=20, **options):
         model = nn.Linear(3, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with NormTracker(model, optimizer, every, **options) as tracker:
+        with WholeTracker(model, optimizer, every, **options) as tracker:
             for _ in range(steps):
                 optimizer.step()
             assert tracker.step == steps + options.get("step", 0)
@@ -256,7 +255,7 @@ def test_when_it_measures():
 def test_totals_only_where_every_step_is_measured():
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with NormTracker(model, optimizer, every=2) as tracker:
+    with WholeTracker(model, optimizer, every=2) as tracker:
         for step in range(4):
             backward(model, step)
             optimizer.step()
@@ -271,7 +270,7 @@ def test_a_step_that_failed_is_forgotten():
     def closure():
         raise ZeroDivisionError
 
-    with NormTracker(model, optimizer, every=lambda step: step == 1) as tracker:
+    with WholeTracker(model, optimizer, every=lambda step: step == 1) as tracker:
         with pytest.raises(ZeroDivisionError):
             optimizer.step(closure)
         assert tracker.step == 0
@@ -291,7 +290,7 @@ def test_the_optimizer_within_a_wrapper_is_hooked():
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     wrapper = Wrapper(optimizer)
-    with NormTracker(model, wrapper, every=1) as tracker:
+    with WholeTracker(model, wrapper, every=1) as tracker:
         wrapper.step()
         assert tracker.step == 0
         optimizer.step()
@@ -301,7 +300,7 @@ def test_the_optimizer_within_a_wrapper_is_hooked():
 def test_news_are_told_once():
     model = tiny()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    with NormTracker(model, optimizer, every=2, scopes=["model"]) as tracker:
+    with WholeTracker(model, optimizer, every=2, scopes=["model"]) as tracker:
         assert tracker.news() == {}
         backward(model, 1)
         optimizer.step()
@@ -320,7 +319,7 @@ def test_news_are_told_once():
 def test_accumulated_gradients_are_one_step():
     model = tiny()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         for step in range(6):
             backward(model, step)
             if step % 3 == 2:
@@ -335,7 +334,7 @@ def test_accumulated_gradients_are_one_step():
 def test_a_closure_computes_the_gradients_within_the_step():
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
 
         def closure():
             optimizer.zero_grad()
@@ -352,7 +351,7 @@ def test_a_gradient_scaler_that_leaves_the_scale_to_a_fused_optimizer():
     model = tiny()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.2, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         backward(model, 1)
         plain = gradients(model)
         for p in model.parameters():
@@ -376,7 +375,7 @@ def test_sparse_gradients_and_complex_weights():
     model.table = nn.Embedding(6, 2, sparse=True)
     model.phase = nn.Parameter(torch.tensor([3 + 4j, 0j]))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         (model.table(torch.tensor([1, 1, 4])).sum() + model.phase.abs().sum()).backward()
         optimizer.step()
     assert row_of(tracker.records, 1, "tensor", "table.weight")["gradient_norm"] == pytest.approx(
@@ -390,7 +389,7 @@ def test_sparse_gradients_and_complex_weights():
 def test_not_finite_weights_are_counted_and_named_nan():
     model = nn.Linear(3, 2, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         model.weight.grad = torch.tensor([[math.inf, 0, 0], [0, math.nan, 0]])
         with pytest.warns(SeriesWarning, match="NaN or infinite"):
             optimizer.step()
@@ -407,7 +406,7 @@ def test_names_are_clean_under_wrappers():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     names = {}
     for kind, what in (("plain", model), ("wrapped", wrapped)):
-        with NormTracker(what, optimizer, every=1) as tracker:
+        with WholeTracker(what, optimizer, every=1) as tracker:
             optimizer.step()
             names[kind] = tracker.records.where(scope="tensor").distinct("name")
     assert names["wrapped"] == names["plain"]
@@ -424,7 +423,7 @@ def test_a_compiled_model_has_the_names_and_numbers_of_a_plain_one():
             nn.init.constant_(p, 0.1 + i)
         net = torch.compile(model) if compiled else model
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        with NormTracker(net, optimizer, every=1) as tracker:
+        with WholeTracker(net, optimizer, every=1) as tracker:
             net(torch.ones(2, 4)).sum().backward()
             optimizer.step()
         found[compiled] = tracker.records.table
@@ -436,21 +435,21 @@ def test_a_compiled_model_has_the_names_and_numbers_of_a_plain_one():
 def test_selection_and_scopes():
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with NormTracker(model, optimizer, every=1, scope="blocks", exclude="norm", scopes=["model"]) as tracker:
+    with WholeTracker(model, optimizer, every=1, scope="blocks", exclude="norm", scopes=["model"]) as tracker:
         optimizer.step()
     assert tracker.records.distinct("scope") == ["model"]
     wanted = sum(p.numel() for n, p in model.named_parameters() if n.startswith("layers") and "norm" not in n)
     assert row_of(tracker.records, 1, "model", "model")["numel"] == wanted
-    with pytest.raises(InputError, match="no parameter of Tiny counts"):
-        NormTracker(model, optimizer, select="nothing like this")
+    with pytest.raises(InputError, match="Tiny: no tensor counts"):
+        WholeTracker(model, optimizer, select="nothing like this")
     with pytest.raises(InputError, match="scopes: 'head' is none of"):
-        NormTracker(model, optimizer, scopes=["head"])
+        WholeTracker(model, optimizer, scopes=["head"])
 
 
 def test_an_optimizer_of_another_model_is_refused():
     optimizer = torch.optim.SGD([*tiny().parameters(), nn.Parameter(torch.zeros(2, 3))], lr=0.1)
     with pytest.raises(InputError, match=r"holds 27 parameters that the model does not have .*\[8\]"):
-        NormTracker(tiny(), optimizer)
+        WholeTracker(tiny(), optimizer)
 
 
 def test_freezing_thawing_and_later_groups_need_no_word():
@@ -459,7 +458,7 @@ def test_freezing_thawing_and_later_groups_need_no_word():
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p is not late and p.requires_grad], lr=0.01
     )
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         for step in range(1, 5):
             optimizer.zero_grad()
             model.embedding.weight.requires_grad_(step != 2)
@@ -482,7 +481,7 @@ def test_freezing_thawing_and_later_groups_need_no_word():
 def test_other_parameters_in_the_middle_of_a_run_are_told_and_measured():
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with NormTracker(model, optimizer, every=1, first=True) as tracker:
+    with WholeTracker(model, optimizer, every=1, first=True) as tracker:
         backward(model, 1)
         optimizer.step()
         model.extra = nn.Linear(2, 2, bias=False)
@@ -507,7 +506,7 @@ def test_a_closed_tracker_leaves_nothing_behind():
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hooks = copy.copy(optimizer._optimizer_step_pre_hooks), copy.copy(optimizer._optimizer_step_post_hooks)
-    tracker = NormTracker(model, optimizer, every=1)
+    tracker = WholeTracker(model, optimizer, every=1)
     optimizer.step()
     with pytest.raises(KeyboardInterrupt), tracker:
         raise KeyboardInterrupt
@@ -532,7 +531,7 @@ def test_weights_are_copied_during_a_measured_step_only():
 
     during = []
     idle = copies()
-    with NormTracker(model, optimizer, every=2) as tracker:
+    with WholeTracker(model, optimizer, every=2) as tracker:
         handle = optimizer.register_step_pre_hook(lambda *_: during.append(copies()))
         for _ in range(2):
             optimizer.step()
@@ -584,7 +583,7 @@ def test_transposed_weights_and_mixed_dtypes():
     model.b = nn.Parameter(torch.arange(4.0).to(torch.bfloat16))
     model.c = nn.Parameter(torch.arange(3.0, dtype=torch.float64))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         for p in model.parameters():
             p.grad = torch.ones_like(p)
         optimizer.step()

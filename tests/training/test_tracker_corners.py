@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from training.tiny_training import WholeTracker
 
-from normgrowth import NormTracker, records
+from normgrowth import records
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Records
 from normgrowth.training import journal
@@ -32,7 +33,7 @@ def test_parameters_and_gradients_that_do_not_lie_side_by_side():
     model.column = nn.Parameter(torch.randn(50, 30)[:, 0])
     model.tall = nn.Parameter(torch.randn(2000, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with NormTracker(model, optimizer, every=np.int64(1)) as tracker:
+    with WholeTracker(model, optimizer, every=np.int64(1)) as tracker:
         model.column.grad = torch.randn(50)
         model.tall.grad = torch.ones(1).expand(2000, 1)
         optimizer.step()
@@ -50,7 +51,7 @@ from normgrowth import NormTracker, records
 warnings.simplefilter("ignore")
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-tracker = NormTracker(model, optimizer, every=1, out=sys.argv[1])
+tracker = NormTracker(model, optimizer, scope="all", every=1, out=sys.argv[1])
 for step in range(1, 7):
     for p in model.parameters():
         p.grad = torch.full_like(p, float("nan") if step == 6 else 1.0)
@@ -77,7 +78,7 @@ def test_no_step_twice_when_a_disk_fills_and_the_model_changes(tmp_path, monkeyp
                 p.grad = torch.ones_like(p)
         optimizer.step()
 
-    tracker = NormTracker(model, optimizer, every=1, out=tmp_path / "out")
+    tracker = WholeTracker(model, optimizer, every=1, out=tmp_path / "out")
     step()
 
     def full(self, *_):
@@ -110,7 +111,7 @@ def test_observing_never_breaks_a_pass_or_a_copy():
     model = Attention()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x = torch.randn(2, 3, 4)
-    with NormTracker(model, optimizer, every=1, logits=True) as tracker:
+    with WholeTracker(model, optimizer, every=1, logits=True) as tracker:
         model(x).sum().backward()
         expected = (model.map(x) @ x.transpose(-1, -2)).abs().max().item()
         optimizer.step()
@@ -188,7 +189,7 @@ def test_an_optimizer_that_finds_its_own_learning_rate():
     model = nn.Linear(4, 4)
     optimizer = transformers.Adafactor(model.parameters())
     assert optimizer.param_groups[0]["lr"] is None
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         given(model.parameters())
         optimizer.step()
     assert value(tracker.records, "step_size") > 0
@@ -199,7 +200,7 @@ def test_a_gradient_that_is_conjugated_in_name_only():
     model = nn.Module()
     model.phase = nn.Parameter(torch.tensor([3 + 4j, 1j]))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         (model.phase.conj() * torch.tensor([2j, 1.0])).real.sum().backward()
         assert model.phase.grad.is_conj()
         optimizer.step()
@@ -212,7 +213,7 @@ def test_a_hook_that_clears_gradients_after_the_step():
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
     optimizer.register_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())
     before = model.weight.detach().double().norm().item()
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         given(model.parameters())
         optimizer.step()
     assert value(tracker.records, "decay_step") == pytest.approx(0.05 * before, rel=1e-12)
@@ -223,7 +224,7 @@ def test_a_hook_that_clears_gradients_after_the_step():
 def test_a_step_uses_the_gradients_of_its_own_optimizer():
     model = nn.ModuleDict({"a": nn.Linear(4, 4, bias=False), "b": nn.Linear(4, 4, bias=False)})
     optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model.values()]
-    trackers = [NormTracker(model, optimizer, every=1) for optimizer in optimizers]
+    trackers = [WholeTracker(model, optimizer, every=1) for optimizer in optimizers]
     model["a"].weight.grad, model["b"].weight.grad = torch.full((4, 4), 2.0), torch.full((4, 4), 3.0)
     for optimizer in optimizers:
         optimizer.step()
@@ -235,7 +236,7 @@ def test_data_of_another_size_under_the_same_parameter():
     """The first weights are shorter then: nothing may be read beyond their end."""
     model = nn.Linear(4, 4, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with NormTracker(model, optimizer, every=1, first=True) as tracker:
+    with WholeTracker(model, optimizer, every=1, first=True) as tracker:
         given(model.parameters())
         optimizer.step()
         model.weight.grad = None
@@ -254,7 +255,7 @@ def test_parameters_that_share_their_memory_count_once(held):
     model.a = nn.Parameter(torch.ones(16))
     model.b = nn.Parameter(model.a.data)
     optimizer = torch.optim.AdamW([getattr(model, name) for name in held], lr=0.1, weight_decay=0.5)
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         given(optimizer.param_groups[0]["params"])
         optimizer.step()
     assert tracker.records.where(scope="tensor").distinct("name") == ["a"]
@@ -269,7 +270,7 @@ def test_parameters_that_share_their_memory_count_once(held):
 def test_a_closed_tracker_lets_the_weights_go():
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    tracker = NormTracker(model, optimizer, every=1, first=True, logits=True)
+    tracker = WholeTracker(model, optimizer, every=1, first=True, logits=True)
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     weights = weakref.ref(model.weight)
@@ -288,7 +289,7 @@ def test_news_of_a_layout_that_is_gone():
     def fails():
         raise ZeroDivisionError
 
-    with NormTracker(model, optimizer, every=1) as tracker:
+    with WholeTracker(model, optimizer, every=1) as tracker:
         optimizer.step()
         model.append(nn.Linear(4, 4))
         with pytest.warns(SeriesWarning, match="2 new names"), pytest.raises(ZeroDivisionError):
@@ -299,7 +300,7 @@ def test_news_of_a_layout_that_is_gone():
 def test_parameters_without_a_shape_yet():
     model = nn.Sequential(nn.LazyLinear(4))
     with pytest.raises(InputError, match=r"0\.weight has no shape before the model's first pass"):
-        NormTracker(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        WholeTracker(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @pytest.mark.slow
@@ -313,7 +314,7 @@ def test_a_compiled_step():
         model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
         optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01))
         step = optimizer.step if kind == "plain" else torch.compile(optimizer.step, backend="aot_eager")
-        tracker = NormTracker(model, optimizer, every=2) if kind != "not tracked" else None
+        tracker = WholeTracker(model, optimizer, every=2) if kind != "not tracked" else None
         for i in range(12):  # more than the compiler tries again
             optimizer.zero_grad()
             model(torch.ones(2, 4) * i).sum().backward()
@@ -341,7 +342,7 @@ from normgrowth.training import journal
 journal.PATIENCE = 1e9
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-tracker = NormTracker(model, optimizer, every=1, out=sys.argv[1])
+tracker = NormTracker(model, optimizer, scope="all", every=1, out=sys.argv[1])
 for step in range(6):
     for p in model.parameters():
         p.grad = torch.ones_like(p)
@@ -364,7 +365,7 @@ def test_a_kill_while_a_run_goes_back_leaves_no_hole(tmp_path, monkeypatch):
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     given(model.parameters())
-    with NormTracker(model, optimizer, every=1, out=tmp_path / "run"):
+    with WholeTracker(model, optimizer, every=1, out=tmp_path / "run"):
         for step in range(1, 7):
             monkeypatch.setattr(journal, "PATIENCE", 0 if step < 4 else 1e9)
             optimizer.step()
@@ -380,7 +381,7 @@ def test_a_kill_while_a_run_goes_back_leaves_no_hole(tmp_path, monkeypatch):
 
     with monkeypatch.context() as watched:
         watched.setattr(records.replacing, "__exit__", look)
-        NormTracker(model, optimizer, every=1, out=tmp_path / "killed", step=2).close()
+        WholeTracker(model, optimizer, every=1, out=tmp_path / "killed", step=2).close()
     whole, dropped = [1, 2, 3, 4, 5, 6], [1, 2]
     assert seen
     assert all(steps in (whole, dropped) for steps in seen), seen
@@ -390,14 +391,14 @@ def test_a_kill_while_a_run_goes_back_leaves_no_hole(tmp_path, monkeypatch):
 def test_a_journal_that_cannot_be_removed_does_not_stop_a_run(tmp_path):
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    tracker = NormTracker(model, optimizer, every=1, out=tmp_path / "run")
+    tracker = WholeTracker(model, optimizer, every=1, out=tmp_path / "run")
     optimizer.step()
     (tmp_path / "run" / "journal").unlink()
     (tmp_path / "run" / "journal").mkdir()
     tracker.close()
     (tmp_path / "run" / "journal").rmdir()
     assert Records.read(tmp_path / "run").series("norm")[0].tolist() == [1], "what was measured is kept"
-    NormTracker(model, optimizer, out=tmp_path / "run", step=1).close()  # and the folder is free
+    WholeTracker(model, optimizer, out=tmp_path / "run", step=1).close()  # and the folder is free
 
 
 def test_watch_says_what_is_wrong_with_a_journal(tmp_path, capsys):
@@ -405,4 +406,4 @@ def test_watch_says_what_is_wrong_with_a_journal(tmp_path, capsys):
 
     (tmp_path / "journal").write_text("something else")
     assert main(["watch", str(tmp_path), "--once"]) == 2
-    assert "not a journal of normgrowth" in capsys.readouterr().err
+    assert "journal: not readable as JSON" in capsys.readouterr().err

@@ -157,7 +157,7 @@ def test_a_step_that_was_cut_short_is_left_out(tmp_path, monkeypatch):
     journal.read(tmp_path).write(tmp_path)
     assert_equal(journal.read(tmp_path).where(scope="model"), tracker.records.where(scope="model"))
     path.write_bytes(b"something else")
-    with pytest.raises(InputError, match="not a journal"):
+    with pytest.raises(InputError, match="journal: not readable as JSON"):
         journal.read(tmp_path)
     path.write_bytes(content)
     tracker.close()

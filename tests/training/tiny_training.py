@@ -1,10 +1,16 @@
 """A tiny transformer with everything that makes tracking hard, and slow references for what is tracked."""
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
 from torch import nn
+
+from normgrowth.training.tracker import NormTracker
+
+# Where a test checks the numbers of a whole model, embeddings too, whatever its parameters are called.
+WholeTracker = partial(NormTracker, scope="all")
 
 
 class Tiny(nn.Module):

@@ -280,6 +280,31 @@ def test_uniform_growth_and_its_opposite(traced):
         uniformity(records, scope="block")
 
 
+def test_several_runs_are_never_mixed():
+    """One run grows, the other stands still: shares of both together would be those of neither."""
+    steps = [0, 10]
+    grows, stands = (
+        Records.from_blocks(
+            run, [Block("layer", ["layer.0", "layer.1"], [0, 1], [None] * 2, steps, {"norm": norm})], {}
+        )
+        for run, norm in {
+            "grows": np.array([[1.0, 1.0], [3.0, 1.0]]),
+            "stands": np.array([[1.0, 1.0], [1.0, 1.0]]),
+        }.items()
+    )
+    both = Records.joined([grows, stands], {})
+    assert uniformity(grows).spread == pytest.approx(3)
+    assert uniformity(both.where(run="stands")).spread == pytest.approx(1)
+    for mixed in (
+        lambda: uniformity(both),
+        lambda: direction(both, scope="layer", name="layer.0"),
+        lambda: examine(both, COSINE, scope="layer", name="layer.0"),
+        lambda: both.series("norm", scope="layer", name="layer.0"),
+    ):
+        with pytest.raises(InputError, match=r"2 runs \('grows', 'stands'\)"):
+            mixed()
+
+
 def test_a_layer_that_began_at_zero_has_no_factor(traced):
     path = np.linspace(1, 3, 5)[:, None] * np.ones(100)
     path[0, 50:] = 0

@@ -1,7 +1,10 @@
 """Lint on series that lie, each in one way, made from real training."""
 
+import contextlib
 import itertools
 import math
+import warnings
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +13,8 @@ import torch
 from checkpoints import moved, save_file, walk, write_series
 from tiny_runs import EVERY, State, faults, remarks, train, write
 
-from normgrowth.errors import InputError
+from normgrowth import trace
+from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.weights.lint import KINDS, lint
 from normgrowth.weights.lint.values import buffer_like, sample
 from normgrowth.weights.sources.series import open_source
@@ -33,8 +37,11 @@ def base(runs):
 
 
 def check(tmp_path, series, expected, said=()):
-    """Exactly these faults, and these remarks."""
+    """Exactly these faults, and these remarks; the same from a trace, where the tensors allow one."""
     found = lint(write(tmp_path, series))
+    with warnings.catch_warnings(), contextlib.suppress(InputError):
+        warnings.simplefilter("ignore", SeriesWarning)
+        assert trace(tmp_path, scope="all").made_by["findings"] == list(map(asdict, found))
     assert sorted(faults(found), key=str) == sorted(expected, key=str)
     assert sorted(remarks(found), key=str) == sorted(said, key=str)
     assert all(f.kind in KINDS and f.why and Path(f.label).exists() for f in found)
@@ -78,10 +85,13 @@ def test_a_tensor_that_stood_still_while_others_moved(base, tmp_path, step):
 
 
 def test_a_stale_shard(base, tmp_path):
-    names = [name for name in base[0] if ".h.1." in name]
-    for name in names:
+    """One that cuts through a layer; a whole layer may have been frozen, which is a remark."""
+    layer = [name for name in base[0] if ".h.1." in name]
+    for name in layer:
         base[30][name] = base[35][name] = base[25][name]
-    check(tmp_path, base, [(30, name, "stale") for name in names])
+    check(tmp_path / "layer", base, [], [(30, name, "frozen") for name in layer])
+    base[30][FC] = base[35][FC] = base[25][FC]
+    check(tmp_path / "shard", base, [(30, name, "stale") for name in (*layer, FC)])
 
 
 def test_a_shard_of_the_final_checkpoint(base, tmp_path):

@@ -579,6 +579,130 @@ TABLE = {
         momentum_encoder.layers.0.self_attn.q_proj.weight 8x8 momentum_encoder.0 attention.query  yes
         adaptive.exp_average.weight                    8x8    -                  other            no
     """,
+    "one unnumbered block, attention beside an mlp that is a Sequential": """
+        embed.weight                                   50x8   -        embedding        no
+        pos_embed                                      16x8   -        position         no
+        W_Q                                            8x8    layer.0  attention.query  yes
+        W_K                                            8x8    layer.0  attention.key    yes
+        W_V                                            8x8    layer.0  attention.value  yes
+        W_O                                            8x8    layer.0  attention.output yes
+        mlp.0.weight                                   32x8   layer.0  feedforward      yes
+        mlp.0.bias                                     32     layer.0  feedforward      yes
+        mlp.2.weight                                   8x32   layer.0  feedforward      yes
+        temperature                                    1      layer.0  other            no
+        head.weight                                    50x8   -        head             no
+    """,
+    "one unnumbered block, its parts at the top": """
+        wte.weight                                     50x8   -        embedding        no
+        wpe.weight                                     16x8   -        position         no
+        attn.q_proj.weight                             8x8    layer.0  attention.query  yes
+        attn.k_proj.weight                             8x8    layer.0  attention.key    yes
+        attn.v_proj.weight                             8x8    layer.0  attention.value  yes
+        attn.out_proj.weight                           8x8    layer.0  attention.output yes
+        attn.relative_bias                             2x16   layer.0  position         yes
+        norm1.weight                                   8      layer.0  norm             yes
+        net.0.weight                                   32x8   layer.0  other            yes
+        net.2.weight                                   8x32   layer.0  other            yes
+        lm_head.weight                                 50x8   -        head             no
+    """,
+    "nanoGPT with one block and no number": """
+        transformer.wte.weight                         50x8   -        embedding        no
+        transformer.wpe.weight                         16x8   -        position         no
+        transformer.block.ln_1.weight                  8      layer.0  norm             yes
+        transformer.block.attn.c_attn.weight           24x8   layer.0  attention.qkv    yes
+        transformer.block.attn.c_proj.weight           8x8    layer.0  attention.output yes
+        transformer.block.attn.bias                    1x1x16x16 layer.0 buffer         no
+        transformer.block.mlp.c_fc.weight              32x8   layer.0  feedforward      yes
+        transformer.block.mlp.c_proj.weight            8x32   layer.0  feedforward      yes
+        transformer.ln_f.weight                        8      -        norm             no
+        lm_head.weight                                 50x8   -        head             no
+    """,
+    "one unnumbered block of olmo's names, whose ff_out is not the head": """
+        transformer.wte.weight                         50x8   -        embedding        no
+        transformer.block.att_proj.weight              24x8   layer.0  attention.qkv    yes
+        transformer.block.attn_out.weight              8x8    layer.0  attention.output yes
+        transformer.block.ff_proj.weight               32x8   layer.0  feedforward      yes
+        transformer.block.ff_out.weight                8x16   layer.0  feedforward      yes
+        transformer.ff_out.weight                      50x8   -        head             no
+    """,
+    "a list of heads is no list of blocks": """
+        token_embedding_table.weight                   50x8   -        embedding        no
+        sa.heads.0.key.weight                          4x8    layer.0  attention.key    yes
+        sa.heads.0.query.weight                        4x8    layer.0  attention.query  yes
+        sa.heads.0.tril                                16x16  layer.0  buffer           no
+        sa.heads.1.key.weight                          4x8    layer.0  attention.key    yes
+        sa.heads.1.query.weight                        4x8    layer.0  attention.query  yes
+        sa.proj.weight                                 8x8    layer.0  attention.output yes
+        ffwd.net.0.weight                              32x8   layer.0  feedforward      yes
+        ffwd.net.2.weight                              8x32   layer.0  feedforward      yes
+        lm_head.weight                                 50x8   -        head             no
+    """,
+    "steps of a projection within attention are no blocks": """
+        to_qkv.weight                                  24x8   layer.0  attention.qkv    yes
+        to_out.0.weight                                8x8    layer.0  attention.output yes
+        to_out.0.bias                                  8      layer.0  attention.output yes
+        net.1.weight                                   32x8   layer.0  other            yes
+        net.4.weight                                   8x32   layer.0  other            yes
+    """,
+    "experts of an unnumbered block": """
+        model.embed_tokens.weight                      50x8   -        embedding        no
+        model.block.self_attn.q_proj.weight            8x8    layer.0  attention.query  yes
+        model.block.self_attn.k_proj.weight            8x8    layer.0  attention.key    yes
+        model.block.moe.gate.weight                    4x8    layer.0  feedforward      yes
+        model.block.moe.experts.0.w1.weight            16x8   layer.0  feedforward      yes
+        model.block.moe.experts.3.w2.weight            8x16   layer.0  feedforward      yes
+        model.norm.weight                              8      -        norm             no
+    """,
+    "an unnumbered encoder beside a numbered decoder": """
+        encoder.embed_tokens.weight                    50x8   -         embedding        no
+        encoder.pos_embed                              16x8   -         position         no
+        encoder.self_attn.q_proj.weight                8x8    encoder.0 attention.query  yes
+        encoder.self_attn.k_proj.weight                8x8    encoder.0 attention.key    yes
+        encoder.mlp.0.weight                           32x8   encoder.0 feedforward      yes
+        encoder.mlp.2.weight                           8x32   encoder.0 feedforward      yes
+        decoder.layers.0.self_attn.q_proj.weight       8x8    decoder.0 attention.query  yes
+        decoder.layers.1.fc1.weight                    32x8   decoder.1 feedforward      yes
+        decoder.norm.weight                            8      -         norm             no
+    """,
+    "encoder and decoder without numbers": """
+        encoder.attn.in_proj_weight                    24x8   encoder.0 attention.qkv    yes
+        encoder.ffn.0.weight                           32x8   encoder.0 feedforward      yes
+        decoder.attn.in_proj_weight                    24x8   decoder.0 attention.qkv    yes
+        decoder.cross_attn.in_proj_weight              24x8   decoder.0 attention.qkv    yes
+        decoder.ffn.0.weight                           32x8   decoder.0 feedforward      yes
+        generator.weight                               50x8   -         head             no
+    """,
+    "a front end of convolutions before an unnumbered block": """
+        frontend.0.weight                              8x1x4  -         other            no
+        frontend.2.weight                              8x8x4  -         other            no
+        encoder.attention.query.weight                 8x8    layer.0   attention.query  yes
+        encoder.attention.key.weight                   8x8    layer.0   attention.key    yes
+        encoder.feed_forward.0.weight                  32x8   layer.0   feedforward      yes
+    """,
+    "attention that pools numbered blocks is not one of them": """
+        blocks.0.attn.qkv.weight                       24x8   layer.0   attention.qkv    yes
+        blocks.1.mlp.fc1.weight                        32x8   layer.1   feedforward      yes
+        attn_pool.q.weight                             8x8    -         attention.query  no
+        attn_pool.kv.weight                            16x8   -         attention.qkv    no
+        attn_pool.mlp.fc1.weight                       32x8   -         feedforward      no
+    """,
+    "a projector that attends is no block beside numbered ones": """
+        projector.cross_attn.q_proj.weight             8x8    -         attention.query  no
+        projector.cross_attn.k_proj.weight             8x8    -         attention.key    no
+        projector.feed_forward.linear_in.weight        32x8   -         feedforward      no
+        language_model.layers.0.self_attn.q_proj.weight 8x8   layer.0   attention.query  yes
+    """,
+    "a q-network is not attention": """
+        q.weight                                       4x8    -         attention.query  no
+        net.0.weight                                   8x8    layer.0   other            yes
+        net.2.weight                                   8x8    layer.2   other            yes
+    """,
+    "tensorflow 2, one unnumbered block": """
+        model/attention/_query_dense/kernel/@          8x2x4  layer.0   attention.query  yes
+        model/attention/_key_dense/kernel/@            8x2x4  layer.0   attention.key    yes
+        model/ffn/layer-0/kernel/@                     8x32   layer.0   feedforward      yes
+        model/ffn/layer-0/kernel/.OPTIMIZER_SLOT/optimizer/m/@ 8x32 - optimizer no
+    """,
     "statistics and sentinels": """
         layers.0.self_attn.q_proj.weight               8x8    layer.0  attention.query  yes
         layers.0.conv.batch_norm.running_mean          8      layer.0  buffer           no
@@ -603,6 +727,21 @@ def test_stored_names(case):
     readings = read_names({name: Tensor("F32", shape) for name, shape in shapes.items()})
     read = [[r.name, r.layer_name or "-", r.role, "yes" if r.counted else "no"] for r in readings.values()]
     assert read == [[name, *expected] for name, _, *expected in rows]
+
+
+@pytest.mark.parametrize("case", [case for case in TABLE if "unnumbered" in case or "one block" in case])
+@pytest.mark.parametrize("change", ["model.{}", "app.model.{}", "/"])
+def test_wrappers_change_nothing_for_unnumbered_blocks(case, change):
+    rows = [line.split() for line in TABLE[case].strip().splitlines()]
+    index = {
+        name: Tensor("F32", () if shape == "-" else tuple(map(int, shape.split("x"))))
+        for name, shape, *_ in rows
+    }
+    rename = (lambda name: name.replace(".", "/")) if change == "/" else change.format
+    before, after = read_names(index), read_names({rename(name): tensor for name, tensor in index.items()})
+    assert [after[rename(name)] for name in index] == [
+        replace(r, name=rename(r.name)) for r in before.values()
+    ]
 
 
 def test_the_dtype_tells_what_the_name_does_not():
@@ -756,6 +895,7 @@ WORDS = (
     *("model", "encoder", "decoder", "layers", "layer", "h", "block", "blocks_0", "layer_1", "0", "1", "7"),
     *("attention", "self", "attn", "q", "query", "key_value", "output", "dense", "mlp", "fc1", "norm"),
     *("LayerNorm", "embeddings", "position", "wpe", "lm_head", "weight", "bias", "kernel", "mask"),
+    *("W_Q", "W_K", "heads", "to_out", "net", "experts", "block"),
     *("optimizer", "exp_avg", "rotary_emb", "inv_freq", "99999999999999", "\N{ARABIC-INDIC DIGIT THREE}"),
 )
 anything = st.one_of(st.text(max_size=30), st.lists(st.sampled_from(WORDS), max_size=7).map(".".join))

@@ -10,7 +10,7 @@ from normgrowth.errors import InputError
 from normgrowth.weights.fitting import fit
 
 
-@pytest.mark.parametrize("n", range(8))
+@pytest.mark.parametrize("n", [*range(8), 10, 11])
 def test_few_points(n):
     steps = np.arange(n)
     norms = 3 + 2 * np.sqrt(steps) + 0.1 * np.cos(7 * steps)
@@ -25,9 +25,12 @@ def test_few_points(n):
         if not law.fitted:
             with pytest.raises(InputError, match="was not fitted"):
                 law.predict(1)
-    if n < 5:
-        with pytest.raises(InputError, match="too few points to compare"):
+    assert fits.needed == 11
+    if n < 11:
+        with pytest.raises(InputError, match=f"too few points to choose a law: {n}"):
             _ = fits.best
+        assert fits.facts()["best"] is None
+        assert all(law.weight == 0 and law.aicc == np.inf for law in fits.values())
     else:
         assert fits.best.name == "sqrt"
     if n == 4:  # one degree of freedom is a poor idea of the noise, and the interval knows
@@ -71,8 +74,36 @@ def test_broken_points_are_dropped_and_repeated_ones_averaged():
     assert twice["sqrt"].params == pytest.approx(clean["sqrt"].params)
 
 
+@pytest.mark.parametrize(
+    ("laws", "needed"),
+    [(["sqrt", "linear"], 5), (["constant", "linear"], 7), (["linear", "power"], 9), (None, 11)],
+)
+def test_points_needed_by_the_laws_that_compete(laws, needed):
+    """With one fewer, the small-sample term of AICc alone would be strong evidence."""
+    steps = np.arange(needed)
+    norms = 3 + 2 * np.sqrt(steps) + 0.1 * np.cos(7 * steps)
+    assert fit(steps, norms, laws=laws, bootstrap=0).best
+    assert fit(steps[1:], norms[1:], laws=laws, bootstrap=0).facts()["best"] is None
+
+
+def test_five_points_that_rise_are_not_called_constant():
+    """The small-sample term puts a constant 18 ahead of two parameters: here it was ahead by 13.4, "decisive"."""
+    fits = fit([0, 1000, 2000, 3000, 4000], [100, 103, 101.5, 105, 104.5], bootstrap=0)
+    assert fits.facts()["best"] is None
+    assert "none is best" in repr(fits)
+
+
+def test_copies_among_the_points_are_mentioned():
+    norms = [1, 2, 3, 3, 4, 5, 5]
+    notes = fit(range(7), norms, bootstrap=0).notes
+    assert len(notes) == 1
+    assert "2 points repeat" in notes[0]
+    assert "step 3 that of step 2" in notes[0]
+    assert fit(range(7), [2.0] * 7, laws="constant", bootstrap=0).notes == ()  # a norm that stands still
+
+
 def test_points_of_other_kinds():
-    steps, norms = np.arange(8), np.array([1, 2, 9, 3, 4, 4, 5, 6], np.float32)
+    steps, norms = np.arange(8), np.array([1, 2, 9, 3, 4, 4.5, 5, 6], np.float32)
     kept = fit(np.delete(steps, 2), np.delete(norms, 2), bootstrap=0)
     masked = fit(steps, np.ma.array(norms, mask=norms == 9), bootstrap=0)
     assert masked.notes == ("1 point dropped: step or norm is not finite",)
@@ -112,7 +143,7 @@ def test_the_ends_of_the_scale(last, size):
         ([1, 2, 3], [1, 2, 3], {"laws": []}, "no law to fit"),
         ([1, 2, 3], [1, 2, 3], {"confidence": 1.0}, "between 0 and 1"),
         ([1, 2, 3], [1, 2, 3], {"bootstrap": 10}, "10 replicates give no interval of 0.95: 40 are needed"),
-        ([1, 2, 3], [1, 2, 3], {"seed": -1}, "a seed is not negative"),
+        ([1, 2, 3], [1, 2, 3], {"seed": -1}, "seed must be >= 0, got -1"),
         ([0, 0, 0], [1, 2, 3], {}, "1 point cannot"),
     ],
 )

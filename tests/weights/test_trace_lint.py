@@ -68,23 +68,24 @@ def test_what_was_measured_without_a_look_is_said(tmp_path):
     series, out = copied(tmp_path / "series"), tmp_path / "out"
     assert "findings" not in trace(series, out, lint=False).made_by
     with pytest.warns(
-        SeriesWarning, match="8 of 8 checkpoints were measured before without a look for faults"
+        SeriesWarning, match="8 of 8 checkpoints were measured before without integrity checks"
     ):
         assert trace(series, out).made_by["findings"] == []
 
 
 def test_another_first_checkpoint_takes_the_ground_from_stored_looks(tmp_path):
     series, out = copied(tmp_path / "series"), tmp_path / "out"
+    (series / "step_0.safetensors").rename(tmp_path / "step_0.safetensors")
     with pytest.warns(SeriesWarning, match="identical"):
         trace(series, out, first=False)
-    save_file({name: 2 * x for name, x in walk(1)[0].items()}, series / "step_0.safetensors")
+    (tmp_path / "step_0.safetensors").rename(series / "step_0.safetensors")
     with pytest.warns(SeriesWarning, match="checkpoints were measured before"):
         trace(series, out, first=False)
 
 
 def test_too_many_tensors_are_left_to_lint(tmp_path, monkeypatch):
     monkeypatch.setattr(alongside, "MOST_TENSORS", 3)
-    with pytest.warns(SeriesWarning, match="tensors are too many to look for faults on the way"):
+    with pytest.warns(SeriesWarning, match="tensors are too many for integrity checks"):
         trace(copied(tmp_path / "series"))
 
 

@@ -84,9 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _line(str(error))
             return 2
         except KeyboardInterrupt:
-            kept = (
-                f"; what was measured is kept in {arguments.out}" if getattr(arguments, "out", None) else ""
-            )
+            kept = f"; what was measured is kept in {arguments.out}" if _keeps(arguments) else ""
             _line(f"interrupted{kept}")
             return 130
         except BrokenPipeError:
@@ -96,6 +94,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             _line(f"{error.filename or 'output'}: {error.strerror or error}")
             return 2
+
+
+def _keeps(arguments: argparse.Namespace) -> bool:
+    """Whether a command that is interrupted leaves results that it goes on from."""
+    series = arguments.run is saturation.run and arguments.config
+    resumes = arguments.run in [command.run for command in (trace, train, sweep, reproduce)]
+    return bool((resumes or series) and arguments.out and os.path.isdir(arguments.out))
 
 
 def _say(

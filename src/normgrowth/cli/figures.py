@@ -80,7 +80,7 @@ def _with_fit(records: "Records", law: str) -> "Records":
 
     steps, norms = records.series("norm")
     fits = fit(steps, norms, laws=None if law == "best" else [law], bootstrap=0)
-    chosen = fits.best
+    chosen = fits.best if law == "best" else fits[law]
     values = {"norm_fit": chosen.predict(steps)[:, None]}
     block = Block("model", ["model"], [None], [None], steps.tolist(), values)
     rows = Records.from_blocks(records.distinct("run")[0], [block], {})

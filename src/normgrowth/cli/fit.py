@@ -7,6 +7,8 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normgrowth.cli.source import real, whole
+
 if TYPE_CHECKING:
     from normgrowth.weights.fitting import Fits
 
@@ -46,15 +48,17 @@ def add(subparsers: Any) -> None:
         help="some of sqrt, sqrt2, power2, power, linear, root4, log, relax, constant (default: all)",
     )
     parser.add_argument(
-        "--from", dest="first", type=float, default=-inf, metavar="STEP", help="leave out what is before"
+        "--from", dest="first", type=real, default=-inf, metavar="STEP", help="leave out what is before"
     )
     parser.add_argument(
-        "--to", dest="last", type=float, default=inf, metavar="STEP", help="leave out what is after"
+        "--to", dest="last", type=real, default=inf, metavar="STEP", help="leave out what is after"
     )
     parser.add_argument("--full", action="store_true", help="every law for each of several series")
-    parser.add_argument("--bootstrap", type=int, metavar="N", help="replicates for the intervals; 0 for none")
-    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the intervals (0.95)")
-    parser.add_argument("--seed", type=int, default=0, help="of the replicates (0)")
+    parser.add_argument(
+        "--bootstrap", type=whole, metavar="N", help="replicates for the intervals; 0 for none"
+    )
+    parser.add_argument("--confidence", type=real, default=0.95, metavar="C", help="of the intervals (0.95)")
+    parser.add_argument("--seed", type=whole, default=0, help="of the replicates (0)")
     parser.add_argument(
         "--json",
         action="store_true",
@@ -71,25 +75,28 @@ def run(arguments: argparse.Namespace) -> int:
     from normgrowth.report.fits import print_fit, print_fits
     from normgrowth.weights.norms import points
 
-    title, series = _fitted(arguments)
+    title, counted, series = _fitted(arguments)
     facts = {name: fits.facts() for name, fits in series.items()}
     if arguments.json:
-        json.dump({"source": title, "series": _finite(facts)}, sys.stdout, ensure_ascii=False)
+        json.dump(
+            {"source": title, "parameters": counted, "series": _finite(facts)}, sys.stdout, ensure_ascii=False
+        )
         print()
     elif len(facts) == 1 or arguments.full:
         for name, fact in facts.items():
-            print_fit(fact, f"{title}{f', {name}' if name else ''}: {points(fact['points'])}")
+            about = f"{points(fact['points'])}{f'; parameters: {counted}' if counted else ''}"
+            print_fit(fact, f"{title}{f', {name}' if name else ''}: {about}")
     else:
-        print_fits(facts, f"{title}: {len(facts)} series")
+        print_fits(facts, f"{title}: {len(facts)} series{f'; parameters: {counted}' if counted else ''}")
     return 0
 
 
-def _fitted(arguments: argparse.Namespace) -> tuple[str, dict[str, "Fits"]]:
-    """What was fitted, and the fits of each series."""
+def _fitted(arguments: argparse.Namespace) -> tuple[str, str, dict[str, "Fits"]]:
+    """What was fitted, which parameters its norms count, and the fits of each series."""
     from normgrowth.errors import InputError
     from normgrowth.weights.fitting import REPLICATES, fit_series
 
-    title, series = _series(arguments)
+    title, counted, series = _series(arguments)
     kept = {
         name: (steps[chosen], norms[chosen])
         for name, (steps, norms) in series.items()
@@ -105,10 +112,10 @@ def _fitted(arguments: argparse.Namespace) -> tuple[str, dict[str, "Fits"]]:
     if not any(law.fitted for found in fits.values() for law in found.values()):
         reason = next(iter(next(iter(fits.values())).values())).reason
         raise InputError(f"{arguments.file}: no law can be fitted: {reason}")
-    return title, fits
+    return title, counted, fits
 
 
-def _series(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+def _series(arguments: argparse.Namespace) -> tuple[str, str, dict[str, Any]]:
     from normgrowth.errors import InputError
     from normgrowth.records import FILE, Records
     from normgrowth.weights.fitting import series_of
@@ -118,14 +125,16 @@ def _series(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     path = Path(file)
     if path.is_dir() or path.name == FILE:
         records = Records.read(path if path.is_dir() else path.parent)
-        return str(records.made_by.get("source", file)), series_of(records, arguments.scope or "model")
+        title = str(records.made_by.get("source", file))
+        return title, records.parameters, series_of(records, arguments.scope or "model")
     if arguments.scope:
         raise InputError(f"{file}: --scope is for traces; the columns of a csv say what its series are")
     if file.startswith("published:"):
-        return _published(file.removeprefix("published:"))
+        title, series = _published(file.removeprefix("published:"))
+        return title, "", series
     if not path.is_file():
         raise InputError(f"{file}: no such file; a csv or the folder of a trace is wanted")
-    return file, read_norms(path)
+    return file, "", read_norms(path)
 
 
 def _published(name: str) -> tuple[str, dict[str, Any]]:

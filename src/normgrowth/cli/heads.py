@@ -3,9 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.cli.models import add_passes, each_once, loaded, together
+from normgrowth.cli.models import Output, add_passes, each_once, loaded, together
 from normgrowth.cli.output import tell
-from normgrowth.cli.source import MODEL, add_text, positive
+from normgrowth.cli.source import MODEL, add_text, positive, real
 
 if TYPE_CHECKING:
     from normgrowth.records import Records
@@ -48,7 +48,7 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--scale",
-        type=float,
+        type=real,
         action="append",
         default=[],
         metavar="C",
@@ -57,7 +57,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--no-exact", action="store_true", help="without the exact limit")
     parser.add_argument(
         "--tolerance",
-        type=float,
+        type=real,
         default=0.01,
         metavar="T",
         help="weight beside the largest in a hard head (0.01)",
@@ -93,9 +93,13 @@ def run(arguments: argparse.Namespace) -> int:
         from normgrowth.paper.heads import heads_records
 
         theirs = heads_records(arguments.window)
+    output = Output(
+        arguments,
+        "heads",
+        *("model", "text", "sentences", "window", "scale", "no_exact", "tolerance", "seed", "attn", "dtype"),
+    )
     records = together("heads", [_measure(arguments, model) for model in each_once(arguments.model)])
-    if arguments.out:
-        records.write(arguments.out)
+    output.write(records)
     tell(
         arguments,
         records,

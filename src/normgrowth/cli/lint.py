@@ -1,4 +1,4 @@
-"""normgrowth lint: whether a series of checkpoints can be trusted."""
+"""normgrowth lint: integrity checks of a series of checkpoints."""
 
 import argparse
 import json
@@ -13,18 +13,18 @@ EXAMPLES = """examples:
   normgrowth lint 'hf://EleutherAI/pythia-70m@step*' --strict
   normgrowth lint runs/gpt/checkpoints --exclude 'rotary' --json
 
-Every parameter is looked at unless --scope, --select or --exclude say otherwise.
-Exit code 0: done, whatever was found; 1: with --strict, a fault was; 2: nothing could be read.
+All parameters are checked unless --scope, --select or --exclude is given.
+Exit codes: 0 done; 1 faults found and --strict given; 2 nothing could be read.
 """
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "lint",
-        help="what is wrong with a series: copies, strangers, stale tensors, damaged files",
-        description="Look for checkpoints that lie: identical ones, tensors that stood still, other runs and\n"
-        "re-initialisations, steps out of order, missing, new, reshaped and renamed tensors,\n"
-        "partial files, NaN, weights as freshly initialised, buffers that count as parameters.\n"
+        help="check a series for copies, other runs, stale tensors, swapped steps, damaged files",
+        description="Check the integrity of a series of checkpoints: duplicates, stale tensors, checkpoints of\n"
+        "another run, re-initialized weights, steps out of order, two series in one folder, data files,\n"
+        "missing, new, reshaped and renamed tensors, damaged files, NaN, buffers counted as parameters.\n"
         "Remarks are what honest training does too, such as frozen layers.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -47,15 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
             scope=arguments.scope,
             select=arguments.select,
             exclude=arguments.exclude,
-            allow=arguments.allow,
             endpoint=arguments.endpoint,
             workers=arguments.workers,
             progress=progress,
         )
     findings = [asdict(finding) for finding in report]
     if arguments.json:
-        json.dump({"source": report.source, "steps": report.steps, "findings": findings}, sys.stdout)
+        content = {"source": report.source, "steps": report.steps, "checked": report.checked}
+        json.dump({**content, "findings": findings}, sys.stdout)
         print()
     else:
-        print_findings(findings, source=report.source, steps=report.steps)
+        print_findings(findings, source=report.source, steps=report.steps, checked=report.checked)
     return 1 if arguments.strict and any(f["severity"] == "fault" for f in findings) else 0

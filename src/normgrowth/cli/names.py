@@ -24,15 +24,21 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth.report.terminal import print_names
+    from normgrowth.weights.selection import Selection, stored_copies
+    from normgrowth.weights.sources.checkpoint import STORAGE
+    from normgrowth.weights.sources.remote import RemoteCheckpoint
     from normgrowth.weights.sources.series import open_source
-    from normgrowth.weights.trace import Selection
 
     selection = Selection(arguments.scope, arguments.select, arguments.exclude)
-    series = open_source(source_of(arguments), allow=arguments.allow, endpoint=arguments.endpoint)
-    for note in series.notes:
-        warnings.warn(note, SeriesWarning, stacklevel=2)
+    series = open_source(source_of(arguments), endpoint=arguments.endpoint)
     checkpoint = series.entries[0].open()
+    for note in (*series.notes, *(f"{checkpoint.label}: {note}" for note in checkpoint.notes)):
+        warnings.warn(note, SeriesWarning, stacklevel=2)
     try:
+        readings = selection.readings(checkpoint.tensors, checkpoint.aliases)
+        if not isinstance(checkpoint, RemoteCheckpoint):  # of which only the header is read
+            copies = stored_copies(checkpoint, readings)
+            readings = selection.readings(checkpoint.tensors, {**checkpoint.aliases, **copies})
         rows = [
             {
                 "name": reading.name,
@@ -40,10 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
                 "dtype": checkpoint.tensors[reading.name].dtype,
                 "layer": reading.layer_name,
                 "role": reading.role,
+                "kind": reading.kind,
                 "counted": reading.counted,
-                "reason": reading.reason,
+                "reason": reading.reason
+                if not reading.counted or checkpoint.tensors[reading.name].dtype in STORAGE
+                else "its dtype cannot be measured: --exclude it",
             }
-            for reading in selection.readings(checkpoint).values()
+            for reading in readings.values()
         ]
     finally:
         checkpoint.close()

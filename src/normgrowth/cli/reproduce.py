@@ -36,6 +36,9 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("-o", "--out", default="reproduction", metavar="DIR", help="folder (%(default)s)")
     parser.add_argument(
+        "--overwrite", action="store_true", help="replace stages that were run with another scale or corpus"
+    )
+    parser.add_argument(
         "--scale",
         choices=("demo", "paper"),
         default="demo",
@@ -93,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             engine=engine,
             telling=telling,
             machine=machine,
+            overwrite=arguments.overwrite,
         )
     paths = draw_figures(found.evidence, Path(arguments.out) / "figures", only=only)
     facts = found.facts()

@@ -3,9 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.cli.models import add_passes, each_once, loaded, together
+from normgrowth.cli.models import Output, add_passes, each_once, loaded, together
 from normgrowth.cli.output import tell
-from normgrowth.cli.source import MODEL, add_text, positive
+from normgrowth.cli.source import MODEL, add_text, natural, positive, real
 
 if TYPE_CHECKING:
     from normgrowth.records import Records
@@ -48,11 +48,15 @@ def add(subparsers: Any) -> None:
     add_text(parser)
     parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="the first N (100)")
     parser.add_argument(
-        "--scale", type=float, action="append", metavar="C", help="c times the weights; several times (1000)"
+        "--scale", type=real, action="append", metavar="C", help="c times the weights; several times (1000)"
     )
     parser.add_argument("--no-exact", action="store_true", help="not the exact limit: the scales alone")
     parser.add_argument(
-        "--random-init", type=int, default=0, metavar="N", help="and N networks of each with random weights"
+        "--random-init",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="and N networks of each with random weights",
     )
     parser.add_argument("--published", action="store_true", help="draw the paper's levels too, in grey")
     add_passes(parser)
@@ -68,9 +72,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--published is drawn into figures: -o says where")
     from normgrowth.report.saturation import draw_saturation, print_saturation
 
+    output = Output(
+        arguments,
+        "saturation",
+        *("model", "text", "sentences", "scale", "no_exact", "random_init", "seed", "attn", "dtype"),
+    )
     records = together("saturation", [_measure(arguments, model) for model in each_once(arguments.model)])
-    if arguments.out:
-        records.write(arguments.out)
+    output.write(records)
     theirs = None
     if arguments.published:
         from normgrowth.paper.saturation import saturation_records
@@ -127,9 +135,15 @@ def _series(arguments: argparse.Namespace) -> int:
     source = arguments.model[0] if len(arguments.model) == 1 else arguments.model
     with Progress(of_bytes=False) as progress:
         records = saturation_profile(
-            source, network, arguments.text, out=arguments.out, progress=progress, **_options(arguments)
+            source,
+            network,
+            arguments.text,
+            out=arguments.out,
+            overwrite=arguments.overwrite,
+            progress=progress,
+            **_options(arguments),
         )
     if not any(name.startswith("saturation") for name in records.distinct("quantity")):
         raise InputError(records.made_by["problems"][-1])
     tell(arguments, records, print_profile, lambda folder: draw_profile(records, folder))
-    return 2 if records.made_by["problems"] else 0
+    return 0

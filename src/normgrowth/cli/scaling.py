@@ -3,8 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from normgrowth.cli.models import Output, add_out
 from normgrowth.cli.output import tell
-from normgrowth.cli.source import MODEL, add_text, positive
+from normgrowth.cli.source import MODEL, add_model_type, add_text, positive, real
 
 if TYPE_CHECKING:
     from normgrowth.records import Records
@@ -37,14 +38,15 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--seeds", type=positive, metavar="N", help="networks with random weights (3)")
     parser.add_argument("--layers", type=positive, metavar="N", help="of `paper` (12)")
     parser.add_argument("--width", type=positive, metavar="N", help="of `paper` (768)")
-    parser.add_argument("--largest", type=float, default=1e4, metavar="C", help="the largest c (10000)")
+    parser.add_argument("--largest", type=real, default=1e4, metavar="C", help="the largest c (10000)")
     parser.add_argument("--scales", type=positive, default=49, metavar="N", help="how many, from 1 up (49)")
     add_text(parser)
+    add_model_type(parser)
     parser.add_argument("--dtype", default="float64", help="of a model; errors end at its rounding (float64)")
     parser.add_argument(
         "--published", action="store_true", help="with `paper`: lay the published curves over"
     )
-    parser.add_argument("-o", "--out", metavar="DIR", help="keep the records and draw the figure there")
+    add_out(parser)
     parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
     parser.set_defaults(run=run)
 
@@ -61,6 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--text is for a model; the paper's encoders read random ids")
     if not 1 < arguments.largest < float("inf") or arguments.scales < 2:
         raise InputError("--largest must be above 1, and --scales at least 2")
+    output = Output(
+        arguments,
+        "scaling",
+        *("model", "seeds", "layers", "width", "largest", "scales", "text", "dtype"),
+    )
     with Progress(of_bytes=False) as progress:
         records = _paper(arguments, progress) if paper else _model(arguments, progress)
     beside = None
@@ -68,8 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         from normgrowth.paper.figure4 import figure4_records
 
         beside = figure4_records()
-    if arguments.out:
-        records.write(arguments.out)
+    output.write(records)
     tell(
         arguments,
         records,
@@ -110,20 +116,27 @@ def _model(arguments: argparse.Namespace, progress: Any) -> "Records":
     from normgrowth.network.models import load_model
     from normgrowth.network.texts import default_inputs
 
-    parts, notes, note = [], list[str](), ""
+    parts, notes, inputs = [], list[str](), None
     for seed in range(arguments.seeds or 1):
-        loaded = load_model(arguments.model, seed=seed, dtype=arguments.dtype)
+        loaded = load_model(
+            arguments.model, seed=seed, dtype=arguments.dtype, model_type=arguments.model_type
+        )
         if arguments.seeds and not loaded.random:
             raise InputError(f"{arguments.model}: --seeds is for random weights, and these are trained")
         inputs = default_inputs(loaded, arguments.text)
-        note = f"input: {inputs.note}"
         name = f"{arguments.model}, seed {seed}" if loaded.random else arguments.model
         part = scaling(loaded, inputs.tensors, scales=_scales(arguments), run=name, progress=progress)
         for facts in part.made_by["runs"].values():
             facts["group"] = arguments.model
         parts.append(part)
         notes += [line for line in loaded.notes if line not in notes]
+    assert inputs is not None  # at least one seed
+    notes += [f"input: {inputs.note}", *([inputs.warning] if inputs.warning else [])]
+    facts = {
+        "source": arguments.model,
+        "input": inputs.note,
+        "unknown_share": inputs.unknown_share,
+        "notes": notes,
+    }
     records = joined(parts)
-    return type(records)(
-        records.table, {**records.made_by, "source": arguments.model, "input": note, "notes": [*notes, note]}
-    )
+    return type(records)(records.table, {**records.made_by, **facts})

@@ -1,9 +1,12 @@
 """Arguments that several commands take: on checkpoints, on models."""
 
 import argparse
+from math import nan
+
+from normgrowth.weights.blocks import DEFAULT_SCOPE, SCOPES
 
 
-def add_source(parser: argparse.ArgumentParser, scope: str = "blocks") -> None:
+def add_source(parser: argparse.ArgumentParser, scope: str = DEFAULT_SCOPE) -> None:
     parser.add_argument(
         "source",
         nargs="+",
@@ -12,7 +15,7 @@ def add_source(parser: argparse.ArgumentParser, scope: str = "blocks") -> None:
     )
     parser.add_argument(
         "--scope",
-        choices=("blocks", "encoder", "decoder", "all"),
+        choices=SCOPES,
         default=scope,
         help="what counts: all blocks, those of one stack, or every parameter; never buffers "
         "(default: %(default)s)",
@@ -21,13 +24,6 @@ def add_source(parser: argparse.ArgumentParser, scope: str = "blocks") -> None:
         "--select", metavar="REGEX", help="count the parameters whose name matches, and no others"
     )
     parser.add_argument("--exclude", metavar="REGEX", help="do not count parameters whose name matches")
-    parser.add_argument(
-        "--allow",
-        action="append",
-        default=[],
-        metavar="CLASS",
-        help="a class that PyTorch files may create, by full name; only for files that you trust",
-    )
     parser.add_argument("--endpoint", metavar="URL", help="another address than the Hugging Face hub's")
 
 
@@ -42,7 +38,15 @@ def add_text(parser: argparse.ArgumentParser) -> None:
 
 def add_attention(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attn", choices=("eager", "sdpa"), help="which attention of transformers to run")
-    parser.add_argument("--seed", type=int, default=0, help="of random weights (0)")
+    parser.add_argument("--seed", type=natural, default=0, help="of random weights (0)")
+
+
+def add_model_type(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model-type",
+        metavar="NAME",
+        help="architecture of a config.json without model_type, such as bert, gpt2 or llama",
+    )
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
@@ -64,20 +68,55 @@ def add_engine(parser: argparse.ArgumentParser, local: str) -> None:
     parser.add_argument("--workers", type=positive, metavar="N", help=f"{local} (default: all cores)")
 
 
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+def whole(text: str, least: int | None = None) -> int:
+    """An integer, of at least so much."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid integer {text!r}") from None
+    if least is not None and number < least:
+        raise argparse.ArgumentTypeError(f"must be >= {least}, got {text}")
     return number
 
 
+def positive(text: str) -> int:
+    return whole(text, 1)
+
+
+def natural(text: str) -> int:
+    return whole(text, 0)
+
+
+def real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}") from None
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """1,10,100."""
+    try:
+        return tuple(whole(part) for part in text.split(","))
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error} in {text!r} (examples: 1 or 1,10,100)") from None
+
+
 def size(text: str) -> int:
-    """Bytes: 512M, 1G, 2.5G."""
+    """Bytes, 1 or more: 512M, 1G, 2.5G."""
+    return size_or_none(text, 1)
+
+
+def size_or_none(text: str, least: int = 0) -> int:
+    """Bytes, or 0."""
     unit = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper())
-    number = float(text[:-1] if unit else text) * 2 ** (unit or 0)
-    if not 1 <= number < 2**60:
-        raise argparse.ArgumentTypeError(f"{text} is no size such as 512M or 1G")
-    return int(number)
+    try:
+        found = float(text[:-1] if unit else text) * 2 ** (unit or 0)
+    except ValueError:
+        found = nan
+    if not least <= found < 2**60:
+        raise argparse.ArgumentTypeError(f"invalid size {text!r} (examples: 512M, 2G)")
+    return int(found)
 
 
 def source_of(arguments: argparse.Namespace) -> str | list[str]:

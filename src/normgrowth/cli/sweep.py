@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from normgrowth.cli.output import tell
-from normgrowth.cli.source import add_engine, positive
+from normgrowth.cli.source import add_engine, positive, real
 from normgrowth.cli.train import add_settings, given
 
 EXAMPLES = """examples:
@@ -29,7 +29,18 @@ def add(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_settings(parser, "tiny")
-    parser.add_argument("-o", "--out", required=True, metavar="DIR", help="folder of the sweep")
+    parser.add_argument(
+        "-o",
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="output folder; run the same command again to resume",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace the records of a sweep with other settings; its cells are kept",
+    )
     for axis, default in (("x", "lr=1e-5:1e-1:20"), ("y", "weight_decay=1e-5:1e-1:20")):
         parser.add_argument(
             f"--{axis}",
@@ -40,7 +51,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--refine", action="store_true", help="train only the cells that tell where growth ends in y"
     )
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="for a cell; it then ends where it is")
+    parser.add_argument("--limit", type=real, metavar="SECONDS", help="for a cell; it then ends where it is")
     parser.add_argument(
         "--together", type=positive, metavar="N", help="cells to train in one stack (default: as many as pay)"
     )
@@ -74,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
             engine=engine,
             together=arguments.together,
             progress=bar,
+            overwrite=arguments.overwrite,
         )
     tell(arguments, records, print_sweep, lambda folder: draw_sweep(records, folder))
     return 2 if records.made_by["problems"] else 0

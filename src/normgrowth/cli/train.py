@@ -66,7 +66,16 @@ def add(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_settings(parser, "paper")
-    parser.add_argument("-o", "--out", required=True, metavar="DIR", help="folder of the run")
+    parser.add_argument(
+        "-o",
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="output folder; run the same command again to resume",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="remove another result from the output folder first"
+    )
     parser.add_argument("--device", help="such as cuda (default: cuda where there is one, else cpu)")
     parser.add_argument("--threads", type=positive, metavar="N", help="of PyTorch (default: its own choice)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
@@ -127,7 +136,14 @@ def run(arguments: argparse.Namespace) -> int:
         torch.set_num_threads(arguments.threads)
     with joined(), Progress(of_bytes=False) as bar:
         told = TrainProgress(bar)
-        records = train(settings, arguments.out, data=arguments.data, progress=told, device=arguments.device)
+        records = train(
+            settings,
+            arguments.out,
+            data=arguments.data,
+            progress=told,
+            device=arguments.device,
+            overwrite=arguments.overwrite,
+        )
         if not is_main():
             return 0
     tell(arguments, records, print_train)

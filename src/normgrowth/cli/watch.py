@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from normgrowth.cli.source import real
+
 EXAMPLES = """examples:
   normgrowth watch runs/first/norms
   normgrowth watch runs/first/norms --once --layers none     (for a log or a script)
@@ -21,7 +23,7 @@ def add(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", metavar="DIR", help="the folder that the tracker writes to (its `out`)")
-    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds between two looks (2)")
+    parser.add_argument("--every", type=real, default=2.0, metavar="S", help="seconds between two looks (2)")
     parser.add_argument("--once", action="store_true", help="one look, and stop")
     parser.add_argument("--layers", choices=("all", "none"), default="all", help="rows for layers (all)")
     parser.set_defaults(run=run)
@@ -30,9 +32,12 @@ def add(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from rich.live import Live
 
+    from normgrowth.errors import InputError
     from normgrowth.report.terminal import new_console
     from normgrowth.report.watch import watch_table
 
+    if not 0 < arguments.every < float("inf"):
+        raise InputError(f"--every must be a positive number of seconds, got {arguments.every:g}")
     console = new_console()
 
     def look() -> Any:

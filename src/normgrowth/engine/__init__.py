@@ -12,6 +12,7 @@ stopped from outside, so long tasks call `go_on` now and then, which ends those 
 """
 
 import gc
+import hashlib
 import os
 import pickle
 import threading
@@ -23,6 +24,7 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from normgrowth.errors import InputError
@@ -77,6 +79,18 @@ class Lost:
 def unpacked(packed: bytes) -> Any:
     """A function that came from the process that gives out tasks; once, however large what it holds."""
     return pickle.loads(packed)
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Of all modules of this package: two machines with the same version may have other code."""
+    root = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(
+            f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes().replace(b"\r\n", b"\n")
+        )
+    return digest.hexdigest()[:16]
 
 
 class Engine(Protocol):

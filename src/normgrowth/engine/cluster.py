@@ -1,7 +1,7 @@
 """Ray: tasks on the machines of a cluster, or on a Ray that is started here for the while.
 
-What travels is the function with what it holds (once), tasks, and results. Every machine needs normgrowth in the same
-version; which it has is looked at with each task, since machines come and go.
+What travels is the function with what it holds (once), tasks, and results. Every machine needs the same normgrowth,
+by its version and a digest of its code; which it has is looked at with each task, since machines come and go.
 """
 
 import os
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from normgrowth.engine import OverTime, WorkerDied, available_cores
+from normgrowth.engine import OverTime, WorkerDied, available_cores, code_digest
 from normgrowth.errors import InputError
 
 KNOCK_SECONDS = 5.0
@@ -39,7 +39,7 @@ class Cluster:
         else:
             ray.init(address=address, **quiet)
         self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._remote = ray.remote(num_cpus=1, max_retries=0)(_runner(version("normgrowth")))
+        self._remote = ray.remote(num_cpus=1, max_retries=0)(_runner(version("normgrowth"), code_digest()))
         self._function: tuple[Any, Any] | None = None  # the last one, and where it lies in the cluster
         self._running: dict[Any, _Running] = {}
 
@@ -141,7 +141,7 @@ def _look(address: str) -> None:
         raise InputError(f"--address {address}: cannot be joined: {said[-1]}")
 
 
-def _runner(wanted: str) -> Callable[[Any, bytes, float | None, float], tuple[str, Any]]:
+def _runner(wanted: str, code: str) -> Callable[[Any, bytes, float | None, float], tuple[str, Any]]:
     """What runs on a machine. It is sent as it stands here, for a machine that may not have this package."""
 
     def run(function: bytes, task: bytes, limit: float | None, grace: float) -> tuple[str, Any]:
@@ -164,7 +164,10 @@ def _runner(wanted: str) -> Callable[[Any, bytes, float | None, float], tuple[st
         if here != wanted:
             return unfit(f"has normgrowth {here}")
         try:
-            from normgrowth.engine import unpacked
+            from normgrowth.engine import code_digest, unpacked
+
+            if code_digest() != code:
+                return unfit(f"has other code under the name of normgrowth {here}")
 
             call, argument = unpacked(function), pickle.loads(task)
         except (ImportError, AttributeError) as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from normgrowth.engine import OverTime, WorkerDied, available_cores
+from normgrowth.engine import RETRIES, OverTime, WorkerDied, available_cores
 from normgrowth.errors import InputError
 
 UNGUARDED = (
@@ -28,19 +28,27 @@ class Processes:
     """Fresh interpreters, which stay for the next task."""
 
     def __init__(self, workers: int | None = None) -> None:
-        from pebble import ProcessPool
-
         # In a worker, while it imports a script that begins its work at once: it would start workers of its own.
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise InputError(UNGUARDED)
         self.workers = workers or available_cores()
-        # Fork would copy locks that other threads of this process hold.
-        spawn: Any = multiprocessing.get_context("spawn")
-        self._pool = ProcessPool(self.workers, context=spawn)
         self._folder = tempfile.TemporaryDirectory(prefix="normgrowth-")
         self._function: tuple[Any, Path] | None = None  # the last one, and the file that holds it
+        self._started = Path(self._folder.name, "started")  # there once a worker has imported the script
+        self._pool, self._restarts = self._new_pool(), 0
+
+    def _new_pool(self) -> Any:
+        from pebble import ProcessPool
+
+        # Fork would copy locks that other threads of this process hold.
+        spawn: Any = multiprocessing.get_context("spawn")
+        return ProcessPool(self.workers, context=spawn, initializer=Path.touch, initargs=(self._started,))
 
     def submit(self, function: Callable[[Any], Any], task: Any, limit: float | None) -> Future[Any]:
+        if not self._pool.active:
+            self._pool.stop()
+            self._pool.join()
+            self._pool, self._restarts = self._new_pool(), self._restarts + 1
         if self._function is None or self._function[0] is not function:
             path = Path(self._folder.name, uuid4().hex)
             path.write_bytes(pickle.dumps(function))
@@ -58,7 +66,10 @@ class Processes:
         except ProcessExpired as error:
             raise WorkerDied(f"exit code {error.exitcode}") from error
         except BrokenProcessPool as error:
-            raise InputError(UNGUARDED) from error
+            # A worker died while none had a task yet: killed, or the script cannot be imported, which no worker can.
+            if not self._started.exists() and self._restarts >= RETRIES:
+                raise InputError(UNGUARDED) from error
+            raise WorkerDied("it was ended before it began a task") from error
         except TimeoutError as error:
             if error.__cause__ is None:  # one that the task raised comes with its traceback
                 raise OverTime from error

@@ -11,7 +11,18 @@ from torch import Tensor, nn
 
 from normgrowth.errors import InputError
 from normgrowth.network.models import vocabulary_size
-from normgrowth.network.texts import SENTENCES, TOPICS, _special, documentation, read_sentences, word_ids
+from normgrowth.network.texts import (
+    AS_WORDS,
+    SENTENCES,
+    TOPICS,
+    _special,
+    documentation,
+    read_sentences,
+    unknown_said,
+    unknown_share,
+    unknown_warning,
+    word_ids,
+)
 
 WORD_PIECES = 512  # of a sentence at most, as in the paper
 MOST_PADDING = 0.2  # of a batch
@@ -48,6 +59,13 @@ class Sentences:
     pad: int
     source: str
     notes: list[str]
+    tokenized: bool  # by the model's tokenizer; else words became ids in the order of the text
+    unknown_share: float  # of the tokens
+
+    def facts(self) -> dict[str, Any]:
+        """For `made_by`: where the tokens come from."""
+        ids = "tokenizer" if self.tokenized else "order of appearance"
+        return {"text": self.source, "token_ids": ids, "unknown_share": self.unknown_share}
 
 
 def read_rows(
@@ -70,7 +88,7 @@ def read_rows(
     if tokenizer is None:
         rows = [{"input_ids": ids} for ids in word_ids(lines, size, _special(config))]
         cut = sum(len(row["input_ids"]) > longest for row in rows)
-        source += ", its words as ids in the order of the text: no tokenizer came with the model"
+        source += f", {AS_WORDS}"
     else:
         rows = [_tokens(tokenizer, line, longest) for line in lines]
         full = [line for line, row in zip(lines, rows, strict=True) if len(row["input_ids"]) == longest]
@@ -80,11 +98,24 @@ def read_rows(
     if not rows:
         raise InputError(f"{source}: no sentence in it")
     if (largest := max(max(row["input_ids"]) for row in rows)) >= size:
-        raise InputError(f"{source}: token {largest} of the tokenizer, but the model knows {size} tokens")
-    notes = [f"{cut} of {len(rows)} sentences were cut at {longest} tokens"] if cut else []
+        raise InputError(
+            f"{source}: token {largest} of the tokenizer, but vocab_size in config.json is {size}"
+        )
+    share = unknown_share([row["input_ids"] for row in rows], tokenizer, config, size)
+    source += unknown_said(share)
+    notes = [warning] if (warning := unknown_warning(share, tokenizer)) else []
+    notes += [f"{cut} of {len(rows)} sentences were cut at {longest} tokens"] if cut else []
     pads = (getattr(config, "pad_token_id", None), getattr(tokenizer, "pad_token_id", None), 0)
     pad = next(token for token in pads if isinstance(token, int) and 0 <= token < size)
-    return Sentences([{k: v[:longest] for k, v in row.items()} for row in rows], pad, source, notes)
+    rows = [{k: v[:longest] for k, v in row.items()} for row in rows]
+    return Sentences(rows, pad, source, notes, tokenizer is not None, share)
+
+
+FROM_PYTHON = {
+    "text": "batches from Python",
+    "token_ids": "given",
+    "unknown_share": None,
+}  # facts without sentences
 
 
 def make_batches(sentences: Sentences, network: nn.Module, tokens: int, *, pad: bool = True) -> list[Batch]:

@@ -36,6 +36,7 @@ from normgrowth.network.states import (
     check_weights,
     evaluating,
     measured_part,
+    out_of_memory_hint,
     overflow_shows,
     rounding,
     running,
@@ -162,7 +163,10 @@ def _curve(
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     real = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
     limit = saturated(network)
-    with evaluating(network), running(network, 0 if real is None else real.numel()):
+    tokens = 0 if real is None else real.numel()
+    with evaluating(network), running(network, tokens):
+        network(batch)
+    with evaluating(network), out_of_memory_hint(network, tokens):
         wanted = [_tokens(state, real) for state in limit(batch)[1:]]
         degrees = [float(degree or 0) for degree in limit.output_degrees[1:]]
         cosines = np.full((len(scales), len(wanted)), np.nan)

@@ -7,7 +7,7 @@ and meets a layer long after that: so the attention module runs again then, on w
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from normgrowth.network.head_sums import (
 from normgrowth.network.paths import Where
 from normgrowth.network.scaling import saturate
 from normgrowth.network.scores import Call, seen, seen_weights
-from normgrowth.network.states import evaluating, overflow_shows, rounding, running
+from normgrowth.network.states import Float64Pass, evaluating, out_of_memory_hint, overflow_shows, running
 
 Tallies = dict[Where, Tally]
 Again = Callable[[], Call]
@@ -62,22 +62,27 @@ class Passes:
 
         with evaluating(self.part):
             for batch in batches:
-                with running(self.part, batch.size):
+                with out_of_memory_hint(self.part, batch.size):
                     self._count(batch)
-                    calls = self._soft(batch)
+                    with running(self.part, batch.size):
+                        calls = self._soft(batch)
                     tell()
                     if self.exact:
                         self._limit(batch, calls)
                         tell()
             for batch in filled if self.exact else []:
-                with running(self.part, batch.size):
+                with out_of_memory_hint(self.part, batch.size):
                     self._limit_window(batch)
                 tell()
         for c in self.scales:
             try:
-                with wide_copy(self.part, c) as scaled, evaluating(scaled), overflow_shows(scaled):
+                with (
+                    wide_copy(self.part, c) as scaled,
+                    evaluating(scaled),
+                    overflow_shows(scaled, next(scaled.parameters()).dtype),
+                ):
                     for batch, is_window in [(b, False) for b in batches] + [(b, True) for b in filled]:
-                        with running(self.part, batch.size):
+                        with out_of_memory_hint(self.part, batch.size):
                             self._scaled(scaled, batch, c, is_window)
                         tell()
             except NotFinite:
@@ -155,7 +160,7 @@ class Passes:
                 return attended_at(scores, unit).sum(-1)
 
             tally = tallies.setdefault(call.where, Tally())
-            unit = rounding(scaled, next(scaled.parameters()))
+            unit = torch.finfo(next(scaled.parameters()).dtype).eps
             if is_window:
                 add_window(count, call.shape, f"attended_window_c{c:g}", tally)
             else:
@@ -222,7 +227,8 @@ def run(network: Callable[..., Any], module: nn.Module, inputs: Any) -> None:
 def wide_copy(module: nn.Module, c: float) -> Iterator[nn.Module]:
     """The module with c times its weights, in float64 where there is such; its own weights stay as they are."""
     scaled = copy.deepcopy(module)
-    if all(parameter.device.type != "mps" for parameter in scaled.parameters()):
+    wide = all(parameter.device.type != "mps" for parameter in scaled.parameters())
+    if wide:
         scaled = scaled.to(torch.float64)
-    with saturate(scaled, c):
+    with saturate(scaled, c), Float64Pass() if wide else nullcontext():
         yield scaled

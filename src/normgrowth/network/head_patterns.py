@@ -12,7 +12,7 @@ from normgrowth.network.head_passes import Passes, head_name, numbers, run
 from normgrowth.network.models import Loaded
 from normgrowth.network.paths import Where
 from normgrowth.network.scores import Call, seen
-from normgrowth.network.states import check_weights, evaluating, measured_part, running
+from normgrowth.network.states import check_weights, evaluating, measured_part, out_of_memory_hint, running
 
 MOST_TOKENS = 64  # of a sentence whose pattern is kept: more cannot be read in a figure
 DIGITS = 4
@@ -56,8 +56,8 @@ def patterns(
         hard[where] = weights[0, ..., : len(ids)].double().cpu()
 
     passes = Passes(part, (), True, 0.0, notes)
-    with evaluating(part), running(part, len(ids)):
-        with seen(part, saw):
+    with evaluating(part), out_of_memory_hint(part, len(ids)):
+        with running(part, len(ids)), seen(part, saw):
             run(part, part, batch.inputs)
         passes.in_the_limit(batch, saw_weights, hard.clear)
     stack = "encoder" if part is not model else "layer"

@@ -44,7 +44,7 @@ import numpy as np
 from torch import nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.batches import Batch, Sentences, Texts, make_batches, read_input
+from normgrowth.network.batches import FROM_PYTHON, Batch, Sentences, Texts, make_batches, read_input
 from normgrowth.network.head_passes import Passes, head_name, numbers
 from normgrowth.network.head_sums import Floats, PaddingSeen, Tally
 from normgrowth.network.models import Loaded
@@ -140,7 +140,7 @@ def heads(
         "source": loaded.source,
         "random_weights": loaded.random,
         "architecture": type(model).__name__,
-        "text": text.source if text else "batches from Python",
+        **(text.facts() if text else FROM_PYTHON),
         "exact": exact,
         "scales": list(map(float, scales)),
         "window": window,
@@ -232,8 +232,8 @@ def _blocks(passes: Passes, stack: str, step: int) -> list[Block]:
         of_heads[quantity] = every[None]
         of_layers[quantity] = np.array([[together(part) for part in parts]])
         of_model[quantity] = np.array([[together(every)]])
-    for quantity, count in (("tokens", passes.tokens), ("sentences", passes.sentences)):
-        of_model |= {quantity: np.array([[float(count)]])} if count else {}
+    for unit, count in (("tokens", passes.tokens), ("sentences", passes.sentences)):
+        of_model |= {f"evaluation_{unit}": np.array([[float(count)]])} if count else {}
     names, stacks = [head_name(stack, *item) for item in items], [f"{stack}.{layer}" for layer in layers]
     return [
         Block("head", names, [layer for layer, _ in items], [None] * len(items), [step], of_heads),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.errors import InputError
+from normgrowth.network.model_config import check_size, config_file, read_config
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +27,10 @@ OTHERS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt*", "*.h5", "*.msgpa
 TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "tokenizer.model.*", "merges.txt", "tekken.json")
 FROM_PYTHON = (
     "load it in Python and pass the module: normgrowth.degrees(model, **inputs), or saturation(model)"
+)
+NO_TOKENIZER = (
+    "trained weights without a tokenizer: words become ids in order of appearance, which are not those of training; "
+    "put the tokenizer's files into the folder, or pass tokenizer="
 )
 
 
@@ -46,11 +51,13 @@ def load_model(
     seed: int = 0,
     attn_implementation: str | None = None,
     dtype: "str | torch.dtype | None" = None,
+    model_type: str | None = None,
 ) -> Loaded:
     """The model without its head, in evaluation mode, in float32 unless a dtype says otherwise.
 
     source: a hub id, a folder with a config and weights, a config alone (then the weights are random, from the
-    seed), `minilm`, or a module, which is returned as it is.
+    seed), `minilm`, or a module, which is returned as it is. model_type: the architecture ("bert"), for a
+    config.json that does not say.
     """
     import torch
     from torch import nn
@@ -71,40 +78,48 @@ def load_model(
         import transformers
     except ImportError:
         raise InputError(f"{source}: models by name need transformers: pip install transformers") from None
-    with _quiet(transformers), _errors(source), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        where = str(source) if path is None else str(path)
-        local = {} if path is None else {"local_files_only": True}
-        config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, **local)
+    where = str(source) if path is None else str(path)
+    local = {} if path is None else {"local_files_only": True}
+    with _quiet(transformers), torch.random.fork_rng(devices=[]):
+        with _errors(source):
+            config = read_config(transformers, where, path, model_type, local)
         config._attn_implementation = None  # it could name a kernel to download
         for part in (config, config.get_text_config()):
             part.use_cache = False  # one pass needs none
         options = {"trust_remote_code": False, "dtype": dtype}
         if attn_implementation is not None:
             options["attn_implementation"] = attn_implementation
-        notes = []
         random = path is not None and not _has(path, *SAFE, *PICKLED)
         files = path.glob if path is not None and path.is_dir() else lambda _: ()
         if random and (stray := next((file for p in OTHERS for file in files(p)), None)) is not None:
-            raise InputError(f"{stray.name} is not read; model.safetensors is, and a config.json alone")
+            raise InputError(
+                f"{source}: {stray.name} is not read; model.safetensors is, and a config.json alone"
+            )
+        check_size(transformers, config, dtype, source if path is None else config_file(path))
+        torch.manual_seed(seed)
         if random:
             notes = [f"a config alone: the weights are random, seed {seed}"]
-            model = transformers.AutoModel.from_config(config, **options)
+            with _errors(source):
+                model = transformers.AutoModel.from_config(config, **options)
         else:
             safe = True if path is None else _has(path, *SAFE)
-            model, found = transformers.AutoModel.from_pretrained(
-                where,
-                config=config,
-                use_safetensors=safe,
-                weights_only=True,
-                output_loading_info=True,
-                **options,
-                **local,
-            )
-            notes = _missing(model, found, seed)
+            with _errors(source):
+                model, found = transformers.AutoModel.from_pretrained(
+                    where,
+                    config=config,
+                    use_safetensors=safe,
+                    weights_only=True,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # they are named below, which transformers does on stderr only
+                    **options,
+                    **local,
+                )
+            notes = _missing(str(source), model, found, seed)
         tokenizer = None
         if path is None or (path.is_dir() and _has(path, *TOKENIZERS)):
             tokenizer = _tokenizer(transformers, where, local, notes)
+        if tokenizer is None and not random and model.main_input_name == "input_ids":
+            notes.append(NO_TOKENIZER)
     _finite(str(source), model)
     return Loaded(str(source), model.eval(), tokenizer, random, notes)
 
@@ -181,18 +196,26 @@ def _tokenizer(transformers: Any, where: str, local: dict[str, Any], notes: list
     try:
         return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False, **local)
     except Exception as error:  # whatever is wrong with it, the model runs without
-        notes.append(f"its tokenizer does not load ({_first_line(error)}): words become ids")
+        notes.append(f"its tokenizer does not load ({_first_line(error)})")
         return None
 
 
-def _missing(model: "nn.Module", found: dict[str, Any], seed: int) -> list[str]:
+def _missing(source: str, model: "nn.Module", found: dict[str, Any], seed: int) -> list[str]:
+    for name, stored, wanted in sorted(found.get("mismatched_keys") or []):
+        raise InputError(
+            f"{source}: {name} is {_shape(wanted)} by config.json, but {_shape(stored)} in the weights"
+        )
     missing = sorted(found.get("missing_keys") or [])
     if not missing:
         return []
     if len(missing) >= len(list(model.parameters())):
-        raise InputError(f"the weights have none of the model's parameters, such as {missing[0]}")
+        raise InputError(f"{source}: the weights have none of the model's parameters, such as {missing[0]}")
     rest = f" and {len(missing) - 2} more" if len(missing) > 2 else ""
     return [f"not in the checkpoint and random, seed {seed}: {', '.join(missing[:2])}{rest}"]
+
+
+def _shape(size: Any) -> str:
+    return "×".join(map(str, size)) or "a number"
 
 
 def _finite(source: str, model: "nn.Module") -> None:
@@ -230,6 +253,8 @@ def _errors(source: object) -> Iterator[None]:
     try:
         yield
     except InputError as error:
+        if str(source) in str(error):
+            raise
         raise InputError(f"{source}: {error}") from None
     except pickle.UnpicklingError:
         raise InputError(
@@ -244,8 +269,8 @@ def _errors(source: object) -> Iterator[None]:
 def _reason(text: str, error: Exception) -> str:
     if "trust_remote_code" in text or "custom code" in text:
         return f"it needs code from its repository, which is not run here; {FROM_PYTHON}"
-    if "does not recognize this architecture" in text or "Unrecognized" in text:
-        return f"an architecture that transformers does not know; {FROM_PYTHON}"
+    if "Unrecognized configuration class" in text:
+        return f"transformers has no model for this architecture, only parts of one; {FROM_PYTHON}"
     if "couldn't connect" in text or "offline mode" in text or "Connection" in text:
         return "the hub cannot be reached; a local folder with config.json and weights does as well"
     if "not a valid JSON" in text or isinstance(error, json.JSONDecodeError):

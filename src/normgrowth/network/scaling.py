@@ -72,6 +72,7 @@ class _Scaled(AbstractContextManager[Given]):
                 changes += [_Change(part, self.c, _invertible(part, self.c)) for part in _stretches(named)]
                 for change in changes:
                     change.make()
+            torch.clear_autocast_cache()  # it has casts of the weights as they were
             self.entries.append(changes)
             return self.given
         except BaseException:
@@ -87,6 +88,7 @@ class _Scaled(AbstractContextManager[Given]):
             _undo(changes)
             raise
         finally:
+            torch.clear_autocast_cache()
             self.entries.pop()
 
 

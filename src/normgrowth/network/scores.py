@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from normgrowth.errors import InputError
-from normgrowth.network.asymptotics.arithmetic import MASK
+from normgrowth.network.asymptotics.series import mask_bound
 from normgrowth.network.attention import _grouped_matmul
 from normgrowth.network.paths import Frame, Path, Where, following
 
@@ -143,7 +143,7 @@ def _scores_of(func: Any, args: Any, kwargs: Any, module: nn.Module | None) -> S
         found = part.to(_wide(part))
         if sink is not None:  # its score is known: what was taken off all, against overflow, comes back
             found = found + (sink.to(found.dtype)[:, None, None] - found[..., -1:])
-        return found.masked_fill(part <= _bound(part.dtype), -torch.inf)
+        return found.masked_fill(part <= mask_bound(part.dtype), -torch.inf)
 
     return tuple(scores.shape), _unit(scores), int(sink is not None), some  # pyright: ignore[reportReturnType]
 
@@ -221,7 +221,7 @@ def fused_scores(
     mask = _rows_of(mask, start, stop)
     if mask.dtype == torch.bool:
         return scores.masked_fill(~mask, -torch.inf)
-    return (scores + mask).masked_fill(mask <= _bound(mask.dtype), -torch.inf)
+    return (scores + mask).masked_fill(mask <= mask_bound(mask.dtype), -torch.inf)
 
 
 class _LimitTap(TorchFunctionMode):
@@ -288,11 +288,6 @@ def _later(start: int, stop: int, key: Tensor) -> Tensor:
     """True for keys after the query."""
     places = torch.arange(max(stop, key.shape[-2]), device=key.device)
     return places[: key.shape[-2]] > places[start:stop, None]
-
-
-def _bound(dtype: torch.dtype) -> float:
-    """What hides: minus infinity, and numbers that models write for it."""
-    return max(MASK, torch.finfo(dtype).min / 2)
 
 
 def _unit(x: Tensor) -> float:

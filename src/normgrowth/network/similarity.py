@@ -8,7 +8,7 @@ f(x; cθ) as c grows (`saturated`), or, as in the paper, f(x; cθ) itself at a l
     …_others                   the same with the saturated states of the other tokens of the sentence
     …_stderr                   standard error, over sentences: the tokens of one are not independent
     …_random, …_random_std     mean and standard deviation over networks with random weights
-    tokens, sentences          that were measured (of the model)
+    evaluation_tokens, evaluation_sentences    of the text that was measured with (of the model)
 
 A level says something about a token only as far as it is above that of the others: where all states of a network
 share a direction, each is close to every saturated one, whatever attention does.
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from normgrowth.errors import InputError
 from normgrowth.network.asymptotics.limit import saturated
-from normgrowth.network.batches import Batch, Texts, make_batches, read_input
+from normgrowth.network.batches import FROM_PYTHON, Batch, Texts, make_batches, read_input
 from normgrowth.network.models import Loaded
 from normgrowth.network.scaling import saturate
 from normgrowth.network.states import (
@@ -39,6 +39,7 @@ from normgrowth.network.states import (
     check_weights,
     evaluating,
     measured_part,
+    out_of_memory_hint,
     overflow_shows,
     random_twin,
     running,
@@ -52,7 +53,7 @@ Sums = dict[str, Floats]  # method -> (sentences, layers): cosines, summed over 
 
 EXACT = "saturation"
 BATCH_TOKENS = 2048
-UNCHANGED = 1e-3  # padding may change states by rounding, relative to their size
+MOST_UNCHANGED = 0.05  # beyond that no rounding is the reason, in any dtype
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def saturation(
         "source": loaded.source,
         "random_weights": loaded.random,
         "architecture": type(model).__name__,
-        "text": text.source if text else "batches from Python",
+        **(text.facts() if text else FROM_PYTHON),
         "scales": list(map(float, ways.scales)),
         "exact": exact,
         "random_init": random_init,
@@ -150,8 +151,9 @@ def _measure(
     limit, doubtful = saturated(whole), False
     with evaluating(whole):
         for batch in batches:
-            with running(whole, batch.size):
-                own = whole(batch.inputs)
+            with out_of_memory_hint(whole, batch.size):
+                with running(whole, batch.size):
+                    own = whole(batch.inputs)
                 real = _real(own, batch)
                 if ways.exact:
                     _compare(EXACT, own, limit(batch.inputs), real, parts)
@@ -233,7 +235,8 @@ def _blocks(values: Mapping[str, Floats], counts: Floats, stack: str) -> list[Bl
     layers = len(next(iter(values.values()))) - 1
     names, none = [_name(layer, stack) for layer in range(layers)], [None] * layers
     numbers = [None if layer == 0 else layer - 1 for layer in range(layers)]
-    own = {"tokens": counts.sum().reshape(1, 1), "sentences": np.array([[float(len(counts))]])}
+    own = {"evaluation_tokens": counts.sum().reshape(1, 1)}
+    own["evaluation_sentences"] = np.array([[float(len(counts))]])
     means = {quantity: value[None, -1:] for quantity, value in values.items()}
     return [
         Block("layer", names, numbers, none, [0], {quantity: v[None, :-1] for quantity, v in values.items()}),
@@ -245,20 +248,26 @@ def _name(layer: int, stack: str) -> str:
     return f"{stack}.{layer - 1}" if layer else "embeddings"
 
 
+def padding_tolerance(dtype: torch.dtype) -> float:
+    """How far padding may move a state by rounding, relative to its size: half of the digits of the dtype, times 3."""
+    return min(3 * torch.finfo(dtype).eps ** 0.5, MOST_UNCHANGED)
+
+
 def _padding_shows(whole: Network, batches: Sequence[Batch], ways: _Ways) -> bool:
     """Whether a sentence gives the same alone as in the batch that pads it most. Not all networks heed a mask."""
     shares = [0.0 if batch.real is None else 1 - float(batch.real[-1].double().mean()) for batch in batches]
     together = batches[int(np.argmax(shares))].rows([0, -1])
     assert together.real is not None
     length = int(together.real[-1].sum())
+    unchanged = padding_tolerance(next(whole.parameters()).dtype)
     alone = together.rows([-1], length)
     with evaluating(whole), running(whole, together.size):
         for a, b in zip(whole(together.inputs), whole(alone.inputs), strict=True):
-            if float((a[-1, :length] - b[0]).double().norm()) > UNCHANGED * float(b.double().norm()):
+            if float((a[-1, :length] - b[0]).double().norm()) > unchanged * float(b.double().norm()):
                 return True
     both, one = (_measure(whole, [batch], ways, [], lambda: None)[0] for batch in (together, alone))
     apart = [np.nan_to_num(np.abs(both[method][-1] - one[method][-1])).max() for method in both]
-    return max(apart) > UNCHANGED * length
+    return max(apart) > unchanged * length
 
 
 class _Steps:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from normgrowth.errors import InputError
 
@@ -92,13 +93,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def overflow_shows(model: nn.Module) -> Iterator[None]:
-    """Norms give NaN where their squares overflow. By themselves they give 0 there: wrong, and finite."""
+def overflow_shows(model: nn.Module, dtype: torch.dtype | None = None) -> Iterator[None]:
+    """Norms give NaN where their squares overflow. By themselves they give 0 there: wrong, and finite.
+
+    dtype: that in which they compute; by default as their class does.
+    """
 
     def spoil(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
         if not (inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor)):
             return output
-        largest = torch.finfo(_computes_in(module, inputs[0])).max ** 0.5 / inputs[0].shape[-1] ** 0.5
+        largest = (
+            torch.finfo(dtype or _computes_in(module, inputs[0])).max ** 0.5 / inputs[0].shape[-1] ** 0.5
+        )
         over = inputs[0].detach().abs().amax(-1, keepdim=True) > largest
         return output.masked_fill(over, torch.nan) if bool(over.any()) else output
 
@@ -108,6 +114,16 @@ def overflow_shows(model: nn.Module) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+class Float64Pass(TorchDispatchMode):
+    """Compute in float64 where a float64 model asks for float32, as norms and rotary positions of transformers do."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("dtype") is torch.float32:
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
 
 
 def rounding(model: nn.Module, state: Tensor) -> float:
@@ -129,18 +145,42 @@ def _computes_in(norm: nn.Module, given: Tensor) -> torch.dtype:
 
 @contextmanager
 def running(network: nn.Module, tokens: int) -> Iterator[None]:
-    """What goes wrong within a pass, in one line with the way out."""
+    """What goes wrong within a pass of the network itself, in one line with the way out."""
+    try:
+        with out_of_memory_hint(network, tokens):
+            yield
+    except InputError:
+        raise
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        IndexError,
+        KeyError,
+        AttributeError,
+        AssertionError,
+    ) as error:
+        text = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise InputError(f"{_name(network)} does not run on this input: {text}") from error
+
+
+@contextmanager
+def out_of_memory_hint(network: nn.Module, tokens: int) -> Iterator[None]:
+    """Only that memory was not enough, in one line with the way out; other errors are left as they are."""
     try:
         yield
     except InputError:
         raise
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, MemoryError) as error:
-        text = next(iter(str(error).splitlines()), "") or type(error).__name__
-        name = type(getattr(network, "network", network)).__name__
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "alloc" in text:
-            size = f" of {tokens:,} tokens" if tokens else ""
-            raise InputError(
-                f"{name}: out of memory in a batch{size}; take fewer tokens at once (batch_tokens), "
-                "shorter sentences, dtype bfloat16, or leave out the exact limit"
-            ) from error
-        raise InputError(f"{name} does not run on this input: {text}") from error
+    except (RuntimeError, MemoryError) as error:
+        text = next(iter(str(error).splitlines()), "")
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "alloc" not in text:
+            raise
+        size = f" of {tokens:,} tokens" if tokens else ""
+        raise InputError(
+            f"{_name(network)}: out of memory in a batch{size}; take fewer tokens at once (batch_tokens), "
+            "shorter sentences, dtype bfloat16, or leave out the exact limit"
+        ) from error
+
+
+def _name(network: nn.Module) -> str:
+    return type(getattr(network, "network", network)).__name__

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normgrowth.errors import InputError
+from normgrowth.errors import ConfigError, InputError
 from normgrowth.network.encoders import Encoder, EncoderConfig, LanguageModel
+from normgrowth.network.model_config import MOST_LAYERS, check_fits
 from normgrowth.records import replacing
 
 MODEL_TYPE = "normgrowth_encoder"
@@ -63,6 +64,7 @@ class Words:
         self.ids = {word: i for i, word in enumerate(self.words)}
         if len(self.ids) < len(self.words):
             raise InputError(f"{VOCABULARY}: a word is in it twice")
+        self.unk_token_id, self.eos_token_id = self.ids.get(UNKNOWN), self.ids.get(END)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -140,6 +142,12 @@ def read(
 ) -> tuple[StoredEncoder, Words | None, bool]:
     """The encoder, its vocabulary if there is one, and whether its weights are random (a config alone)."""
     config = read_config(path)
+    file = path / CONFIG if path.is_dir() else path
+    if config.layers > MOST_LAYERS:
+        raise ConfigError(file, "layers", config.layers, f"more than {MOST_LAYERS:,} layers")
+    with torch.device("meta"):
+        empty = StoredEncoder(config)
+    check_fits(empty, dtype, file, asdict(config))
     folder = path if path.is_dir() else None
     words = None
     if folder and (folder / VOCABULARY).is_file():
@@ -159,8 +167,7 @@ def read(
     }
     if config.layers > len(weights):  # asked before anything of that size is built
         raise InputError(f"{folder / WEIGHTS}: {len(weights)} tensors cannot be {config.layers} layers")
-    with torch.device("meta"):
-        model = StoredEncoder(config)
+    model = empty
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 SENTENCES = 100
 SHORTEST = 8  # words of a sentence of the Python documentation
 TOPICS = "the Python documentation (pydoc_data.topics)"
+AS_WORDS = "its words as ids in the order of the text: no tokenizer came with the model"
+MOST_UNKNOWN = 0.1  # of the tokens may be unknown without a warning
+SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask")
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Inputs:
 
     tensors: "dict[str, Tensor]"
     note: str
+    unknown_share: float | None = None  # of the tokens; None: not text
+    warning: str = ""  # if that is too much
 
 
 def default_inputs(
@@ -58,7 +63,7 @@ def default_inputs(
     positions = getattr(config, "max_position_embeddings", None)
     most = min(length, positions) if isinstance(positions, int) and positions > 0 else length
     if tokenizer is None:
-        rows, note = word_ids(lines, size, _special(config)), f"{source}, its words as ids"
+        rows, note = word_ids(lines, size, _special(config)), f"{source}, {AS_WORDS}"
     else:
         rows = [tokenizer(line, truncation=True, max_length=most)["input_ids"] for line in lines]
         note = f"{source}, through the model's tokenizer"
@@ -66,8 +71,12 @@ def default_inputs(
     if not rows:
         raise InputError(f"{source}: no sentence in it")
     if (largest := max(map(max, rows))) >= size:
-        raise InputError(f"{source}: token {largest} of the tokenizer, but the model knows {size} tokens")
-    return Inputs(_tensors(config, rows), f"{len(rows)} × {len(rows[0])} tokens of {note}")
+        raise InputError(
+            f"{source}: token {largest} of the tokenizer, but vocab_size in config.json is {size}"
+        )
+    share = unknown_share(rows, tokenizer, config, size)
+    note = f"{len(rows)} × {len(rows[0])} tokens of {note}{unknown_said(share)}"
+    return Inputs(_tensors(config, rows, size), note, share, unknown_warning(share, tokenizer))
 
 
 def read_sentences(path: str | Path, most: int = SENTENCES) -> list[str]:
@@ -117,6 +126,43 @@ def word_ids(lines: Sequence[str], size: int, special: frozenset[int] = frozense
     return rows
 
 
+def unknown_share(rows: Sequence[Sequence[int]], tokenizer: Any, config: Any, size: int) -> float:
+    """Of the tokens that stand for text, how many are the unknown one."""
+    if tokenizer is None:
+        special = _special(config)
+        unknown = next((token for token in range(size) if token not in special), 0)
+    else:
+        unknown = _unknown_id(tokenizer)
+        special = {getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL} - {unknown}
+    tokens = [token for row in rows for token in row if token not in special]
+    return sum(token == unknown for token in tokens) / len(tokens) if tokens else 0.0
+
+
+def _unknown_id(tokenizer: Any) -> int | None:
+    """As the tokenizer says, or the model behind a fast one."""
+    found = getattr(tokenizer, "unk_token_id", None)
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    name = getattr(model, "unk_token", None)
+    return found if found is not None or model is None or name is None else model.token_to_id(name)
+
+
+def unknown_said(share: float) -> str:
+    return f" ({share:.1%} of its tokens unknown)" if share else ""
+
+
+def unknown_warning(share: float, tokenizer: Any) -> str:
+    """What to do, where too many tokens are unknown; else nothing."""
+    if share <= MOST_UNKNOWN:
+        return ""
+    said = f"{share:.1%} of the tokens are unknown to the model (more than {MOST_UNKNOWN:.0%}), all the same to it"
+    if tokenizer is None:
+        return f"{said}: the vocabulary is smaller than the text's; give a shorter text, or a model with a tokenizer"
+    return (
+        f"{said}: its tokenizer may be missing or another model's; check tokenizer.json or vocab.txt in its folder, "
+        "or give a text in its language"
+    )
+
+
 def _special(config: Any) -> frozenset[int]:
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "sep_token_id")
     found = (getattr(config, name, None) for name in names)
@@ -129,13 +175,15 @@ def _equal(rows: list[list[int]], count: int, length: int) -> list[list[int]]:
     return long or [max(rows, key=len)] if rows else []
 
 
-def _tensors(config: Any, rows: list[list[int]]) -> "dict[str, Tensor]":
+def _tensors(config: Any, rows: list[list[int]], size: int) -> "dict[str, Tensor]":
     import torch
 
     ids = torch.tensor(rows)
     tensors = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if getattr(config, "is_encoder_decoder", False):
         start = getattr(config, "decoder_start_token_id", None)
+        if isinstance(start, int) and not 0 <= start < size:
+            raise InputError(f"config.json: decoder_start_token_id is {start}, but vocab_size is {size}")
         first = torch.full_like(ids[:, :1], start if isinstance(start, int) else 0)
         tensors["decoder_input_ids"] = torch.cat([first, ids[:, :-1]], 1)
     return tensors

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.engine import Engine
-from normgrowth.errors import InputError
+from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.claims.verdicts import Judged, judged
 from normgrowth.paper.errata import ERRATA
@@ -30,6 +30,8 @@ from normgrowth.paper.pace import time_left
 from normgrowth.paper.stages.cost import Machine, this_machine
 from normgrowth.paper.stages.plan import Scale, Stage, Work, stages
 from normgrowth.records import Records, replacing
+from normgrowth.schema import read_json
+from normgrowth.workspace import Workspace
 
 STAGES, KEY, RESULTS = "stages", "stage.json", "claims.json"
 WORK = "work"
@@ -88,19 +90,39 @@ def reproduce(
     engine: Engine,
     telling: Telling | None = None,
     machine: Machine | None = None,
+    overwrite: bool = False,
 ) -> Reproduced:
     """Run the stages that are wanted, and judge the claims that rest on them.
 
     only: claims (`heads-bimodal`), figures (`fig2`) or `table1`; all without. data: the folder of `penn` and
-    `wikitext-2`. machine: where the engine works, for the time left; measured where it is needed.
+    `wikitext-2`. machine: where the engine works, for the time left; measured where it is needed. overwrite: replace
+    the records of stages that were run with other settings.
     """
-    out, tell = Path(out), telling or Telling()
+    with Workspace.open(out, "reproduce", overwrite=overwrite) as workspace:
+        if workspace.found is None or workspace.found.kind != "reproduce":
+            workspace.check({})
+        return _reproduce(Path(out), scale, only, data, engine, telling or Telling(), machine, overwrite)
+
+
+def _reproduce(
+    out: Path,
+    scale: Scale,
+    only: Sequence[str],
+    data: Path | str | None,
+    engine: Engine,
+    tell: Telling,
+    machine: Machine | None,
+    overwrite: bool,
+) -> Reproduced:
     claims, needed = chosen(only)
     corpora = Path(data) if data else None
     wanted = [stage for stage in stages(scale, corpora) if stage.name in needed]
     keys = {
         stage.name: key_of(stage) for stage in wanted
     }  # of the code that runs, whatever becomes of it meanwhile
+    if not overwrite:
+        for stage in wanted:
+            _refuse_other_settings(out, stage, scale)
     kept = {name: _kept(out / STAGES / name, key) for name, key in keys.items()}
     if machine is None and any(stage.cost.tasks for stage in wanted if kept[stage.name] is None):
         machine = this_machine()
@@ -124,7 +146,8 @@ def reproduce(
             evidence[stage.name] = records = stage.run(work)
             records.write(folder)
             with replacing(folder / KEY) as path:
-                path.write_text(json.dumps({"key": keys[stage.name]}))
+                said = {"key": keys[stage.name], "scale": scale, "settings": stage.settings}
+                path.write_text(json.dumps(said))
         except (InputError, OSError, ImportError) as error:
             failed[stage.name] = _in_a_line(error)
             tell.ends(stage, f"failed: {failed[stage.name]}")
@@ -219,9 +242,24 @@ def _work_of(folder: Path, key: str) -> Path:
 
 def _key(path: Path) -> str | None:
     try:
-        return json.loads(path.read_text())["key"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_json(path, {"key": str})["key"]
+    except SchemaError:
         return None
+
+
+def _refuse_other_settings(out: Path, stage: Stage, scale: Scale) -> None:
+    """Raise FolderMismatch if the stage was run with other settings: running it would replace those records."""
+    try:
+        said = read_json(out / STAGES / stage.name / KEY, {"scale": str, "settings": dict})
+    except SchemaError:
+        return
+    if said["settings"] != json.loads(json.dumps(stage.settings)):
+        old, new = (
+            {"kind": "reproduce", "scale": one, "stage": stage.name} for one in (said["scale"], scale)
+        )
+        if said["scale"] == scale:
+            old["stage"] += " of another corpus"
+        raise FolderMismatch(out, old, new)
 
 
 def _kept(folder: Path, key: str) -> Records | None:

@@ -27,6 +27,7 @@ def t5_records() -> Records:
     made_by = {
         "command": "published",
         "source": f"{RUN} ({model['t5_norm'].source})",
+        "selection": {"scope": "blocks"},  # the total's; see the notes
         "steps": model["t5_norm"]["step"].tolist(),
         "notes": [
             "Norm and cosine are published; step size, alignment, angle and budget are derived from them.",

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from normgrowth.records import Records
 from normgrowth.report.grids import Grids
-from normgrowth.report.plotting import BLUE, GREY, INK, ORANGE, Layers, line, step_axis, value_axis
-from normgrowth.report.wording import percent
+from normgrowth.report.plotting import BLUE, GREY, INK, ORANGE, Layers, label, line, step_axis, value_axis
+from normgrowth.report.wording import model_title, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ def figure_budget(records: Records, beside: Sequence[Records]) -> "Figure | None
     steps = np.concatenate([grids.steps[:1], terms[0].steps])
     curves = [np.concatenate([[0.0], grid.values[:, 0]]) for grid in terms]
     _stack_or_lines(ax, steps, curves, last)
-    ax.set_title("whole model")
+    ax.set_title(label(model_title(grids.made_by)), parse_math=False)
     ax.set_ylabel(f"growth of ‖θ‖² since step {steps[0]:,}")
     step_axis(ax, grids.steps)
     value_axis(ax, zero_below=1.0)

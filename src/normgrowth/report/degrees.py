@@ -32,8 +32,8 @@ def print_degrees(
     columns = [
         Cells("module", [name or "(the model)" for name, _ in rows], right=False, widest=0.6),
         Cells("class", [row["class"] for _, row in rows], rank=2, right=False, widest=0.3),
-        Cells("in", [_degree(row["inputs"][0]) if row["inputs"] else "-" for _, row in rows], rank=1),
-        Cells("degree", [_degree(row["degree"]) for _, row in rows]),
+        Cells("in", [by_run([one[0] for one in row["inputs_by_run"] if one]) for _, row in rows], rank=1),
+        Cells("degree", [by_run(row["degree_by_run"]) for _, row in rows]),
         Cells("lower parts", [", ".join(map(_degree, row["lower"])) or "-" for _, row in rows], rank=3),
         Cells("runs", [str(row["runs"]) if row["runs"] > 1 else "-" for _, row in rows], rank=4),
     ]
@@ -57,10 +57,7 @@ def group(modules: Sequence[Row]) -> list[tuple[str, Row]]:
     """Rows that differ in the number of their block only, as one; with the name that they share."""
     alike: dict[tuple[Any, ...], list[Row]] = {}
     for row in modules:
-        same = tuple(
-            tuple(value) if isinstance(value, list) else value
-            for value in (row[key] for key in ("class", "degree", "lower", "inputs", "runs"))
-        )
+        same = tuple(str(row[key]) for key in ("class", "degree_by_run", "lower", "inputs_by_run", "runs"))
         alike.setdefault((row["stack"], row["block"] is None, row["part"], same), []).append(row)
     return [
         (
@@ -103,6 +100,19 @@ def _span(blocks: Sequence[int | None]) -> str:
         else:
             runs.append([number])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def by_run(degrees: Sequence[int | str | None]) -> str:
+    """The degree of the last run; of a module that runs several times, where others differ: 3 (first run 4)."""
+    if not degrees:
+        return "-"
+    first, *_, last = [*degrees[:1], *degrees]
+    others = {degree for degree in degrees if degree != last}
+    if not others:
+        return _degree(last)
+    if list(degrees[1:]) == [last] * (len(degrees) - 1):
+        return f"{_degree(last)} (first run {_degree(first)})"
+    return f"{_degree(last)} (other runs {', '.join(sorted(map(_degree, others)))})"
 
 
 def _degree(degree: int | str | None) -> str:

@@ -27,6 +27,8 @@ def print_dynamics(content: Mapping[str, Any], console: "Console | None" = None)
     models = content["models"]
     none = [None]  # the first checkpoint has no interval before it
     say(console, f"{content['trace']}: {content['what']}, {content['schedule']}", "bold")
+    if content.get("parameters"):
+        say(console, f"parameters: {content['parameters']}", "dim")
     show(
         console,
         [

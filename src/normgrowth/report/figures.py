@@ -35,7 +35,7 @@ from normgrowth.report.plotting import (
     style,
     value_axis,
 )
-from normgrowth.report.wording import number, summary
+from normgrowth.report.wording import model_title, number, summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +66,8 @@ def draw(
     is drawn as a fitted law, under the name that `made_by["fit"]` gives it.
     """
     formats = known_formats(formats)
-    text = " ".join(summary(records))
+    counted = [f"Parameters: {records.parameters}."] if records.parameters else []
+    text = " ".join([*counted, *summary(records)])
     drawn = ((name, title, make(records, beside)) for name, (title, make) in FIGURES.items())
     figures = {name: (title, figure) for name, title, figure in drawn if figure is not None}
     return save(figures, folder, formats, text)
@@ -236,7 +237,7 @@ def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Record
             value_axis(ax, zero_below=LENGTHS.get(quantity, 0.0))
             if quantity == "alignment":
                 ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
-    axes[0, 0].set_title("whole model")
+    axes[0, 0].set_title(label(model_title(grids.made_by)), parse_math=False)
     for ax, stack in zip(axes[0, 1:], layers.stacks, strict=True):
         ax.set_title(f"{label(stack)}, by layer" if columns > 2 else "by layer", parse_math=False)
     for ax in axes[-1]:
@@ -305,5 +306,6 @@ def _one_step(grids: Grids) -> "Figure | None":
     ax.set_ylabel(LABELS["norm"])
     value_axis(ax, zero_below=1.0)
     model = grids.model("norm")[1]
-    ax.set_title(f"step {grids.steps[0]:,}" + (f"; whole model {number(model[0])}" if len(model) else ""))
+    title = f"; {label(model_title(grids.made_by))} {number(model[0])}" if len(model) else ""
+    ax.set_title(f"step {grids.steps[0]:,}{title}", parse_math=False)
     return figure

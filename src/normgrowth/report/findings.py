@@ -1,9 +1,9 @@
-"""What lint found, as a table: what is alike at several steps or in several tensors is one row."""
+"""Findings of lint as a table: equal findings at several steps or in several tensors are one row."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.report.terminal import Cells, new_console, say, show
+from normgrowth.report.terminal import Cells, literal, new_console, say, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,13 +16,20 @@ def print_findings(
     *,
     source: str,
     steps: Sequence[int],
+    checked: str = "",
     console: "Console | None" = None,
 ) -> None:
-    """findings: step, name, kind, why, label and severity of each; steps: of the checkpoints that were read."""
+    """Print a table of findings (step, name, kind, why, label and severity of each).
+
+    steps: of the checkpoints that were read; checked: which parameters were, for the header.
+    """
     console, found = console or new_console(), list(findings)
-    rows = finding_rows(found)
+    mixed = [finding for finding in found if finding["kind"] == "mixed"]
+    rows = finding_rows([finding for finding in found if finding not in mixed])
     span = f"{len(steps):,} checkpoints, steps {steps[0]:,} to {steps[-1]:,}"
     say(console, f"{source}: {span if len(steps) > 1 else f'one checkpoint, step {steps[0]:,}'}", "bold")
+    if checked:
+        say(console, f"checked: {checked}")
     if rows:
         titles = ("step", "kind", "", "tensor or file", "why")
         columns = [list(cells) for cells in zip(*rows, strict=True)]
@@ -35,6 +42,8 @@ def print_findings(
                 if any(cells)
             ],
         )
+    for finding in mixed:  # not in the table, where its commands would be folded
+        console.print(literal(console, f"{finding['label']}: {finding['why']}", "red"), soft_wrap=True)
     faults = sum(finding["severity"] == "fault" for finding in found)
     remarks = len(found) - faults
     said = "Nothing found." if not found else f"{_count(faults, 'fault')}, {_count(remarks, 'remark')}."
@@ -47,7 +56,7 @@ def finding_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str
 
     by_step: dict[tuple[Any, ...], list[str]] = {}
     for finding in found:
-        what = finding["label"] if finding["kind"] == "partial" else finding["name"]
+        what = finding["label"] if finding["kind"] in ("partial", "mixed", "data") else finding["name"]
         by_step.setdefault((finding["step"], *alike(finding)), []).append(what)
     by_why: dict[tuple[Any, ...], list[Any]] = {}
     for (step, *rest), names in by_step.items():

@@ -81,15 +81,16 @@ def print_fits(series: Mapping[str, Facts], title: str = "", console: "Console |
     for name, fact in series.items():
         for note in fact["notes"]:
             say(console, f"note: {name}: {note}")
-        if not fact["best"] and (reason := next((r["reason"] for r in fact["laws"] if r["reason"]), "")):
-            say(console, f"note: {name}: not fitted: {reason}")
+        if not fact["best"]:
+            reason = next((f"not fitted: {row['reason']}" for row in fact["laws"] if row["reason"]), "")
+            say(console, f"note: {name}: {reason or verdict(fact)[0]}")
 
 
 def verdict(facts: Facts) -> list[str]:
     """Which law, by how much, and how far that can be trusted."""
     rows = {row["law"]: row for row in facts["laws"]}
     if not facts["best"]:
-        return [f"Too few points to compare laws: {facts['points']}."]
+        return [f"Too few points to choose a law: {facts['points']}; these laws need {facts['needed']}."]
     sentences = (_evidence, _independence, _ahead, _exponents)
     return [text for sentence in sentences if (text := sentence(facts, rows))]
 

@@ -6,7 +6,6 @@ from math import nan
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.errors import InputError
 from normgrowth.records import Records
 
 
@@ -40,13 +39,13 @@ class Grids:
     """The quantities of one run. Each is read once: tensors may make millions of rows."""
 
     def __init__(self, records: Records) -> None:
-        runs = records.distinct("run")
-        if len(runs) > 1:
-            raise InputError(
-                f"these records hold {len(runs)} runs, {runs[0]!r} and {runs[1]!r} among them: choose one"
-            )
-        self.run = str(runs[0]) if runs else ""
+        self.run = records.single_run()
         self.made_by = records.made_by
+        # A tracker measures single training steps; cosine, angle and step size of a trace are between checkpoints.
+        command = records.made_by.get("command")
+        self.tracked = command in ("train", "tracker") or (
+            command == "lab" and not self.run.endswith((", checkpoints", ", heads"))
+        )
         self._records = records
         self._scopes: dict[str, Records] = {}
         self._grids: dict[tuple[str, str], Grid] = {}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from normgrowth.errors import InputError
 from normgrowth.records import Records
 from normgrowth.report.terminal import Cells, new_console, say, say_remarks, show
-from normgrowth.report.wording import number, percent
+from normgrowth.report.wording import measured_with, number, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,10 +109,8 @@ def print_heads(records: Records, console: "Console | None" = None) -> None:
     """A table for each model: a row for each layer and one for the model; then what it says, in words."""
     console = console or new_console()
     for heads in models(records):
-        said = [f"{len(heads.names)} heads"]
-        said += [f"{heads.model[key]:,.0f} {key}" for key in ("sentences", "tokens") if key in heads.model]
-        text = heads.made_by.get("text", "")
-        say(console, f"{heads.run}: {', '.join(said)}{f' of {text}' if text else ''}", "bold")
+        said = [f"{len(heads.names)} heads", measured_with(heads.model, heads.made_by)]
+        say(console, f"{heads.run}: {', '.join(filter(None, said))}", "bold")
         show(console, _columns(heads), last_bold=True)
         for sentence in sentences(heads):
             say(console, sentence)

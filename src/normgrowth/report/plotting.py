@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.records import replacing
 from normgrowth.report.grids import Grid
 from normgrowth.report.wording import visible
+from normgrowth.workspace import refuse_foreign, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 INK, GREY, BLUE, ORANGE = "#1a1a1a", "#8c8c8c", "#0072b2", "#e69f00"
 FORMATS = ("png", "svg", "pdf")
+MARK = "drawn by normgrowth"  # in the metadata of every figure
 MOST_STACKS = 3  # side by side; where names make more, all layers share a panel
 
 ROUND = [1, 2, 2.5, 5, 10]  # ticks at multiples of these
@@ -70,6 +71,8 @@ def save(
 ) -> list[Path]:
     """Write figures, {name: (title, figure)}; the paths of the files. text: words for those who cannot see them."""
     paths = list[Path]()
+    for path in (Path(folder) / f"{name}.{form}" for name in figures for form in known_formats(formats)):
+        refuse_foreign(path, MARK.encode())
     for name, (title, figure) in figures.items():
         Path(folder).mkdir(parents=True, exist_ok=True)
         for form in known_formats(formats):
@@ -91,8 +94,9 @@ def known_formats(formats: Sequence[str]) -> list[str]:
 def _metadata(form: str, title: str, text: str) -> dict[str, str | None]:
     """No dates: the same records give the same files."""
     if form == "pdf":
-        return {"Title": title, "Subject": text, "CreationDate": None}
-    return {"Title": title, "Description": text} | ({"Date": None} if form == "svg" else {})
+        return {"Title": title, "Subject": text, "Keywords": MARK, "CreationDate": None}
+    own = {"Title": title, "Description": text, "Source": MARK}
+    return own | ({"Date": None} if form == "svg" else {})
 
 
 def laid_out(figure: "Figure") -> "Figure":

@@ -24,8 +24,8 @@ from normgrowth.report.plotting import (
     value_axis,
 )
 from normgrowth.report.saturation import METHOD, method_name
-from normgrowth.report.terminal import Cells, new_console, say, say_remarks, show
-from normgrowth.report.wording import number, times
+from normgrowth.report.terminal import Cells, new_console, say, say_parameters, say_remarks, show
+from normgrowth.report.wording import measured_with, number, times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,6 +54,10 @@ class Profile:
         levels, norms = grids.of("layer", self.method), grids.of("layer", "norm")
         layers = [name for name in levels.names if name in norms.names]
         self.steps = [int(s) for s in np.intersect1d(levels.steps, norms.steps)]
+        model = records.where(scope="model", step=self.steps[-1]).table.to_pylist() if self.steps else []
+        self.evaluated = {
+            row["quantity"]: row["value"] for row in model
+        }  # the size of the text, among others
         self.layers = Grid(
             layers,
             [levels.layers[levels.names.index(name)] for name in layers],
@@ -126,7 +130,11 @@ def rank_correlation(x: Floats, y: Floats) -> float:
 def print_profile(records: Records, console: "Console | None" = None) -> None:
     """A row for some of the steps: norm, and the level of the model and of its first and last layer."""
     console, profile = console or new_console(), Profile(records)
-    say(console, f"{profile.run}: {len(profile.steps)} checkpoints", "bold")
+    text = records.made_by.get("saturation", {})
+    said = measured_with(profile.evaluated, text)
+    each = f", each {said}" if said else ""
+    say(console, f"{profile.run}: {len(profile.steps)} checkpoints{each}", "bold")
+    say_parameters(console, records)
     rows = np.unique(
         np.linspace(0, len(profile.steps) - 1, min(ROWS, len(profile.steps))).round().astype(int)
     )

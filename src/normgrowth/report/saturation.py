@@ -18,6 +18,7 @@ from normgrowth.records import Records
 from normgrowth.report.figures import DASHES, FAMILIES
 from normgrowth.report.plotting import BLUE, FORMATS, GREY, INK, known_formats, label, laid_out, save, style
 from normgrowth.report.terminal import Cells, new_console, say, say_remarks, show
+from normgrowth.report.wording import measured_with
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 
 COLOURS = (BLUE, *FAMILIES[:-1])
 TRAINED, RANDOM = "the model's weights", "random weights"
+EXCESS = (
+    "Only the excess over the cosine to other tokens indicates saturation; the rest is shared by all states."
+)
 OTHERS = "dotted: to other tokens' states"
+EMBEDDINGS = -1  # where layers are numbered
 METHOD = re.compile(r"saturation(_c[^_]+)?")
 Floats = NDArray[np.float64]
 
@@ -38,12 +43,17 @@ class Line:
     run: str
     method: str  # "saturation", "saturation_c1000"
     weights: str  # TRAINED or RANDOM
-    layers: list[int]  # 0 is the embeddings, 1 the first block: as the paper counts
+    layers: list[int]  # 0 is the first block, as in every record; EMBEDDINGS comes before
     values: Floats
     errors: Floats  # standard error over sentences; of random weights, deviation over seeds
     mean: float
     others: Floats  # the same with other tokens' saturated states
     baseline: bool = False  # the random self of the model, not the model itself
+
+    @property
+    def blocks(self) -> list[int]:
+        """Where in `layers` the blocks are: all but the embeddings."""
+        return [i for i, layer in enumerate(self.layers) if layer != EMBEDDINGS]
 
 
 def lines(records: Records) -> list[Line]:
@@ -69,12 +79,10 @@ def print_saturation(records: Records, console: "Console | None" = None) -> None
     console, drawn = console or new_console(), lines(records)
     runs: dict[str, Any] = records.made_by.get("runs", {})
     for run in records.distinct("run"):
-        facts = _facts(records, run)
-        said = [f"{facts[key]:,.0f} {key}" for key in ("sentences", "tokens") if key in facts]
-        text = runs.get(run, records.made_by).get("text", "")
-        say(console, f"{run}: {', '.join(said)}{f' of {text}' if text else ''}", "bold")
-    depth = range(max(max(line.layers) for line in drawn) + 1)
-    names = ["embeddings" if layer == 0 else str(layer) for layer in depth]
+        said = measured_with(_facts(records, run), runs.get(run, records.made_by))
+        say(console, f"{run}: {said}", "bold")
+    depth = range(EMBEDDINGS, max(max(line.layers) for line in drawn) + 1)
+    names = [layer_name(layer) for layer in depth]
     columns = [Cells("layer", [*names, "mean of blocks"], right=False)]
     roomy = 20 + 18 * len(drawn) <= console.width
     for line in drawn:
@@ -85,18 +93,14 @@ def print_saturation(records: Records, console: "Console | None" = None) -> None
         columns.append(Cells(title, [*cells, _level(line.mean, np.nan, roomy)], rank))
         if np.isfinite(line.others).any() and line.method == drawn[0].method:
             other = dict(zip(line.layers, line.others, strict=True))
-            mean = float(np.mean([value for layer, value in other.items() if layer > 0]))
+            mean = float(np.mean([value for layer, value in other.items() if layer != EMBEDDINGS]))
             cells = [_level(other[layer], np.nan, False) if layer in other else "-" for layer in depth]
             columns.append(
                 Cells("to other\ntokens", [*cells, _level(mean, np.nan, False)], 4 + line.baseline)
             )
     show(console, columns, last_bold=True)
     if any(np.isfinite(line.others).any() for line in drawn):
-        say(
-            console,
-            "A level tells of saturation as far as it is above that to other tokens: what all states share is not it.",
-            "dim",
-        )
+        say(console, EXCESS, "dim")
     if roomy:
         say(console, "± standard error over sentences; of a random self, deviation over seeds.", "dim")
     say_remarks(console, records)
@@ -147,7 +151,7 @@ def figure_saturation(records: Records, published: Records | None = None) -> "Fi
                     self_, mark = (", random self", "s") if line.baseline else ("", "o")
                     look = {"marker": mark, "markersize": 3.0, "linewidth": 1.4, "capsize": 1.5}
                     _curve(ax, line, color=colour[line.run], label=f"{label(line.run)}{self_}", **look)
-                    blocks = [i for i, layer in enumerate(line.layers) if layer > 0]
+                    blocks = line.blocks
                     if np.isfinite(line.others[blocks]).any():
                         look = {"linestyle": (0, (1, 1)), "linewidth": 1.0, "label": OTHERS}
                         at = np.array(line.layers)[blocks]
@@ -173,26 +177,26 @@ def figure_map(records: Records) -> "Figure":
 
     every = lines(records)
     drawn = [line for line in every if line.method == every[0].method]
-    depth = max(max(line.layers) for line in drawn) + 1
-    grid = np.full((depth, len(drawn)), np.nan)
+    depth = range(EMBEDDINGS, max(max(line.layers) for line in drawn) + 1)
+    grid = np.full((len(depth), len(drawn)), np.nan)
     for column, line in enumerate(drawn):
-        grid[line.layers, column] = line.values
+        grid[np.array(line.layers) - EMBEDDINGS, column] = line.values
     with style():
-        figure = Figure(figsize=(1.9 + 0.75 * len(drawn), 1.3 + 0.21 * depth))
+        figure = Figure(figsize=(1.9 + 0.75 * len(drawn), 1.3 + 0.21 * len(depth)))
         ax: Axes = figure.subplots()
         low = min(0.0, float(np.nanmin(grid))) if np.isfinite(grid).any() else 0.0
         image = ax.imshow(grid, origin="lower", aspect="auto", cmap="viridis", vmin=low, vmax=1)
-        for (layer, column), value in np.ndenumerate(grid):
+        for (row, column), value in np.ndenumerate(grid):
             pale = isfinite(value) and value > low + 0.6 * (1 - low)
             text = f"{round(value, 2) + 0.0:.2f}".replace("-", "−") if isfinite(value) else "NaN"
             hue = "black" if pale or not isfinite(value) else "white"
-            if layer in drawn[column].layers:
-                ax.text(column, layer, text, ha="center", va="center", fontsize=7, color=hue)
+            if depth[row] in drawn[column].layers:
+                ax.text(column, row, text, ha="center", va="center", fontsize=7, color=hue)
         names = [f"{label(line.run)}{', random self' if line.baseline else ''}" for line in drawn]
         ax.set_xticks(
             range(len(drawn)), names, rotation=30, ha="right", rotation_mode="anchor", parse_math=False
         )
-        ax.set_yticks(range(depth), ["embeddings", *map(str, range(1, depth))])
+        ax.set_yticks(range(len(depth)), [layer_name(layer) for layer in depth])
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
         ax.set_ylabel("layer")
@@ -201,6 +205,10 @@ def figure_map(records: Records) -> "Figure":
         ax.set_title(f"cosine to the saturated\nnetwork, {method_name(every[0].method)}")
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
         return laid_out(figure)
+
+
+def layer_name(layer: int) -> str:
+    return "embeddings" if layer == EMBEDDINGS else str(layer)
 
 
 def method_name(method: str) -> str:
@@ -215,17 +223,18 @@ def _panels(axes: Any, methods: Sequence[str], kinds: Sequence[str]) -> Iterator
 
 def _curve(ax: "Axes", line: Line, **look: Any) -> None:
     """Without the embeddings, which the paper leaves out: next to them nothing would show."""
-    blocks = [i for i, layer in enumerate(line.layers) if layer > 0]
+    blocks = line.blocks
     errors = np.nan_to_num(line.errors[blocks]) if np.isfinite(line.errors).any() else None
     ax.errorbar(np.array(line.layers)[blocks], line.values[blocks], yerr=errors, elinewidth=0.8, **look)
 
 
-def _levels(records: Records, run: str) -> dict[str, dict[int, float]]:
-    """quantity -> layer -> level; the mean over blocks under -1."""
-    found: dict[str, dict[int, float]] = {}
+def _levels(records: Records, run: str) -> dict[str, dict[int | None, float]]:
+    """quantity -> layer -> level; the mean over blocks under None."""
+    found: dict[str, dict[int | None, float]] = {}
     for row in records.where(run=run).table.to_pylist():
         if row["quantity"].startswith("saturation"):
-            layer = -1 if row["scope"] == "model" else 0 if row["layer"] is None else row["layer"] + 1
+            layer = EMBEDDINGS if row["layer"] is None else row["layer"]
+            layer = None if row["scope"] == "model" else layer
             found.setdefault(row["quantity"], {})[layer] = row["value"]
     return found
 
@@ -236,10 +245,10 @@ def _facts(records: Records, run: str) -> dict[str, float]:
 
 
 def _line(
-    rows: dict[str, dict[int, float]], run: str, method: str, self_: str, error: str, weights: str
+    rows: dict[str, dict[int | None, float]], run: str, method: str, self_: str, error: str, weights: str
 ) -> Line:
     level = rows[f"{method}{self_}"]
-    layers = sorted(layer for layer in level if layer >= 0)
+    layers = sorted(layer for layer in level if layer is not None)
 
     def of(quantity: str) -> Floats:
         known = rows.get(quantity, {})
@@ -247,7 +256,7 @@ def _line(
 
     values, errors = of(f"{method}{self_}"), of(f"{method}{error}")
     others = of(f"{method}_others{self_}")
-    return Line(run, method, weights, layers, values, errors, level.get(-1, np.nan), others, bool(self_))
+    return Line(run, method, weights, layers, values, errors, level.get(None, np.nan), others, bool(self_))
 
 
 def _level(value: float, error: float, with_error: bool) -> str:

@@ -4,7 +4,7 @@ Ink is without biases, red with them; a band spans the seeds. What the paper pub
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,28 +61,38 @@ class Curves:
     def at(self, quantity: str, c: float) -> Floats:
         """Of each seed, between the scales along log c; NaN outside them."""
         where = np.log(c), np.log(self.scales)
-        return np.array([np.interp(*where, row, np.nan, np.nan) for row in self.values[quantity]])
+        return np.array([np.interp(*where, row, np.nan, np.nan) for row in self.of(quantity)])
 
     def mean(self, quantity: str) -> Floats:
-        return self.values[quantity].mean(0)
+        return self.of(quantity).mean(0)
+
+    def of(self, quantity: str) -> Floats:
+        if quantity not in self.values:
+            raise InputError(f"these records hold no {quantity} of {self.group!r} at each of its scales")
+        return self.values[quantity]
 
 
 def groups(records: Records) -> list[Curves]:
     facts: dict[str, Any] = records.made_by.get("runs") or {}
-    if not facts:
+    if not facts or not all("group" in fact for fact in facts.values()):
         raise InputError("these records hold no scaling curves: `normgrowth scaling -o` makes them")
     names = dict.fromkeys(fact["group"] for fact in facts.values())
     found = []
     for group in names:
         runs = [run for run, fact in facts.items() if fact["group"] == group]
         grids = [Grids(records.where(run=run)) for run in runs]
-        quantities = records.where(run=runs[0], scope="model").distinct("quantity")
-        values = {q: np.stack([grid.of("model", q).values[:, 0] for grid in grids]) for q in quantities}
+        steps = grids[0].of("model", "scale").steps
+        values = {
+            quantity: np.stack([grid.of("model", quantity).values[:, 0] for grid in grids])
+            for quantity in records.where(run=runs[0], scope="model").distinct("quantity")
+            if all(np.array_equal(grid.of("model", quantity).steps, steps) for grid in grids)
+        }
         first = facts[runs[0]]
         rates = [facts[run]["rate"]["sentence"] for run in runs if "rate" in facts[run]]
         lost = min((c for run in runs if (c := facts[run].get("overflow")) is not None), default=None)
         kind, bias = first.get("kind", group), first.get("bias")
-        found.append(Curves(group, kind, bias, rates, lost, values["scale"][0], values))
+        found.append(Curves(group, kind, bias, rates, lost, np.zeros(0), values))
+        found[-1] = replace(found[-1], scales=found[-1].of("scale")[0])
     return found
 
 
@@ -101,7 +111,12 @@ def sentences(records: Records, published: Records | None = None) -> list[str]:
     for bare in own:
         for biased in own:
             if bare.kind == biased.kind and bare.bias is False and biased.bias is True:
-                apart = np.abs(bare.mean("cosine_saturated") - biased.mean("cosine_saturated"))
+                curves = [one.mean("cosine_saturated") for one in (bare, biased)]
+                if not np.array_equal(bare.scales, biased.scales):
+                    continue
+                apart = np.abs(np.subtract(*curves))
+                if not np.isfinite(apart).any():
+                    continue
                 worst = int(np.nanargmax(apart))
                 said.append(
                     f"{bare.kind}: biases move the mean cosine by {apart[worst]:.3f} at most, "
@@ -126,7 +141,7 @@ def print_scaling(
     """A row for each network; of a single one, a row for each layer and its last state."""
     console, own = console or new_console(), groups(records)
     say(console, str(records.made_by.get("source", "scaling")), "bold")
-    for note in [*records.made_by.get("notes", []), *(published.made_by["notes"] if published else [])]:
+    for note in [*(records.made_by.get("notes") or []), *(published.made_by["notes"] if published else [])]:
         say(console, note, "dim")
     if len(own) == 1:
         scales, layers, names = _by_layer(records, "cosine_saturated")
@@ -222,7 +237,7 @@ def _figure(records: Records, published: Records | None) -> "Figure":
 
 
 def _draw_group(ax: "Axes", curves: Curves, x: Floats, quantity: str, middle: Callable[..., Any]) -> None:
-    values = curves.values[quantity]
+    values = curves.of(quantity)
     colour = RED if curves.bias else INK
     name = {None: "last state", True: "measured, with biases", False: "measured, without"}[curves.bias]
     line(ax, x, middle(values, axis=0), color=colour, label=name, marker="", zorder=3)

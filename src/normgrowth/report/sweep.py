@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.records import Records
-from normgrowth.report.terminal import Cells, new_console, say, say_remarks, show
+from normgrowth.report.terminal import Cells, new_console, say, say_parameters, say_remarks, show
 from normgrowth.report.wording import number, percent, times
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-GROWS, FALLS, STAYS, DIVERGED, UNKNOWN = "+", "−", "=", "x", "·"
+GROWS, FALLS, STAYS, DIVERGED, UNKNOWN, LOST = "+", "−", "=", "x", "·", "?"
 
 
 class Sweep:
@@ -30,6 +30,8 @@ class Sweep:
         self.run = records.distinct("run")[0] if len(records) else "sweep"
         self.x, self.y = self.made_by["x"], self.made_by["y"]
         self.shape = len(self.x["values"]), len(self.y["values"])
+        if not all(self.shape):
+            raise InputError(f"{self.run}: the grid of this sweep has no cells")
 
     @cached_property
     def _cells(self) -> dict[str, dict[str, float]]:
@@ -45,14 +47,20 @@ class Sweep:
             known = self._cells.get(axis["setting"], {})
             numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in axis["values"])
             listed = [float(value) if numbers else float(i) for i, value in enumerate(axis["values"])]
-            places.append({name: listed.index(value) for name, value in known.items()})
+            places.append({name: listed.index(value) for name, value in known.items() if value in listed})
         found = np.full(self.shape, np.nan)
         for name, value in values.items():
+            if not all(name in place for place in places):
+                raise InputError(f"{self.run}: the cell {name!r} is not on the grid that the sweep describes")
             found[places[0][name], places[1][name]] = value
         return found
 
     def column(self, quantity: str) -> Floats:
         rows = self.records.where(scope="column", quantity=quantity)
+        if len(rows) not in (0, self.shape[0]):
+            raise InputError(
+                f"{self.run}: {len(rows)} columns have {quantity}, but the grid has {self.shape[0]}"
+            )
         return rows.table["value"].to_numpy() if len(rows) else np.full(self.shape[0], np.nan)
 
     @cached_property
@@ -60,6 +68,17 @@ class Sweep:
         """log₁₀ of the norm at the end over that at the start."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log10(self.cell("factor"))
+
+    @cached_property
+    def lost(self) -> NDArray[np.bool_]:
+        """Cells whose workers died: whether they grow is unknown."""
+        found = np.zeros(self.shape, bool)
+        for cell in self.made_by.get("lost", []):
+            if len(cell) == 2 and all(
+                0 <= place < size for place, size in zip(cell, self.shape, strict=True)
+            ):
+                found[tuple(cell)] = True
+        return found
 
     @cached_property
     def diverged(self) -> NDArray[np.bool_]:
@@ -71,6 +90,7 @@ def print_sweep(records: Records, console: "Console | None" = None) -> None:
     settings, corpus = found.made_by["settings"], found.made_by["corpus"]
     shape = f"{settings['kind']}, {settings['layers']} layers of {settings['width']}"
     say(console, f"{found.run}: {shape}, {settings['optimizer']} on {corpus['name']}", "bold")
+    say_parameters(console, records)
     for line in _signs(found):
         say(console, line)
     if len(records.where(scope="column")):
@@ -88,14 +108,21 @@ def _signs(found: Sweep) -> list[str]:
     lines = [f"{found.y['setting']}, against {found.x['setting']} (columns)"]
     for row in range(found.shape[1] - 1, -1, -1):
         signs = [
-            DIVERGED if diverged[i, row] else UNKNOWN if np.isnan(f) else _sign(f)
+            DIVERGED
+            if diverged[i, row]
+            else LOST
+            if found.lost[i, row]
+            else UNKNOWN
+            if np.isnan(f)
+            else _sign(f)
             for i, f in enumerate(factor[:, row])
         ]
         lines.append(f"{names[row]:>{width}}  {' '.join(signs)}")
     ends = f"{_short(found.x['values'][0])} to {_short(found.x['values'][-1])}"
     stays = f"{STAYS} stays, " if (factor == 0).any() else ""
+    lost = f", {LOST} lost" if found.lost.any() else ""
     lines.append(
-        f"{'':>{width}}  {ends}   {GROWS} grows, {FALLS} falls, {stays}{DIVERGED} diverged, {UNKNOWN} not trained"
+        f"{'':>{width}}  {ends}   {GROWS} grows, {FALLS} falls, {stays}{DIVERGED} diverged, {UNKNOWN} not trained{lost}"
     )
     return lines
 
@@ -136,6 +163,11 @@ def sentences(found: Sweep) -> list[str]:
         f"{trained} of {found.shape[0] * found.shape[1]} cells were trained: the norm grew in "
         f"{int((grows | diverged).sum())}, {int(diverged.sum())} of these diverged."
     ]
+    if lost := int(found.lost.sum()):
+        said.append(
+            f"{lost} were lost (killed or out of memory): whether they grow is unknown, and they do not move the edge. "
+            "Run the same command again to train them."
+        )
     if timed_out := int((found.cell("timed_out") == 1).sum()):
         limit = found.made_by.get("limit")
         said.append(

@@ -69,6 +69,7 @@ def print_trace(records: Records, console: "Console | None" = None, *, remarks: 
             column("growth\nby steps", "total_share_steps", percent, rank=1),
         ]
     say(console, f"{records.made_by.get('source', 'trace')}: {span}", "bold")
+    say_parameters(console, records)
     show(console, [_layers(things), *columns], last_bold=True)
     for sentence in summary(records):
         say(console, sentence)
@@ -93,10 +94,24 @@ def print_names(readings: Iterable[Mapping[str, Any]], console: "Console | None"
         column("role", _role, widest=0.25),
     ]
     show(console, columns)
-    sizes = [prod(row["shape"]) for row in rows]
-    counted = [size for size, row in zip(sizes, rows, strict=True) if row["counted"]]
-    tensors = f"{len(counted):,} of {len(rows):,} tensors"
-    say(console, f"{tensors} are counted, with {sum(counted):,} of {sum(sizes):,} parameters.")
+    parameters = [row for row in rows if row.get("kind") not in NOT_PARAMETERS]
+    counted = [row for row in parameters if row["counted"]]
+    tensors = f"{len(counted):,} of {len(parameters):,} tensors"
+    say(console, f"{tensors} are counted, with {_values(counted):,} of {_values(parameters):,} parameters.")
+    for kind, called in NOT_PARAMETERS.items():
+        if apart := [row for row in rows if row.get("kind") == kind]:
+            say(console, f"Not parameters: {len(apart):,} {called}, {_values(apart):,} values.")
+
+
+NOT_PARAMETERS = {
+    "optimizer": "tensors of optimizer or training state",
+    "buffer": "buffers",
+    "tied": "further names of tied parameters",
+}
+
+
+def _values(rows: Iterable[Mapping[str, Any]]) -> int:
+    return sum(prod(row["shape"]) for row in rows)
 
 
 def _role(row: Mapping[str, Any]) -> str:
@@ -132,6 +147,7 @@ def compare(a: Records, b: Records) -> list[dict[str, Any]]:
     ):
         row: dict[str, Any] = {"scope": thing[0], "name": thing[1], "matched": matched}
         row |= {f"step_{side}": steps[side] for side in traces}
+        row |= {"parameters_a": a.parameters, "parameters_b": b.parameters}
         for quantity in COMPARED:
             for side, trace in traces.items():
                 if quantity == "factor":
@@ -160,6 +176,9 @@ def print_compare(a: Records, b: Records, console: "Console | None" = None) -> N
             columns.append(column(f"{title}\nb/a", f"{quantity}_ratio", times, 5 * rank))
     for side, records in (("a", a), ("b", b)):
         say(console, f"{side}: {records.made_by.get('source', records.distinct('run')[0])}", "bold")
+        say_parameters(console, records)
+    if rows[-1]["parameters_a"] != rows[-1]["parameters_b"]:
+        say(console, "The two count different parameters: their norms are not comparable.", "bold red")
     at = rows[-1]["step_a"], rows[-1]["step_b"]
     if rows[-1]["matched"]:
         say(console, f"Both at step {at[0]:,}, the last that they share.")
@@ -210,6 +229,12 @@ def literal(console: "Console", text: object, style: str = "") -> "Text":
 
 def say(console: "Console", text: str, style: str = "") -> None:
     console.print(literal(console, text, style))
+
+
+def say_parameters(console: "Console", records: Records) -> None:
+    """Which parameters the norms below count."""
+    if records.parameters:
+        say(console, f"parameters: {records.parameters}", "dim")
 
 
 def say_remarks(console: "Console", records: Records) -> None:

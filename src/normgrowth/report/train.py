@@ -7,7 +7,7 @@ import numpy as np
 
 from normgrowth.records import Records
 from normgrowth.report.grids import Grids
-from normgrowth.report.terminal import Cells, Progress, new_console, say, say_remarks, show
+from normgrowth.report.terminal import Cells, Progress, new_console, say, say_parameters, say_remarks, show
 from normgrowth.report.wording import number, percent, times
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def print_train(records: Records, console: "Console | None" = None) -> None:
     settings, corpus = records.made_by["settings"], records.made_by["corpus"]
     shape = f"{settings['kind']}, {settings['layers']} layers of {settings['width']}"
     say(console, f"{grids.run}: {shape}, {settings['optimizer']} on {corpus['name']}", "bold")
+    say_parameters(console, records)
     show(console, [column for column in columns if column is not None])
     for sentence in sentences(records):
         say(console, sentence)

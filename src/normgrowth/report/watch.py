@@ -68,7 +68,8 @@ def watch_table(records: Records, console: "Console") -> Any:
         column("gradient", "gradient_norm", 4),
     ]
     title = f"{grids.run}: step {last:,}, {len(grids.steps):,} measured"
-    notes = [*records.made_by.get("notes", [])[-3:], *records.made_by.get("problems", [])[-3:]]
+    notes = [note for key in ("notes", "problems") for note in (records.made_by.get(key) or [])[-3:]]
     shown, _ = fitted(console, [c for c in columns if c is not None])
     said = (Text(visible(note), style="yellow") for note in notes)
-    return Group(Text(visible(title), style="bold"), *said, shown)
+    counted = [Text(visible(f"parameters: {records.parameters}"), style="dim")] if records.parameters else []
+    return Group(Text(visible(title), style="bold"), *counted, *said, shown)

@@ -1,13 +1,25 @@
 """Names, numbers and sentences: how the report says what records hold."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import floor, isfinite, log10
+from typing import Any
 
-from normgrowth.records import Records
+from normgrowth.records import Records, counted_parameters
 from normgrowth.report.grids import Grids
 from normgrowth.showing import visible
 
-__all__ = ["cosine", "number", "percent", "small", "summary", "times", "visible"]
+__all__ = [
+    "cosine",
+    "measured_with",
+    "model_title",
+    "number",
+    "percent",
+    "small",
+    "summary",
+    "text_size",
+    "times",
+    "visible",
+]
 
 
 def number(x: float, digits: int = 5) -> str:
@@ -46,6 +58,12 @@ def percent(x: float) -> str:
     return f"{100 * x:.1f}%" if isfinite(x) else "-"
 
 
+def model_title(made_by: Mapping[str, Any]) -> str:
+    """What a panel of the model shows: "model (blocks)"; "whole model" if every parameter counts."""
+    said = counted_parameters({"selection": made_by.get("selection")})
+    return "whole model" if said == "all" else f"model ({said})" if said else "model"
+
+
 def _count(x: float) -> str:
     for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
         if x >= size:
@@ -53,21 +71,38 @@ def _count(x: float) -> str:
     return f"{x:,.0f}"
 
 
+def text_size(facts: Mapping[str, float]) -> str:
+    """How much text a network was measured with: "100 sentences, 2,531 tokens". facts: quantities of the model.
+
+    Records of earlier versions call them tokens and sentences, as if they were those of training.
+    """
+    found = ((unit, facts.get(f"evaluation_{unit}", facts.get(unit))) for unit in ("sentences", "tokens"))
+    return ", ".join(f"{count:,.0f} {unit}" for unit, count in found if count is not None)
+
+
+def measured_with(facts: Mapping[str, float], made_by: Mapping[str, Any]) -> str:
+    """The text behind a measurement: how much, which, and how it became token ids."""
+    size, text = text_size(facts), made_by.get("text", "")
+    return f"measured with {' of '.join(filter(None, (size, text)))}" if size or text else ""
+
+
 def summary(records: Records) -> list[str]:
     """What a trace shows, in plain sentences: a caption, an alternative text, the end of a log."""
     grids = Grids(records)
-    sentences = (_growth, _layers, _direction, _alignment, _budget, _nonfinite)
+    sentences = (growth_sentence, layer_sentence, _direction, _alignment, budget_sentence, _nonfinite)
     return [text for sentence in sentences if (text := sentence(grids))]
 
 
-def _growth(grids: Grids) -> str:
+def _unit(grids: Grids) -> str:
+    return "measured step" if grids.tracked else "checkpoint"
+
+
+def growth_sentence(grids: Grids) -> str:
     steps, norm = grids.model("norm")
-    checkpoints = len(grids.steps)
+    checkpoints, unit = len(grids.steps), _unit(grids)
     if not len(steps):
         return (
-            "The norm of the model is not finite at any checkpoint."
-            if grids.of("model", "norm").names
-            else ""
+            f"The norm of the model is not finite at any {unit}." if grids.of("model", "norm").names else ""
         )
     gaps = (
         f" It is not finite at {checkpoints - len(steps)} of {checkpoints}."
@@ -75,11 +110,13 @@ def _growth(grids: Grids) -> str:
         else ""
     )
     if len(steps) == 1:
-        one = ", its one checkpoint" if checkpoints == 1 else ""
+        one = f", its one {unit}" if checkpoints == 1 else ""
         return f"The norm of the model is {number(norm[0])} at step {steps[0]:,}{one}.{gaps}"
     tokens = grids.model("tokens")[1]
-    read = f", {_count(tokens[-1])} tokens" if len(tokens) else ""
-    over = f"over steps {steps[0]:,} to {steps[-1]:,} ({checkpoints} checkpoints{read})"
+    # Training tokens grow. What stays the same is the evaluation text in records of earlier versions.
+    trained = len(tokens) > 0 and tokens[-1] > tokens[0]
+    read = f", {_count(tokens[-1])} training tokens" if trained else ""
+    over = f"over steps {steps[0]:,} to {steps[-1]:,} ({checkpoints} {unit}s{read})"
     if norm[0] == norm[-1]:
         return f"The norm of the model is {number(norm[0])} at both ends, {over}.{gaps}"
     verb = "grew" if norm[-1] > norm[0] else "fell"
@@ -87,7 +124,7 @@ def _growth(grids: Grids) -> str:
     return f"The norm of the model {verb} from {number(norm[0])} to {number(norm[-1])}{factor} {over}.{gaps}"
 
 
-def _layers(grids: Grids) -> str:
+def layer_sentence(grids: Grids) -> str:
     names = grids.of("layer", "norm").names
     if not grids.steps or len(names) < 2:
         return ""
@@ -118,11 +155,14 @@ def _direction(grids: Grids) -> str:
     steps, cosines = grids.model("cosine")
     if not len(steps) or not (before := [step for step in grids.steps if step < steps[-1]]):
         return ""
-    text = (
-        f"The cosine between the weights at steps {before[-1]:,} and {steps[-1]:,} is {cosine(cosines[-1])}"
-    )
+    if grids.tracked:
+        text = f"The cosine between the weights before and after step {steps[-1]:,} is {cosine(cosines[-1])}"
+    else:
+        text = f"The cosine between the weights at steps {before[-1]:,} and {steps[-1]:,} is {cosine(cosines[-1])}"
     steps, cosines = grids.model("cosine_first")
-    if len(steps) and len(before) > 1:
+    if len(steps) and grids.tracked:
+        text += f"; between those before training and at step {steps[-1]:,} it is {cosine(cosines[-1])}"
+    elif len(steps) and len(before) > 1:
         text += f"; between steps {before[0]:,} and {steps[-1]:,} it is {cosine(cosines[-1])}"
     return f"{text}."
 
@@ -139,7 +179,7 @@ def _alignment(grids: Grids) -> str:
     )
 
 
-def _budget(grids: Grids) -> str:
+def budget_sentence(grids: Grids) -> str:
     if (budget := grids.budget()) is None:
         return ""
     total, aligned, steps = budget
@@ -169,5 +209,5 @@ def _nonfinite(grids: Grids) -> str:
     ]
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     where = f", in {', '.join(names[:3])}{rest}" if names else ""
-    when = f"at {bad.sum()} of {len(steps)} checkpoints, first at step {steps[bad][0]:,}"
+    when = f"at {bad.sum()} of {len(steps)} {_unit(grids)}s, first at step {steps[bad][0]:,}"
     return f"Values are not finite {when}{where}; at most {count.max():,.0f} of them at once."

@@ -7,9 +7,12 @@ is known, so that a search that was stopped goes on where it was.
     anchors     every fifth column or so: both ends and the middle, then bisection
     the others  the two cells around the place that the anchors on both sides point to, further only if those do not
                 enclose the change; then one cell half way to the end that is farther, to see that the sign stays
+
+Cells that were lost are unknown: the search treats a column as if their rows were not there.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 Cell = tuple[int, int]  # column, row
@@ -41,46 +44,78 @@ def change(column: Mapping[int, bool], rows: int) -> Change:
     return Change(below, above, not any(grows and row > above for row, grows in column.items()))
 
 
-def changes(known: Mapping[Cell, bool], columns: int, rows: int) -> list[Change]:
-    return [change(_column(known, i), rows) for i in range(columns)]
+def changes(
+    known: Mapping[Cell, bool], columns: int, rows: int, without: Collection[Cell] = ()
+) -> list[Change]:
+    """The change of each column, in rows of the grid. without: cells that were lost."""
+    found = []
+    for i in range(columns):
+        left = _left(i, rows, without)
+        one, ends = change(_column(known, i, left), len(left)), [-1, *left, rows]
+        found.append(Change(ends[one.below + 1], ends[one.above + 1], one.once))
+    return found
 
 
-def wanted(known: Mapping[Cell, bool], columns: int, rows: int) -> list[Cell]:
-    """The cells to look at next, all at once; none when the boundary is found."""
+def wanted(known: Mapping[Cell, bool], columns: int, rows: int, without: Collection[Cell] = ()) -> list[Cell]:
+    """The cells to look at next, all at once; none when the boundary is found. without: cells that were lost."""
     anchors = sorted(
         {round(i * (columns - 1) / max(1, -(-columns // APART))) for i in range(-(-columns // APART) + 1)}
     )
-    cells = [(i, row) for i in anchors for row in _bisect(_column(known, i), rows, ends=True)]
+    left = [_left(i, rows, without) for i in range(columns)]
+    cells = [
+        (i, left[i][row])
+        for i in anchors
+        for row in _bisect(_column(known, i, left[i]), len(left[i]), ends=True)
+    ]
     if cells:
         return cells
-    place = {i: change(_column(known, i), rows).place for i in anchors}
+    found = changes(known, columns, rows, without)
+    place = {i: found[i].place for i in anchors if left[i]}
     for i in range(columns):
-        if i not in place:
-            left, right = max(a for a in anchors if a < i), min(a for a in anchors if a > i)
-            guess = place[left] + (place[right] - place[left]) * (i - left) / (right - left)
-            column = _column(known, i)
-            cells += [(i, row) for row in _around(column, rows, guess) or _check(column, rows)]
+        if i not in anchors:
+            column, guess = _column(known, i, left[i]), bisect_right(left[i], _guess(place, i, rows)) - 1
+            cells += [
+                (i, left[i][row])
+                for row in _around(column, len(left[i]), guess) or _check(column, len(left[i]))
+            ]
     return cells
 
 
-def _column(known: Mapping[Cell, bool], i: int) -> dict[int, bool]:
-    return {row: grows for (column, row), grows in known.items() if column == i}
+def _left(i: int, rows: int, without: Collection[Cell]) -> list[int]:
+    """The rows of a column that were not lost."""
+    return [row for row in range(rows) if (i, row) not in without]
+
+
+def _column(known: Mapping[Cell, bool], i: int, left: list[int]) -> dict[int, bool]:
+    """What is known of a column, by the place of the row among those that are left."""
+    return {place: known[i, row] for place, row in enumerate(left) if (i, row) in known}
+
+
+def _guess(place: Mapping[int, float], i: int, rows: int) -> float:
+    """Between the anchors on both sides; the nearest where all cells of the other were lost."""
+    before, after = [a for a in place if a < i], [a for a in place if a > i]
+    if not before or not after:
+        return place[(before or after)[-1 if before else 0]] if place else rows / 2
+    low, high = before[-1], after[0]
+    return place[low] + (place[high] - place[low]) * (i - low) / (high - low)
 
 
 def _bisect(column: Mapping[int, bool], rows: int, *, ends: bool) -> list[int]:
+    if not rows:
+        return []
     if ends and (missing := [row for row in sorted({0, (rows - 1) // 2, rows - 1}) if row not in column]):
         return missing
     found = change(column, rows)
     return [] if found.found else [(found.below + found.above) // 2]
 
 
-def _around(column: Mapping[int, bool], rows: int, guess: float) -> list[int]:
+def _around(column: Mapping[int, bool], rows: int, guess: int) -> list[int]:
     """The pair of rows around the guess; once one side is known, away from it in steps that double."""
     found = change(column, rows)
     if found.found:
         return []
     if not column:
-        low = min(max(int(guess), 0), max(rows - 2, 0))
+        low = min(max(guess, 0), max(rows - 2, 0))
         return sorted({low, min(low + 1, rows - 1)})
     if found.below >= 0 and found.above < rows:
         return _bisect(column, rows, ends=False)

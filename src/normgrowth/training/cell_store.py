@@ -1,22 +1,29 @@
 """The folder of a sweep: a file for each cell, named by all that its outcome depends on.
 
-So a sweep that was stopped goes on, a finer grid takes over the coarse one's cells, and two sweeps may share a folder.
+So a sweep that was stopped goes on, and a finer grid takes over the coarse one's cells. A sweep with other settings is
+refused, since it would replace the records; with overwrite it does, and the cells of both stay.
 """
 
 import hashlib
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from normgrowth.errors import InputError
+from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.records import Records, replacing
+from normgrowth.schema import read_json
 from normgrowth.training.cells import Outcome
 from normgrowth.training.grid import Corpora
-from normgrowth.training.settings import Settings
+from normgrowth.training.settings import Settings, difference
+from normgrowth.workspace import Workspace
 
 CELLS, FACTS = "cells", "sweep.json"
+KINDS = {"int": int, "float": (float, None), "bool": bool, "int | None": (int, None)}
+OUTCOME = {field.name: KINDS[getattr(field.type, "__name__", str(field.type))] for field in fields(Outcome)}
+CELL = {"settings": dict, "outcome": OUTCOME, "limit?": (float, None)}
 
 
 class CellStore:
@@ -24,10 +31,21 @@ class CellStore:
         self.path, self.corpora = path, corpora
 
     @staticmethod
-    def open(out: str | Path, corpora: Corpora, name: str) -> "CellStore":
-        """name: of the corpus, for those who look into the folder."""
+    def open(
+        out: str | Path, corpora: Corpora, request: Mapping[str, Any], *, overwrite: bool = False
+    ) -> "CellStore":
+        """request: what all sweeps of a folder have in common."""
         folder = CellStore(Path(out), corpora)
+        request = json.loads(json.dumps(dict(request)))
         try:
+            if overwrite and (workspace := Workspace(folder.path, "sweep", overwrite=True)).found is not None:
+                if workspace.found.kind != "sweep":
+                    workspace.clear()
+            elif (folder.path / FACTS).is_file():
+                said = read_json(folder.path / FACTS, {"request?": dict}, advice="remove it to go on")
+                if different := difference(said.get("request", request), request):
+                    old, new = ({"kind": "sweep", **one} for one in different)
+                    raise FolderMismatch(folder.path, old, new)
             there = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
             # The facts come first: a sweep that was killed in its first moment leaves no more than a part of them.
             strangers = [file for file in there if not file.startswith(f".{FACTS}.")]
@@ -35,7 +53,7 @@ class CellStore:
                 raise InputError(f"{out}: holds {strangers[0]} but no sweep; choose another folder")
             folder.path.mkdir(parents=True, exist_ok=True)
             with replacing(folder.path / FACTS) as path:
-                path.write_text(json.dumps({"format": 1, "corpus": name}))
+                path.write_text(json.dumps({"format": 1, "request": request}))
             (folder.path / CELLS).mkdir(exist_ok=True)
         except OSError as error:
             raise InputError(
@@ -59,16 +77,14 @@ class CellStore:
     def load(self, settings: Settings, limit: float | None) -> Outcome | None:
         """What became of a cell, if it is known; one that ran out of time is known for this limit and shorter ones."""
         try:
-            stored = json.loads(self._file(settings).read_bytes())
-            values: dict[str, Any] = stored["outcome"]
-            absent: dict[str, Any] = {
-                name: nan for name, value in values.items() if value is None and name != "diverged_at"
-            }
-            outcome = Outcome(**(values | absent))
-            if any(isinstance(value, str | list | dict) for value in values.values()):
-                return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            stored = read_json(self._file(settings), CELL)
+        except SchemaError:
             return None  # not there, or damaged: it is run again
+        if stored["settings"] != json.loads(json.dumps(asdict(settings))):
+            return None
+        values: dict[str, Any] = {name: stored["outcome"][name] for name in OUTCOME}
+        values |= {name: nan for name, value in values.items() if value is None and name != "diverged_at"}
+        outcome = Outcome(**values)
         if outcome.timed_out and (limit is None or limit > (stored.get("limit") or 0)):
             return None
         return outcome

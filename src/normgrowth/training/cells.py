@@ -18,10 +18,11 @@ from normgrowth.network.encoders import LanguageModel
 from normgrowth.training.corpora import Corpus, in_batches, padded
 from normgrowth.training.evaluation import NextToken, evaluate
 from normgrowth.training.making import new_model, new_optimizer, total_steps
-from normgrowth.training.parameters import Selection, watch
+from normgrowth.training.parameters import watch
 from normgrowth.training.settings import Settings
 from normgrowth.training.sums import local, summed
 from normgrowth.weights.moments import Moments, quantities
+from normgrowth.weights.selection import Selection
 
 # Columns of `summed`: of the weights; Σθ² and Σθδ, with θ before a step.
 SQUARE, NONFINITE, BEFORE, DOT = 0, 2, 3, 4

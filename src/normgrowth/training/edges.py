@@ -5,7 +5,7 @@ At the edge the terms of the budget cancel: alignment + steps = −decay. For Ad
 ⟨θ,δ⟩, since the average that Adam steps by remembers gradients which have become part of θ.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import exp, inf, isfinite, log, nan
 
 from normgrowth.errors import InputError
@@ -17,23 +17,29 @@ from normgrowth.weights.equilibrium import boundary
 
 
 def edges(
-    settings: Settings, x: Axis, y: Axis, outcomes: Mapping[Cell, Outcome], grows: Mapping[Cell, bool]
+    settings: Settings,
+    x: Axis,
+    y: Axis,
+    outcomes: Mapping[Cell, Outcome],
+    grows: Mapping[Cell, bool],
+    lost: Collection[Cell] = (),
 ) -> list[dict[str, float]]:
     """For each column:
 
-    edge                     where the norm neither grows nor falls, between the two rows around it; 0 or inf beyond all
+    edge                     where the norm neither grows nor falls, between the two rows around it; 0 or inf beyond
+                             all; NaN where cells were lost between it and the last that is known
     edge_below, edge_above   these rows: the last that grows, the first that falls
     once                     1 if no cell that was trained contradicts it
     edge_predicted           λ* for random gradients (of learning rate and weight decay only, and a constant rate)
     edge_alignment, _steps   at the edge, what alignment and steps give, as shares of what decay takes
     """
     found = []
-    for i, change in enumerate(changes(grows, len(x.values), len(y.values))):
+    for i, change in enumerate(changes(grows, len(x.values), len(y.values), lost)):
         below, above = (outcomes.get((i, row)) for row in (change.below, change.above))
         weight = _weight(below, above)
         row = {
             x.setting if x.numbers else "column": float(x.values[i]) if x.numbers else float(i),
-            "edge": _between(y, change, weight),
+            "edge": nan if _unknown(i, change, len(y.values), lost) else _between(y, change, weight),
             "edge_below": float(y.values[change.below]) if change.below >= 0 else 0.0,
             "edge_above": float(y.values[change.above]) if change.above < len(y.values) else inf,
             "once": float(change.once),
@@ -46,6 +52,12 @@ def edges(
             row[f"edge_{term}"] = terms[term] / -terms["decay"] if terms["decay"] < 0 else nan
         found.append(row)
     return found
+
+
+def _unknown(i: int, change: Change, rows: int, lost: Collection[Cell]) -> bool:
+    """Whether a lost cell could have been the other side of the change."""
+    beyond = [row for column, row in lost if column == i and change.below < row < change.above]
+    return bool(beyond) and (change.below < 0 or change.above >= rows)
 
 
 def _weight(below: Outcome | None, above: Outcome | None) -> float:

@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.errors import InputError, SchemaError, SeriesWarning
+from normgrowth.record_schema import sidecar_shape
 from normgrowth.records import FILE, Block, Records, concatenated, replacing
+from normgrowth.schema import parse_json
 from normgrowth.training.expand import TOTALS, Layout, Totals, blocks
 from normgrowth.weights.names import Reading
 
@@ -38,6 +40,17 @@ PATIENCE = 100  # writing records may take one part in so many of the time
 
 Rows = NDArray[np.float64]
 
+READING = {"name": str, "stack": str, "layer": (int, None), "role": str, "counted": bool, "reason": str}
+LAYOUT = {
+    "run": str,
+    "readings": [READING],
+    "numel": [int],
+    "references": [str],
+    "scopes": [str],
+    "totals": bool,
+}
+HEADER = {"layout": LAYOUT, "made_by": sidecar_shape}
+
 
 class Journal:
     """Where a tracker puts its steps; without a folder, in memory.
@@ -49,9 +62,9 @@ class Journal:
     def __init__(self, folder: Path | None, lock: "BaseFileLock | None" = None) -> None:
         self.folder = folder
         self.stopped = False
-        earlier = Records.read(folder) if folder and (folder / FILE).is_file() else None
+        earlier = Records.read(folder, torn=True) if folder and (folder / FILE).is_file() else None
         self.run: str | None = next(iter(earlier.distinct("run")[-1:]), None) if earlier else None
-        self.notes: list[str] = list(earlier.made_by.get("notes", [])) if earlier and len(earlier) else []
+        self.notes: list[str] = list(earlier.made_by.get("notes") or []) if earlier and len(earlier) else []
         self._lock = lock
         self._kept: list[pa.Table] = []  # records that are in memory only, before the pending steps
         self._layout: Layout | None = None
@@ -119,7 +132,7 @@ class Journal:
 
     def _on_disk(self) -> "list[pa.Table]":
         known = self.folder is not None and (self.folder / FILE).is_file()
-        return [Records.read(self.folder).table] if known and self.folder is not None else []
+        return [Records.read(self.folder, torn=True).table] if known and self.folder is not None else []
 
     def _rows_on_disk(self) -> int:
         return sum(len(table) for table in self._on_disk())
@@ -200,10 +213,10 @@ def read(folder: str | Path) -> Records:
         folder / JOURNAL
     )  # first: what moves on meanwhile is then found in both, not in neither
     if found is None:
-        return Records.read(folder)
-    layout, made_by, steps = found
-    tables = [Records.read(folder).table] if (folder / FILE).is_file() else []
-    return Records(_joined(_concatenated(tables), layout, steps), made_by)
+        return Records.read(folder, torn=True)
+    layout, facts, steps = found
+    tables = [Records.read(folder, torn=True).table] if (folder / FILE).is_file() else []
+    return Records(_joined(_concatenated(tables), layout, steps), facts)
 
 
 def _go_back(folder: Path, step: int | None) -> None:
@@ -241,20 +254,21 @@ def _read_journal(path: Path) -> tuple[Layout, dict[str, Any], list[tuple[int, R
     except FileNotFoundError:
         return None
     header, _, body = content.partition(b"\n")
-    try:
-        said = json.loads(header)
-        layout = Layout(**said["layout"])
-        layout.readings[:] = [Reading(**reading) for reading in said["layout"]["readings"]]
-        made_by = said["made_by"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: not a journal of normgrowth; remove it to go on without") from error
+    said = parse_json(header, HEADER, path, advice="remove it to go on without")
+    own = {key: said["layout"][key] for key in LAYOUT}
+    readings = [Reading(**{key: reading[key] for key in READING}) for reading in own["readings"]]
+    layout = Layout(**{**own, "readings": readings})
+    if len(layout.numel) != len(readings):
+        raise SchemaError(path, "layout.numel", f"{len(layout.numel)} sizes of {len(readings)} tensors")
+    if any(not 0 <= (reading.layer or 0) < 2**31 for reading in readings):
+        raise SchemaError(path, "layout.readings", "a layer number is out of range")
     length = 8 * (1 + layout.shape[0] * layout.shape[1])
     steps: list[tuple[int, Rows]] = []
     for start in range(0, len(body) - length + 1, length):
         step = int(np.frombuffer(body, np.int64, 1, start)[0])
         rows = np.frombuffer(body, np.float64, length // 8 - 1, start + 8)
         steps.append((step, rows.reshape(layout.shape)))
-    return layout, made_by, steps
+    return layout, said["made_by"], steps
 
 
 def _joined(table: "pa.Table", layout: Layout, steps: Sequence[tuple[int, Rows]]) -> "pa.Table":

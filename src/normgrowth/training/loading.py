@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from normgrowth.errors import InputError
 from normgrowth.network.states import Network, States, evaluating, measured_part, running
-from normgrowth.weights.sources.checkpoint import Checkpoint, decode
+from normgrowth.weights.sources.checkpoint import Checkpoint, check_unchanged, decode
 
 COMPARED = 32  # names that show which prefix a checkpoint has more or less than the model
 
@@ -76,6 +76,7 @@ def copy_weights(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
             values = decode(tensor.dtype, checkpoint.dense(its)).reshape(tensor.shape)
             parameter.copy_(torch.from_numpy(values if values.flags.writeable else values.copy()))
             done.add(id(parameter))
+    check_unchanged(checkpoint)
     if not done:
         raise InputError(
             f"{checkpoint.label}: none of the model's parameters, such as {next(iter(parameters))}, is in it; "

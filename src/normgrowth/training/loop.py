@@ -17,18 +17,37 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, SchemaError
 from normgrowth.network.stored import load_weights
 from normgrowth.records import Block, Records
+from normgrowth.schema import mismatch
 from normgrowth.training.corpora import Corpus, describe, in_batches, padded
 from normgrowth.training.evaluation import NextToken, as_blocks, evaluate, levels
 from normgrowth.training.making import corpus_of, device_of, new_model, new_optimizer, total_steps
+from normgrowth.training.parameters import watch
 from normgrowth.training.ranks import is_main, is_parallel, of_main, rank, shared, world_size
-from normgrowth.training.run_folder import TRACKER, RunFolder
+from normgrowth.training.run_folder import STATE, TRACKER, RunFolder
 from normgrowth.training.settings import Settings, every
 from normgrowth.training.signals import heard_between_steps
 from normgrowth.training.tracker import NormTracker
+from normgrowth.weights.selection import Selection
 
+EVALUATION = {
+    "scope": str,
+    "names": [str],
+    "layers": [(int, None)],
+    "roles": [(str, None)],
+    "steps": [int],
+    "values": {...: [[float]]},
+}
+SAVED = {  # state.pt; of weights and optimizer torch says whether they fit
+    "model": {...: torch.Tensor},
+    "optimizer": {"state": dict, "param_groups": [dict]},
+    "step": int,
+    "best": ([float], None),
+    "since": [float],
+    "evaluations": [EVALUATION],
+}
 SAVE_SECONDS = 60.0  # between states, so that a killed run loses no more than this
 
 
@@ -52,15 +71,16 @@ def train(
     save_seconds: float = SAVE_SECONDS,
     corpus: Corpus | None = None,
     device: str | None = None,
+    overwrite: bool = False,
 ) -> Records:
     """Train, or go on with, the run of a folder; the records of its evaluations and of its tracker.
 
     data: the folder that holds `penn` and `wikitext-2`. progress: told of every step. corpus: instead of the one that
-    the settings name. device: by default a GPU where there is one.
+    the settings name. device: by default a GPU where there is one. overwrite: remove another result in the folder.
     """
     corpus = corpus or corpus_of(settings, data)
     settings.rate(total_steps(settings, corpus))  # what is wrong with it is said before a folder is taken
-    folder = _open(out, settings, corpus)
+    folder = _open(out, settings, corpus, overwrite)
     try:
         with heard_between_steps() as stopping:
             return _Run(settings, corpus, folder, device_of(device), progress, save_seconds).go(stopping)
@@ -87,6 +107,8 @@ class _Run:
         self.lengths = [len(row) for row in corpus.train]
         self.per_epoch = -(-len(corpus.train) // settings.batch)
         self.total = total_steps(settings, corpus)
+        self.selection = Selection(settings.scope)
+        self.counted = watch(self.model, self.selection).counted
         self.described = describe(corpus, settings.dev_sentences)
         self.rate = settings.rate(self.total)
         self.step = 0
@@ -204,6 +226,8 @@ class _Run:
             "steps": self.total,
             "best_step": self.best[1] if self.best else None,
             "parameters": sum(p.numel() for p in self.model.parameters()),
+            "selection": asdict(self.selection),
+            "counted": self.counted,
             "threads": torch.get_num_threads(),
             "ranks": world_size(),
             "notes": list(self.corpus.notes),
@@ -233,8 +257,15 @@ class _Run:
         state = shared(self.folder.load() if is_main() else None)
         if state is None:
             return
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        path, advice = self.folder.path / STATE, "remove it to start over"
+        if (found := mismatch(state, SAVED)) is not None:
+            raise SchemaError(path, *found, advice)
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            said = f"not a state of this run ({(str(error) or type(error).__name__).splitlines()[0]})"
+            raise SchemaError(path, "", said, advice) from error
         self.step, self.since = state["step"], list(state["since"])
         self.best = tuple(state["best"]) if state["best"] else None
         self.rows = [_block(plain) for plain in state["evaluations"]]
@@ -255,16 +286,17 @@ class _Run:
         )
 
 
-def _open(out: str | Path, settings: Settings, corpus: Corpus) -> RunFolder:
+def _open(out: str | Path, settings: Settings, corpus: Corpus, overwrite: bool) -> RunFolder:
     """The first rank holds the folder; what it finds wrong, all say."""
     folder, problem = RunFolder(Path(out), None), None
     if is_main():
         try:
-            folder = RunFolder.open(out, settings, {"fingerprint": corpus.fingerprint, "ranks": world_size()})
+            facts = {"fingerprint": corpus.fingerprint, "ranks": world_size()}
+            folder = RunFolder.open(out, settings, facts, overwrite=overwrite)
         except InputError as error:
-            problem = str(error)
-    if (problem := of_main(problem)) is not None:
-        raise InputError(problem)
+            problem = error
+    if (said := of_main(None if problem is None else str(problem))) is not None:
+        raise problem or InputError(said)
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,18 +11,10 @@ from torch.optim import Optimizer
 
 from normgrowth.errors import InputError
 from normgrowth.training.sums import WORDS, sharded_over
-from normgrowth.weights.names import Reading, read_names
+from normgrowth.weights.names import Reading
+from normgrowth.weights.selection import Selection
 from normgrowth.weights.sources.checkpoint import Tensor as Entry
 from normgrowth.weights.sources.checkpoint import without_wrappers
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which parameters count, as the user said it."""
-
-    scope: str = "all"
-    select: str | None = None
-    exclude: str | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +25,7 @@ class Watched:
     tensors: Sequence[Tensor]
     known: Mapping[str, Tensor]  # all of the model's, by their own names: held, so that no id is given twice
     kinds: Mapping[str, Hashable]  # and what they were then: `data` may be given to a parameter anew
+    counted: dict[str, Any]  # how many tensors and values count, and of how many
 
     @property
     def numel(self) -> list[int]:
@@ -75,23 +69,12 @@ def watch(model: nn.Module, selection: Selection) -> Watched:
         if first.setdefault(place(tensor), name) != name
     }
     entries = {name: Entry(_word(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()}
-    readings = read_names(
-        entries,
-        scope=selection.scope,
-        select=selection.select,
-        exclude=selection.exclude,
-        aliases=aliases,
-    )
-    counted = [reading for reading in readings.values() if reading.counted]
-    if not counted:
-        raise InputError(
-            f"no parameter of {type(model).__name__} counts (scope {selection.scope}, select {selection.select}, "
-            f"exclude {selection.exclude}; it has {len(tensors)})"
-        )
-    chosen = [tensors[reading.name] for reading in counted]
-    for tensor in chosen:
+    chosen = selection.choose(type(model).__name__, entries, aliases)
+    counted = [tensors[reading.name] for reading in chosen.readings]
+    for tensor in counted:
         sharded_over(tensor)  # refuses what cannot be measured now, and not in the middle of a run
-    return Watched(counted, chosen, known, {name: _kind(tensor) for name, tensor in known.items()})
+    kinds = {name: _kind(tensor) for name, tensor in known.items()}
+    return Watched(chosen.readings, counted, known, kinds, chosen.counts())
 
 
 def strangers(watched: Watched, optimizer: Optimizer) -> str:

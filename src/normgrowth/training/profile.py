@@ -9,6 +9,7 @@ a key that names them: what was interrupted goes on where it was.
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,20 +17,38 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from normgrowth.errors import SeriesWarning
 from normgrowth.network.batches import read_rows
 from normgrowth.network.models import Loaded, load_model
 from normgrowth.network.similarity import BATCH_TOKENS, SENTENCES, saturation
 from normgrowth.network.states import States
+from normgrowth.record_schema import conformed
 from normgrowth.records import Records, concatenated, read_parquet, write_parquet
+from normgrowth.schema import parse_json
 from normgrowth.training.loading import Filler, weights_kept
-from normgrowth.weights.sources.series import Entry, open_source
+from normgrowth.weights.blocks import DEFAULT_SCOPE
+from normgrowth.weights.lint.alongside import told
+from normgrowth.weights.selection import Selection
+from normgrowth.weights.sources.series import Entry
 from normgrowth.weights.store import KEY, Store
-from normgrowth.weights.trace import trace
+from normgrowth.weights.trace import Tracing
+from normgrowth.weights.walk import How
+from normgrowth.workspace import Workspace
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LEVELS_VERSION = 1  # raise it when the same checkpoint would give other levels
+MADE_BY = {
+    "text": str,
+    "token_ids": str,
+    "unknown_share": (float, None),
+    "scales": [float],
+    "exact": bool,
+    "architecture": str,
+    "dtype": str,
+    "notes": [str],
+}
+LEVELS_VERSION = 2  # raise it when the same checkpoint would give other levels
 Progress = Callable[[int, int, str], None]  # checkpoints done, of how many, which one now
 Levels: TypeAlias = "tuple[pa.Table, dict[str, Any]]"  # of one step, and what made them
 
@@ -40,7 +59,8 @@ def saturation_profile(
     texts_or_batches: Any = None,
     *,
     out: str | Path | None = None,
-    scope: str = "blocks",
+    overwrite: bool = False,
+    scope: str = DEFAULT_SCOPE,
     tokenizer: Any = None,
     sentences: int = SENTENCES,
     scales: Sequence[float] = (1000,),
@@ -48,35 +68,46 @@ def saturation_profile(
     batch_tokens: int = BATCH_TOKENS,
     states: States | None = None,
     run: str | None = None,
-    allow: Sequence[str] = (),
     endpoint: str | None = None,
     progress: Progress | None = None,
 ) -> Records:
     """The trace of a series and, at each of its steps, the levels of `normgrowth.saturation`, in one table.
 
     config: what the checkpoints are weights of: a config.json, a folder or hub id that has one, or a module, which
-    has its own weights back afterwards. out: a folder to keep results in and to go on from. A checkpoint with NaN
-    or infinite weights has no levels, and `made_by["problems"]` names the parameter.
+    has its own weights back afterwards. out: output folder; the same call resumes, and steps whose checkpoints are
+    gone stay. overwrite: replace what the folder holds. A checkpoint with NaN or infinite weights has no levels, and
+    `made_by["problems"]` names the parameter.
     """
     loaded = config if isinstance(config, Loaded) else load_model(config)
     model, given = loaded.model, _held(texts_or_batches)
     asked = [LEVELS_VERSION, _architecture(model), list(scales), exact]
-    asked.append(_content(_tokens(model, given, tokenizer or loaded.tokenizer, sentences)))
-    traced = trace(source, out, scope=scope, run=run, allow=allow, endpoint=endpoint)
-    name = traced.distinct("run")[0]
+    text = _content(_tokens(model, given, tokenizer or loaded.tokenizer, sentences))
+    asked.append(text)
+    opening = {"endpoint": endpoint}
+    source = source if isinstance(source, str | Path) else list(source)
+    tracing = Tracing(source, Selection(scope), run=run, opening=opening)
+    request = {"scales": list(scales), "exact": exact, "text": text[:12]}
+    request["model"] = hashlib.sha256(_architecture(model).encode()).hexdigest()[:12]
     steps: list[Levels] = []
     problems: list[str] = []
     filler = Filler(model, states)
-    with Store.open(out) as store, weights_kept(model):
-        series = open_source(source, allow=allow, endpoint=endpoint, scratch=store.scratch)
-        for number, entry in enumerate(series.entries):
+    with Workspace.open(out, "saturation", overwrite=overwrite) as workspace, weights_kept(model):
+        store = Store(workspace.folder)
+        traced, places = tracing.into(workspace, How(), **request)
+        name = traced.distinct("run")[0]
+        for number, place in enumerate(places):
             if progress:
-                progress(number, len(series), entry.label)
-            key = hashlib.sha256(json.dumps([*asked, entry.fingerprint]).encode()).hexdigest()
+                progress(number, len(places), place.label)
+            entry, known = place.entry, place.entry or place.stored
+            key = hashlib.sha256(json.dumps([*asked, known and known.fingerprint]).encode()).hexdigest()
             found = (
-                _load(store, entry.step, key) if states is None else None
+                _load(store, place.step, key) if states is None else None
             )  # a function has no name to keep
+            if found is None and entry is None:
+                problems.append(f"{place.label}: is gone, and its levels were not measured before")
+                continue
             if found is None:
+                assert entry is not None
                 _fill(filler, entry)
                 if (bad := _not_finite(model)) is not None:
                     problems.append(f"{entry.label}: {bad} holds NaN or infinity; no level at this step")
@@ -94,9 +125,11 @@ def saturation_profile(
                 _save(store, entry.step, key, found)
             steps.append(found)
         if progress:
-            progress(len(series), len(series), name)
+            progress(len(places), len(places), name)
         records = _joined(traced, name, steps, loaded, filler.notes, problems)
         store.write(records)
+    for remark in (*traced.made_by["notes"], *traced.made_by["problems"], *told(traced.made_by["findings"])):
+        warnings.warn(remark, SeriesWarning, stacklevel=2)
     return records
 
 
@@ -150,8 +183,7 @@ def _at_step(levels: Records, step: int) -> Levels:
     table = levels.table
     steps = pa.array([step] * len(table), table.schema.field("step").type)
     table = table.set_column(table.schema.get_field_index("step"), "step", steps)
-    kept = ("text", "scales", "exact", "architecture", "dtype", "notes")
-    return table, {what: levels.made_by[what] for what in kept}
+    return table, {what: levels.made_by[what] for what in MADE_BY}
 
 
 def _path(store: Store, step: int) -> Path | None:
@@ -175,12 +207,12 @@ def _load(store: Store, step: int, key: str) -> "Levels | None":
         return None
     try:
         table = read_parquet(path)
-    except (pa.ArrowException, OSError):
+        said = table.schema.metadata or {}
+        if said.get(KEY) != key.encode():
+            return None
+        return conformed(table, path), parse_json(said.get(b"made_by", b""), MADE_BY, path)
+    except (pa.ArrowException, OSError, ValueError):
         return None  # damaged: it is measured again
-    said = table.schema.metadata or {}
-    if said.get(KEY) != key.encode():
-        return None
-    return table.replace_schema_metadata(None), json.loads(said[b"made_by"])
 
 
 def _joined(

@@ -11,17 +11,20 @@ records.parquet, .json   evaluations, and at the end the tracker's rows of model
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from normgrowth.errors import InputError
+from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.network.encoders import LanguageModel
 from normgrowth.network.stored import write
 from normgrowth.records import FILE, Records, replacing
+from normgrowth.schema import read_json
 from normgrowth.training.settings import Settings, difference
+from normgrowth.workspace import Workspace
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -37,8 +40,13 @@ class RunFolder:
         self.name = folder.resolve().name  # "." has none of its own
 
     @staticmethod
-    def open(out: str | Path, settings: Settings, facts: Mapping[str, Any]) -> "RunFolder":
-        """Lock it, and see that it is empty or holds this run. facts: what the settings stand for (the corpus)."""
+    def open(
+        out: str | Path, settings: Settings, facts: Mapping[str, Any], *, overwrite: bool = False
+    ) -> "RunFolder":
+        """Lock it, and see that it is empty or holds this run. facts: what the settings stand for (the corpus).
+
+        overwrite: remove another result that is there.
+        """
         from filelock import FileLock, Timeout
 
         folder, new = Path(out), {**asdict(settings), **facts}
@@ -49,8 +57,12 @@ class RunFolder:
             file = folder / SETTINGS
             for rest in folder.glob(f".{SETTINGS}.*.part"):  # of a run that was killed at once
                 rest.unlink()
+            if overwrite:
+                _clear(folder, new)
             if file.is_file():
-                _compare(folder, _read(file), new)
+                if different := difference(read_json(file, dict, advice="--overwrite removes the run"), new):
+                    old, new = ({"kind": "train", **said} for said in different)
+                    raise FolderMismatch(folder, old, new)
                 _tidy(folder)
             elif strangers := [path.name for path in folder.iterdir() if path.name != ".lock"]:
                 raise InputError(
@@ -158,18 +170,11 @@ class _disk:
             ) from error
 
 
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not readable: {str(error).splitlines()[0]}") from error
-    if not isinstance(said, dict):
-        raise InputError(f"{file}: not the settings of a run")
-    return said
-
-
-def _compare(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    if different := difference(old, new):
-        raise InputError(
-            f"{folder}: holds another run, and this one has {', '.join(different)}; choose another folder"
-        )
+def _clear(folder: Path, new: Mapping[str, Any]) -> None:
+    """Remove what the folder holds, unless it is this run, which then goes on."""
+    with suppress(SchemaError):
+        if not difference(read_json(folder / SETTINGS, dict), new):
+            return
+    workspace = Workspace(folder, "train", overwrite=True)
+    if workspace.found is not None:
+        workspace.clear()

@@ -9,6 +9,7 @@ from normgrowth.errors import InputError
 from normgrowth.network.encoders import EncoderConfig, Kind
 from normgrowth.schedules import SHAPES, Schedule
 from normgrowth.training.when import due
+from normgrowth.weights.blocks import DEFAULT_SCOPE
 
 Optimizers = Literal["adamw", "adam", "sgd", "adafactor"]
 DECAY = {"adamw": 0.01, "adam": 0.0, "sgd": 0.0, "adafactor": 0.0}  # PyTorch's defaults
@@ -44,7 +45,7 @@ class Settings:
     steps: int | None = None  # fewer than the epochs have
     seed: int = 0
     evaluate: str = "epochs"  # "epochs", and also after steps 1, 2, 4, ... ("powers") or each n-th ("500")
-    scope: str = "blocks"  # what the tracker counts, as in `trace`
+    scope: str = DEFAULT_SCOPE  # what the tracker counts, as in `trace`
     track: str = "10"  # when the tracker measures: each n-th step, or "powers"
     dev_sentences: int | None = None  # None: all of them
     saturation_sentences: int = 100  # of the development part; 0: no levels
@@ -140,15 +141,12 @@ def preset(name: str, corpus: str, **changes: Any) -> Settings:
     return replace(Settings(corpus=corpus, **PRESETS[name]), **changes)
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What is not the same, as "lr 0.001 instead of 0.01"."""
-    names = [*old, *(name for name in new if name not in old)]
-    return [
-        f"{name} {_said(new.get(name))} instead of {_said(old.get(name))}"
-        for name in names
-        if old.get(name) != new.get(name)
-    ]
-
-
-def _said(value: Any) -> str:
-    return "none" if value is None else str(value)
+def difference(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What is not the same, in both; None if nothing is. The kind of a network is told from that of a result."""
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    ours, theirs = (
+        {"network" if name == "kind" else name: said.get(name) for name in names} for said in (old, new)
+    )
+    return (ours, theirs) if names else None

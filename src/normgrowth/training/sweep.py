@@ -50,12 +50,13 @@ def sweep(
     engine: Engine | None = None,
     together: int | None = None,
     progress: Progress | None = None,
+    overwrite: bool = False,
 ) -> Records:
     """Train a model for each cell, or with `refine` for those that tell where growth ends.
 
     x, y: the settings, columns and rows of the grid. limit: seconds for each cell. engine: by default a process for
     each core. together: cells to train in one stack, by default as many as pay. corpus: instead of those that the
-    settings name.
+    settings name. overwrite: replace the records of a sweep with other settings; its cells stay.
     """
     if x.setting == y.setting:
         raise InputError(f"a grid has two settings; {x.setting} is there twice")
@@ -64,7 +65,9 @@ def sweep(
     if refine and not y.numbers:
         raise InputError(f"--refine looks for a place among numbers; {y.setting} has others")
     grid = Grid(settings, x, y, data=data, corpus=corpus)
-    with CellStore.open(out, grid.corpora, settings.corpus) as folder:
+    fixed = {name: value for name, value in asdict(settings).items() if name not in (x.setting, y.setting)}
+    request = {"x": x.setting, "y": y.setting, **fixed}
+    with CellStore.open(out, grid.corpora, request, overwrite=overwrite) as folder:
         own = None
         if engine is None:
             from normgrowth.engine.processes import Processes
@@ -102,13 +105,12 @@ class _Run:
         self._train(list(self.grid.cells))
 
     def refine(self) -> None:
-        while cells := wanted(self.grows(), *self.grid.shape):
+        while cells := wanted(self.grows(), *self.grid.shape, without=self.lost):
             self._train(cells)
 
     def grows(self) -> dict[Cell, bool]:
-        """The sign of each known cell. Weights that became no numbers grew; so one counts that never ended."""
-        known = {cell: outcome.diverged or outcome.growth > 0 for cell, outcome in self.outcomes.items()}
-        return known | dict.fromkeys(self.lost, True)
+        """Whether the norm grew, of each cell with an outcome. Weights that became NaN or infinite grew."""
+        return {cell: outcome.diverged or outcome.growth > 0 for cell, outcome in self.outcomes.items()}
 
     def _train(self, cells: list[Cell]) -> None:
         for cell in cells:
@@ -185,12 +187,13 @@ def _records(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None
             values.setdefault(quantity, []).append(nan if value is None else float(value))
     blocks = [_block("cell", [grid.name(cell) for cell in cells], step, values)]
     if grid.y.numbers:
-        found = edges(grid.settings, grid.x, grid.y, run.outcomes, run.grows())
+        found = edges(grid.settings, grid.x, grid.y, run.outcomes, run.grows(), run.lost)
         columns = [grid.x.name(i) for i in range(len(found))]
         blocks.append(_block("column", columns, step, _transposed(found)))
     made_by = {
         "command": "sweep",
         "settings": asdict(grid.settings),
+        "selection": {"scope": grid.settings.scope},
         "x": {"setting": grid.x.setting, "values": list(grid.x.values)},
         "y": {"setting": grid.y.setting, "values": list(grid.y.values)},
         "corpus": describe(corpus, grid.settings.dev_sentences),
@@ -199,6 +202,9 @@ def _records(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None
         "together": run.largest,
         "cells": len(cells),
         "of": len(grid.cells),
+        "lost": [
+            list(cell) for cell in sorted(run.lost)
+        ],  # killed or out of memory: whether they grow is unknown
         "notes": grid.corpora.notes,
         "problems": [f"{grid.name(cell)}: {why}" for cell, why in sorted(run.lost.items())],
         "versions": {

@@ -19,9 +19,10 @@ from normgrowth.network.stacked import Stacked
 from normgrowth.training.cells import SQUARE, Course, Outcome, batches, dev_loss
 from normgrowth.training.corpora import Corpus
 from normgrowth.training.making import new_model, new_optimizer, total_steps
-from normgrowth.training.parameters import Selection, watch
+from normgrowth.training.parameters import watch
 from normgrowth.training.settings import Settings, difference
 from normgrowth.training.sums import summed
+from normgrowth.weights.selection import Selection
 
 # What each cell has to itself; all other settings decide the shape, the first weights, the batches or what counts.
 OWN = {
@@ -161,9 +162,8 @@ class _Stack:
 def _check(settings: Sequence[Settings]) -> None:
     for cell in settings:
         if other := difference(asdict(in_common(settings[0])), asdict(in_common(cell))):
-            raise InputError(
-                f"cells that train together may differ in {', '.join(OWN)}, not in {'; '.join(other)}"
-            )
+            said = "; ".join(f"{name} {other[1][name]} instead of {old}" for name, old in other[0].items())
+            raise InputError(f"cells that train together may differ in {', '.join(OWN)}, not in {said}")
         if not stackable(cell):
             raise InputError(f"cells of {'a leaking mask' if cell.leaking else cell.optimizer} train alone")
 

@@ -24,11 +24,13 @@ from normgrowth.training.expand import SCOPES, Layout, blocks, packed, unpacked
 from normgrowth.training.held import Held, done, hold
 from normgrowth.training.journal import COMMAND, Journal
 from normgrowth.training.logits import Logits
-from normgrowth.training.parameters import Selection, Watched, strangers, watch
+from normgrowth.training.parameters import Watched, strangers, watch
 from normgrowth.training.ranks import is_main, of_main, world_size
 from normgrowth.training.rules import innermost, rules
 from normgrowth.training.sums import local
 from normgrowth.training.when import Every, due
+from normgrowth.weights.blocks import DEFAULT_SCOPE
+from normgrowth.weights.selection import Selection
 
 LOGGED = ("norm", "relative_step", "angle", "equilibrium_angle", "alignment", "gradient_norm")  # unasked
 
@@ -54,7 +56,7 @@ class NormTracker:
     out: a folder for the records; without one they stay in memory. A step is on disk when `optimizer.step()`
     returns; `Records.read(out)` works at any time and may lag a little, `journal.read(out)` does not.
     first: also compare with the weights before the first step. This keeps a copy of them, for good.
-    scope, select, exclude: which parameters count, as in `trace`; by default all of them.
+    scope, select, exclude: which parameters count, as in `trace`: by default those of blocks; scope="all" for all.
     scopes: which of tensor, layer, role and model to record.
     logits: also `attention_logit`, the largest before a softmax, and `logit_rms`, `logit_largest` of the outputs, over
     the forward passes of a measured step; attention costs twice there.
@@ -80,7 +82,7 @@ class NormTracker:
         out: str | Path | None = None,
         *,
         first: bool = False,
-        scope: str = "all",
+        scope: str = DEFAULT_SCOPE,
         select: str | None = None,
         exclude: str | None = None,
         scopes: Sequence[str] = SCOPES,
@@ -233,6 +235,7 @@ class NormTracker:
         old = {reading.name for reading in self._watched.readings}
         self._watched: Watched = watch(self._model, self._selection)
         new = {reading.name for reading in self._watched.readings}
+        self._made_by["counted"] = self._watched.counted
         self._totals = False
         foreign = strangers(self._watched, optimizer)
         self._note(
@@ -275,6 +278,7 @@ class NormTracker:
             "every": every if isinstance(every, int | str) else getattr(every, "__name__", repr(every)),
             "first": self._wants_first,
             "selection": asdict(self._selection),
+            "counted": self._watched.counted,
             "ranks": world_size(),
             "notes": [*earlier_notes, *([f"resumed at step {self.step}"] if self.step else [])],
             "problems": [],

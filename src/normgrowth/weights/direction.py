@@ -81,6 +81,7 @@ def direction(records: Records, *, scope: str = "model", name: str | None = None
 def rows_of(records: Records, scope: str, name: str | None) -> Records:
     """The rows of one layer, role, tensor or the model."""
     rows = records.where(scope=scope)
+    rows.single_run()
     if name is None:
         return rows
     names = rows.distinct("name")
@@ -195,6 +196,7 @@ def uniformity(records: Records, *, scope: str = "layer") -> Uniformity:
     rows = records.where(scope=scope, quantity="norm")
     if not len(rows):
         raise InputError(f"no norms at scope {scope}; there is {', '.join(records.distinct('scope'))}")
+    rows.single_run()
     names = rows.distinct("name")
     place = {name: i for i, name in enumerate(names)}
     steps, row = np.unique(rows.table["step"].to_numpy(), return_inverse=True)

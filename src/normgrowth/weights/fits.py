@@ -1,6 +1,6 @@
 """What a fit found: one law (`Fit`) and all laws of a series (`Fits`). `normgrowth.weights.fitting` makes them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from typing import Any
@@ -13,6 +13,9 @@ from normgrowth.showing import html_table
 from normgrowth.weights.laws import LAWS, Floats
 
 LEAST = 5  # points for AICc: with fewer it exists for `constant` alone, which would then win
+SMALL_SAMPLE = (
+    6.0  # the small-sample terms of laws that compete may differ by less: more is strong evidence by itself
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,23 @@ class Fit:
         return html_table((self.name, self.formula, "from", "to"), found)
 
 
+def points_needed(parameters: Collection[int]) -> int:
+    """How many points it takes to choose between laws with so many parameters.
+
+    The small-sample term of AICc, 2K(K + 1)/(n − K − 1), is there for noise that a fit took up. With few points it
+    decides alone: of 5, it puts a constant 18 ahead of a straight line, whatever the norms are.
+    """
+    least, most = min(parameters) + 1, max(parameters) + 1  # the variance of the noise is one more
+    n = max(LEAST, most + 2)
+    while _small_sample(n, most) - _small_sample(n, least) >= SMALL_SAMPLE:
+        n += 1
+    return n
+
+
+def _small_sample(n: int, K: int) -> float:
+    return 2 * K * (K + 1) / (n - K - 1)
+
+
 @dataclass(frozen=True)
 class Fits(Mapping[str, Fit]):
     """The laws by name, in their fixed order, and what was found about the series."""
@@ -73,6 +93,7 @@ class Fits(Mapping[str, Fit]):
     rho: float
     notes: tuple[str, ...] = ()
     confidence: float = 0.95
+    needed: int = LEAST  # points that it takes to choose between these laws
 
     def __getitem__(self, name: str) -> Fit:
         return self.laws[name]
@@ -101,13 +122,16 @@ class Fits(Mapping[str, Fit]):
     def best(self) -> Fit:
         """The law with the largest weight of evidence."""
         if not any(law.weight > 0 for law in self.values()):
-            raise InputError(f"too few points to compare these laws: {self.points}")
+            raise InputError(
+                f"too few points to choose a law: {self.points}; these laws need {self.needed}; name one instead"
+            )
         return max(self.values(), key=lambda law: law.weight)
 
     def facts(self) -> dict[str, Any]:
         """Everything in plain values, the rows of `table` under "laws"."""
         return {
             "points": self.points,
+            "needed": self.needed,
             "effective": self.effective,
             "rho": self.rho,
             "confidence": self.confidence,

@@ -15,6 +15,12 @@ textbook's AICc prefers `power`, which contains it, in 81 % of 200 trials, the d
 independent noise both do in 10 %. n_eff is that of the law with the least residual variance among those
 fitted: in a law that misses the data, what is left is not noise. See `normgrowth.weights.correlated`.
 
+With few points the last term decides alone, and nothing is chosen: `Fits.needed` says how many it takes, 11 for all
+nine laws. On 196 series each of 5, 6, 7, 8 and 10 points (seven laws, noise of 0.2 and 2 %, ρ = 0 and 0.9) the wrong
+law was ahead of the right one by 10 or more in 57, 24, 6, 0 and 2; on 12 to 30 points in 8 of 784. Few effective
+points need no such rule, as the likelihood is discounted already: of 185 series of 12 or more points that were worth
+four at most, it was in none.
+
 What evidence cannot decide, prediction may: `ahead` is how far the later half of the points lies from a
 fit to the earlier half.
 """
@@ -30,7 +36,7 @@ from numpy.typing import ArrayLike
 from normgrowth.errors import InputError
 from normgrowth.records import Records
 from normgrowth.weights.correlated import correlation, effective, intervals, parameters
-from normgrowth.weights.fits import LEAST, Fit, Fits
+from normgrowth.weights.fits import Fit, Fits, points_needed
 from normgrowth.weights.laws import LAWS, Floats, Law
 from normgrowth.weights.leastsquares import solve
 from normgrowth.weights.norms import clean, points
@@ -113,7 +119,7 @@ def _fit(
     if not 0 < confidence < 1:
         raise InputError(f"confidence must lie between 0 and 1: {confidence:g} does not")
     if seed < 0:
-        raise InputError(f"a seed is not negative: {seed}")
+        raise InputError(f"seed must be >= 0, got {seed}")
     if bootstrap and bootstrap < (least := int(np.ceil(2 / (1 - confidence)))):
         raise InputError(f"{bootstrap} replicates give no interval of {confidence:g}: {least} are needed")
     t, y, notes = clean(steps, norms)
@@ -222,10 +228,12 @@ def _weighed(found: dict[str, Fit], t: Floats, y: Floats, notes: tuple[str, ...]
         return Fits(found, n, nan, nan, notes, confidence)
     closest = min(variance, key=lambda name: variance[name] * n / (n - len(found[name].params)))
     rho = found[closest].rho
+    compete = [len(law.params) for law in found.values() if law.fitted or n <= len(law.params)]
+    needed = points_needed(compete)
     worth = effective(n, rho, len(found[closest].params))
     for name, size in variance.items():
         K = len(found[name].params) + 1
-        if n >= LEAST and n > K + 1:
+        if n >= needed:
             penalty = 2 * K + 2 * K * (K + 1) / (n - K - 1)
             found[name] = replace(
                 found[name],
@@ -238,7 +246,7 @@ def _weighed(found: dict[str, Fit], t: Floats, y: Floats, notes: tuple[str, ...]
         name: replace(law, weight=weights[name], weight_independent=plain[name])
         for name, law in found.items()
     }
-    return Fits(found, n, worth, rho, notes, confidence)
+    return Fits(found, n, worth, rho, notes, confidence, needed)
 
 
 def _weights(aicc: dict[str, float]) -> dict[str, float]:

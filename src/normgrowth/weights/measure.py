@@ -8,14 +8,23 @@ place, thousands of small tensors in one call. Where they are not (another dtype
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth import engine
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, UnsupportedDtype
 from normgrowth.weights.moments import CHUNK, Moments
-from normgrowth.weights.sources.checkpoint import DIRECT, STORAGE, Checkpoint, decode
+from normgrowth.weights.sources.checkpoint import (
+    DIRECT,
+    STORAGE,
+    Checkpoint,
+    check_unchanged,
+    check_whole,
+    decode,
+    one_piece,
+)
 
 Bits = NDArray[np.generic]
 Columns = NDArray[np.float64]
@@ -36,6 +45,7 @@ class Task:
     piece: int = 0
     start: int = 0
     stop: int | None = None  # None: whole tensors
+    alike: bool = True  # all checkpoints store that tensor in the same pieces
 
 
 def measure(
@@ -65,6 +75,7 @@ def measure(
                 else task.stop - task.start
             )
             advance(int(done))
+    check_unchanged(*checkpoints)
     # Rows are added in the order of tensors and chunks, which keeps the bits the same however many
     # workers there were.
     rows = np.concatenate([np.zeros((0, 3 + 3 * len(references))), *results])
@@ -95,9 +106,7 @@ def check_dtypes(checkpoint: Checkpoint, names: Sequence[str]) -> list[str]:
     dtypes = [checkpoint.tensors[name].dtype for name in names]
     for dtype in set(dtypes) - STORAGE.keys():
         name = names[dtypes.index(dtype)]
-        raise InputError(
-            f"{checkpoint.label}: tensor {name} has dtype {dtype}, which cannot be measured; --exclude it"
-        )
+        raise UnsupportedDtype(checkpoint.label, name, dtype)
     return dtypes
 
 
@@ -108,6 +117,7 @@ def check_alike(checkpoints: Sequence[Checkpoint], names: Sequence[str]) -> list
     for other in checkpoints[1:]:
         if other.tensors is current.tensors:
             continue
+        check_dtypes(other, names)
         for i, name in enumerate(names):
             mine, its = current.tensors[name], other.tensors[name]
             if its.shape != mine.shape:
@@ -123,7 +133,7 @@ def check_alike(checkpoints: Sequence[Checkpoint], names: Sequence[str]) -> list
 def _tasks(
     checkpoints: tuple[Checkpoint, ...], names: Sequence[str], numel: NDArray[np.int64], dtypes: list[str]
 ) -> Iterator[Task]:
-    def task(first: int, stop: int, *part: int) -> Task:
+    def task(first: int, stop: int, *part: Any) -> Task:
         return Task(checkpoints, range(first, stop), names, numel, dtypes, *part)
 
     copies_whole = any(checkpoint.copies_whole for checkpoint in checkpoints)
@@ -144,7 +154,7 @@ def _tasks(
         for piece, size in enumerate(sizes):
             part = size if copies_whole or not alike else TASK_VALUES
             for start in range(0, size, max(part, 1)):
-                yield task(item, item + 1, piece, start, min(start + part, size))
+                yield task(item, item + 1, piece, start, min(start + part, size), alike)
     if len(names) > first:
         yield task(first, len(names))
 
@@ -156,12 +166,17 @@ def stored_alike(checkpoints: Sequence[Checkpoint], name: str) -> bool:
 
 def run(task: Task) -> Columns:
     """The kernel's columns: one row per tensor, or per chunk of one tensor."""
+    columns = _columns(task)
+    check_whole(*task.checkpoints)
+    return columns
+
+
+def _columns(task: Task) -> Columns:
     names = task.names[task.items.start : task.items.stop]
     if task.stop is not None:
         name = names[0]
-        alike = stored_alike(task.checkpoints, name)
         arrays = [
-            (c.pieces(name)[task.piece] if alike else c.dense(name))[task.start : task.stop]
+            (one_piece(c, name, task.piece) if task.alike else c.dense(name))[task.start : task.stop]
             for c in task.checkpoints
         ]
         return sum_arrays([c.tensors[name].dtype for c in task.checkpoints], arrays)

@@ -46,6 +46,11 @@ class Moments:
     def __len__(self) -> int:
         return len(self.numel)
 
+    @property
+    def alone(self) -> "Moments":
+        """Without what they are compared with."""
+        return Moments(self.numel, self.square, self.largest, self.nonfinite)
+
     def grouped(self, group: NDArray[np.integer] | Sequence[int], size: int) -> "Moments":
         """Add the items of each group: item i belongs to group[i], of `size` groups; −1 to none."""
         group = np.asarray(group, np.intp)

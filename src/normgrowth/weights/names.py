@@ -2,8 +2,8 @@
 
 A checkpoint is a flat list of names, and every codebase names in its own way. Two rules carry over:
 
-- A block is a member of a numbered list that holds attention. Other lists (a convolutional front
-  end, the steps of a projector) hold no blocks, unless the whole model is without attention.
+- A block is a member of a numbered list that holds attention, or the module around attention that lies in no
+  list (`normgrowth.weights.blocks`).
 - A role is what the innermost telling component says. In `attention.output.dense` the last one
   tells nothing; `output`, within attention, is its output projection.
 
@@ -13,16 +13,18 @@ the dtype do.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
 from normgrowth.errors import InputError
+from normgrowth.weights.blocks import DEFAULT_SCOPE, SCOPES, Stack, find_stacks, inner_number, locate, member
 from normgrowth.weights.roles import context, match, remember, role_of, split
 from normgrowth.weights.sources.checkpoint import Tensor
 
-SCOPES = ("blocks", "encoder", "decoder", "all")
+__all__ = ["ROLES", "SCOPES", "Reading", "read_names"]
+
 ROLES = (
     "attention.query",
     "attention.key",
@@ -50,6 +52,18 @@ class Reading:
     role: str
     counted: bool
     reason: str
+    tied_to: str | None = None  # the first name of the same tensor, if this is a further one
+
+    @property
+    def kind(self) -> str:
+        """parameter, buffer, optimizer, or tied: a further name of a parameter."""
+        if self.role in ("buffer", "optimizer"):
+            return self.role
+        return "parameter" if self.tied_to is None else "tied"
+
+    @property
+    def is_parameter(self) -> bool:
+        return self.kind == "parameter"
 
     @property
     def layer_name(self) -> str | None:
@@ -59,7 +73,7 @@ class Reading:
 def read_names(
     tensors: Mapping[str, Tensor],
     *,
-    scope: str = "blocks",
+    scope: str = DEFAULT_SCOPE,
     select: str | None = None,
     exclude: str | None = None,
     aliases: Mapping[str, str] = MappingProxyType({}),
@@ -73,9 +87,9 @@ def read_names(
     if scope not in SCOPES:
         raise InputError(f"scope {scope!r} is unknown; choose one of {', '.join(SCOPES)}")
     wanted, unwanted = _compile("select", select), _compile("exclude", exclude)
-    places = _places(tensors)
-    stacks = _find_stacks(places)
-    kinds = {stack.label: stack.kind for stack in stacks.values()}
+    places = locate(tensors)
+    stacks = find_stacks([place for place in places if not (_state(place[0] or "") or _state(place[2]))])
+    kinds = {stack.label: stack.kind for stack in stacks}
     chosen = set(kinds)
     if scope in ("encoder", "decoder") and len(kinds) > 1:
         chosen = {label for label, kind in kinds.items() if kind == scope}
@@ -85,28 +99,30 @@ def read_names(
             )
 
     # Members of a list are alike, so each kind of tensor is judged once. This is what makes it fast.
-    judged: dict[object, tuple[_Stack | None, str, bool, str]] = {}
+    judged: dict[object, tuple[Stack | None, str, bool, str]] = {}
     readings: dict[str, Reading] = {}
     for (name, tensor), (path, index, rest) in zip(tensors.items(), places, strict=True):
         key = (path, rest, tensor.shape, tensor.dtype)
         verdict = judged.get(key)
         if verdict is None:
-            verdict = judged[key] = _judge(path, rest, tensor, stacks.get(path), scope, chosen)
+            verdict = judged[key] = _judge(path, rest, tensor, stacks.of(path, rest), scope, chosen)
         stack, role, counted, reason = verdict
+        tied_to = None
         if role not in ("buffer", "optimizer"):
-            if name in aliases:
-                counted, reason = False, f"tied to {aliases[name]}"
+            if (tied_to := aliases.get(name)) is not None:
+                counted, reason = False, f"tied to {tied_to}"
             elif wanted is not None:
                 counted = wanted.search(name) is not None
                 reason = "selected" if counted else "not selected"
             if counted and unwanted is not None and unwanted.search(name):
                 counted, reason = False, "excluded"
         if stack is None:
-            readings[name] = Reading(name, "", None, role, counted, reason)
+            readings[name] = Reading(name, "", None, role, counted, reason, tied_to)
         else:
             if stack.inner > 1:
-                index = index * stack.inner + _inner(rest)
-            readings[name] = Reading(name, stack.label, index, role, counted, reason)
+                index = index * stack.inner + inner_number(rest)
+            number = index if stack.numbered else 0
+            readings[name] = Reading(name, stack.label, number, role, counted, reason, tied_to)
     return readings
 
 
@@ -117,131 +133,25 @@ def _compile(option: str, pattern: str | None) -> re.Pattern[str] | None:
         raise InputError(f"{option} {pattern!r} is not a regular expression: {error}") from None
 
 
-# Where a name lies -----------------------------------------------------------------------------------
-
-# A number after one of these words goes before any other: in "0.auto_model.encoder.layer.3" it is the 3.
-# TensorFlow glues it on: block_003, layer-3, h3, and less surely encoder_layer_3.
-_LIST = r"[Ll]ayers?|[Bb]locks?|blk|stages?|groups?|layer_with_weights"
-_LISTED = re.compile(
-    rf"(.*?(?:(?:{_LIST})(?=[./])|(?<!_)(?:{_LIST})|(?<![^./])h))[./_-]?([0-9]{{1,9}})(?:[./](.*))?\Z",
-    re.DOTALL,
-)
-_NUMBERED = re.compile(
-    r"(?:(.*?)(?:[./]|(?<=layer|block|stage|group)[_-]))?([0-9]{1,9})(?:[./](.*))?\Z", re.DOTALL
-)
-_INNER = re.compile(r"(?:albert_layers\.|inner_group_)([0-9]{1,9})")
-_CODER = re.compile(r"(?:^|_)((?:en|de)coder)(?:_|s?$)")
-
-
-@dataclass(frozen=True, slots=True)
-class _Stack:
-    label: str
-    kind: str  # "encoder", "decoder" or "", as its path says
-    inner: int  # ALBERT numbers its blocks twice, by group and within: how many there are within
-    attends: bool  # no: the model has no attention, any list will do, and may hold the embedding too
-    recurrent: bool  # RWKV calls its recurrence attention
-
-
-def _places(names: Iterable[str]) -> list[tuple[str | None, int, str]]:
-    """For each name the numbered list that it lies in (None: in none), its number there, and the rest."""
-    places: list[tuple[str | None, int, str]] = []
-    path, start = "", "\0"
-    for name in names:
-        if name.startswith(start):  # in the same list as the name before it: no need to search
-            number, _, rest = name[len(start) :].partition(".")
-            if number.isdigit() and number.isascii() and len(number) < 10:
-                places.append((path, int(number), rest))
-                continue
-        if found := _LISTED.match(name):
-            path, number, rest = found.groups("")
-            start = f"{path}."
-            places.append((path, int(number), rest))
-        elif found := _NUMBERED.match(name):
-            places.append((found[1] or "", int(found[2]), found[3] or ""))
-        else:
-            places.append((None, 0, name))
-    return places
-
-
-def _find_stacks(places: list[tuple[str | None, int, str]]) -> dict[str | None, _Stack]:
-    """The lists whose members are blocks."""
-    lists: dict[str, tuple[set[int], set[str]]] = {}
-    for path, index, rest in places:
-        if path is not None:
-            if path not in lists:
-                lists[path] = set(), set()
-            indices, rests = lists[path]
-            indices.add(index)
-            rests.add(rest)
-    attending, inert = [], []
-    for path, (_, rests) in lists.items():
-        roles = {role_of(_member(path, rest), True) for rest in rests if not (_state(path) or _state(rest))}
-        if any(role.startswith("attention.") for role in roles):
-            attending.append(path)
-        elif roles and role_of(f"{path}.0", False) not in ("embedding", "head"):
-            inert.append(path)
-    main = attending or [path for path in inert if _LISTED.match(f"{path}.0")] or inert
-    stacks: dict[str | None, _Stack] = {}
-    for path, label in zip(main, _labels(main), strict=True):
-        inner = 1 + max(map(_inner, lists[path][1]))
-        recurrent = any("receptance" in rest for rest in lists[path][1])
-        stacks[path] = _Stack(label, _kind(path), inner, bool(attending), recurrent)
-    # XLM keeps its blocks in parallel lists: attentions.3, layer_norm1.3, ffns.3. If several attend, the first by name.
-    beside = {path: (split(path)[:-1], frozenset(lists[path][0])) for path in [*attending, *inert]}
-    parallel = {beside[path]: stacks[path] for path in sorted(attending, reverse=True)}
-    for path in inert:
-        if stack := parallel.get(beside[path]):
-            stacks[path] = stack
-    return stacks
-
-
-def _member(path: str, rest: str) -> str:
-    return f"{split(path)[-1]}.{rest}"
-
-
-def _inner(rest: str) -> int:
-    found = _INNER.match(rest)
-    return int(found[1]) if found else 0
-
-
-def _kind(path: str) -> str:
-    return next((found[1] for word in split(path) if (found := _CODER.search(word))), "")
-
-
-def _labels(paths: list[str]) -> list[str]:
-    """Names for stacks, as short as tells them apart: encoder and decoder, text_model and vision_model."""
-    if len(paths) == 1:
-        return ["layer"]
-    kinds = [_kind(path) for path in paths]
-    if all(kinds) and len(set(kinds)) == len(kinds):
-        return kinds
-    parts = [split(path) for path in paths]
-    if len({part[:-1] for part in parts}) == len(parts):
-        parts = [part[:-1] for part in parts]
-    for _ in range(2):  # off with what all begin with; then, turned round, with what all end with
-        while all(parts) and len({part[0] for part in parts}) == 1:
-            parts = [part[1:] for part in parts]
-        parts = [part[::-1] for part in parts]
-    return [".".join(part) or "layer" for part in parts]
-
-
 # What counts -----------------------------------------------------------------------------------------
 
 
 def _judge(
-    path: str | None, rest: str, tensor: Tensor, stack: _Stack | None, scope: str, chosen: set[str]
-) -> tuple[_Stack | None, str, bool, str]:
+    path: str | None, rest: str, tensor: Tensor, stack: Stack | None, scope: str, chosen: set[str]
+) -> tuple[Stack | None, str, bool, str]:
     """Stack, role, counted, reason: what all members of a list have in common."""
     if state := _state(rest) or _state(path or ""):
         return None, "optimizer", False, state
     role = ""
+    whole = rest if path is None else f"{path}.0.{rest}"
     if stack is not None:
-        role = role_of(_member(path or "", rest), True)
+        role = role_of(member(path or "", rest) if stack.numbered else stack.within(whole), True)
         if (role == "embedding" and "att" not in rest) or (role == "position" and not stack.attends):
             stack = None  # the first stage of a pipeline, or the first layer of a Keras model
+        elif not stack.numbered and stack.holds_outside(whole, role):
+            stack = None
         elif stack.recurrent and role.startswith("attention."):
             role = "other"
-    whole = rest if path is None else f"{path}.0.{rest}"
     if stack is None:
         role = role_of(whole, False)
     if what := _buffer(whole, tensor):

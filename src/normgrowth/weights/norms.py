@@ -51,7 +51,22 @@ def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str
             f"norms of one step are averaged; they differ by at most {spread:.3g}"
         )
         t, y = t[first], np.add.reduceat(y, first) / sizes
+    if copies := _copies(t, y):
+        notes.append(copies)
     return t, y, tuple(notes)
+
+
+def _copies(t: Floats, y: Floats) -> str:
+    """Norms that are equal to the bit at several steps, where others change: a checkpoint that was saved twice."""
+    _, first, place = np.unique(y, return_index=True, return_inverse=True)
+    later = np.flatnonzero(first[place] != np.arange(len(y)))
+    if not len(later) or len(first) < 2:
+        return ""
+    again, step = t[later[0]], t[first[place[later[0]]]]
+    return (
+        f"{points(len(later))} repeat{'s' if len(later) == 1 else ''} the norm of another step exactly "
+        f"(step {again:g} that of step {step:g}): copies among the checkpoints count as points of their own"
+    )
 
 
 def _check(t: Floats, y: Floats) -> None:

@@ -29,10 +29,10 @@ _HEAD = re.compile(
     r"|output_(?:layer|projection)|logits_\w+"
 )
 _HEAD_IF_LAST = ("output", "decoder", "generator", "ff_out", "proj_out")  # Llama's own code, OLMo, Whisper
-_ATTENTION = re.compile(r"(?:attn|attention|(?:^|_)att$|mha)(?!\w*(?:layer|block)s$)")
+_ATTENTION = re.compile(r"(?:attn|attention|(?:^|_)att$|^sa$|mha)(?!\w*(?:layer|block)s$)")
 _MIXER = re.compile(r"mixer|mamba\d?|ssm|conv(?:_module)?")
 _FORWARD = re.compile(
-    r"\w*mlps?|ff[nw]?s?(?:_\w+|\d+)?|\w*ffn|\w*feed_?forward\w*|densereludense|intermediate\w*|\w*experts?|\w*moe"
+    r"\w*mlps?|ff[nw]?s?(?:_\w+|\d+)?|ffwd|\w*ffn|\w*feed_?forward\w*|densereludense|intermediate\w*|\w*experts?|\w*moe"
     r"|router|(?:\w+_)?gate|(?:linear_|c_)?fc(?:_?\w+)?|lin(?:ear)?_?\d|wi(?:_\d)?|w_?[123]|dense_(?:h_to_4h|4h_to_h)"
     r"|(?:gate|up|down)(?:_up)?_proj\w*"
 )
@@ -49,7 +49,7 @@ _SINGLE = {
 _OUTPUT = re.compile(
     r"(?:(?:to|linear|attn|c|post)_)?(?:o|out|output|proj|projection|dense|wo)(?:_(?:proj|lin|dense|layer))?|[wb]_o"
 )
-_SURELY_OUTPUT = re.compile(r"(?:to|attn)_out(?:put)?|attn_proj|(?:o|out)_(?:proj|lin)")
+_SURELY_OUTPUT = re.compile(r"(?:to|attn)_out(?:put)?|attn_proj|(?:o|out)_(?:proj|lin)|[wb]_o")
 
 
 @remember

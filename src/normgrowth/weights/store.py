@@ -1,35 +1,43 @@
-"""The folder of a trace: moments of each step as they are measured, records at the end.
+"""The folder of a trace: sums of each step as they are measured, records at the end.
 
+    DIR/request.json                      what is traced, and where from (`normgrowth.workspace`)
     DIR/records.parquet, records.json     the result
-    DIR/moments/step-000000500.parquet    sums of each tensor at one step, with a key of what they compare
+    DIR/moments/step-000000500.parquet    sums of each tensor at one step, and against the steps it is compared with
     DIR/stripes/KEY.npz                   sums of some tensors at all steps, until those of all tensors are there
     DIR/stripes/steps.json                the keys of these steps
-    DIR/.lock                             held while a trace writes here
 
-Every file is written beside its place and then moved there, so a kill leaves whole files only.
+Every file is written beside its place and then moved there, so a kill leaves whole files only. Every file has a
+checksum: what is damaged is measured again.
 """
 
 import hashlib
+import io
 import json
+import re
 import shutil
-import zipfile
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.errors import InputError
-from normgrowth.records import Records, read_parquet, replacing, storable, write_parquet
+from normgrowth.checksums import seal, unseal
+from normgrowth.records import Records, read_parquet, storable, write_parquet
 from normgrowth.weights.moments import Moments, Pair
+from normgrowth.workspace import read_json, replacing, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    import pyarrow as pa
 
+SUMS_VERSION = 2  # raise it when the same files would give other sums: what is stored is then measured anew
 KEY = b"normgrowth.key"
+ABOUT = b"normgrowth.step"
+OLDER = ""  # fingerprint in a file from before steps were named, which had a key instead
 OWN = ("numel", "square", "largest", "nonfinite")
 PAIR = ("square", "dot", "delta")
 LOOK = "look:"
+_STEP_FILE = re.compile(r"step-(\d{9,})\.parquet")
 
 
 def digest(content: object) -> str:
@@ -37,117 +45,56 @@ def digest(content: object) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _begun(path: Path) -> list[str] | None:
-    """The keys that a trace began its stripes for; None if none did, or they cannot be read."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, list) and all(isinstance(key, str) for key in found) else None
+@dataclass(frozen=True)
+class Stored:
+    """What was measured of one step. Arrays have an entry for each name."""
+
+    step: int
+    label: str  # of the checkpoint
+    fingerprint: str
+    names: tuple[str, ...]
+    own: Moments
+    pairs: Mapping[int, Pair]  # by the step that it was compared with
+    look: Mapping[str, Sequence[Any]]  # what lint saw
 
 
 class Store:
-    """Where moments are kept between runs; without a folder, nowhere."""
+    """Where sums are kept between runs; without a folder, nowhere."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
-    @property
-    def scratch(self) -> Path | None:
-        return self.folder / ".scratch" if self.folder else None
-
-    @staticmethod
-    @contextmanager
-    def open(out: str | Path | None) -> "Iterator[Store]":
-        """Lock the folder, so that two traces into it cannot mix; errors of the disk become one line."""
-        if out is None:
-            yield Store(None)
-            return
-        from filelock import FileLock, Timeout
-
-        folder = Path(out)
-        store = Store(folder)
-        try:
-            (folder / "moments").mkdir(parents=True, exist_ok=True)
-            lock = FileLock(folder / ".lock", timeout=0)
-            lock.acquire()
-        except Timeout:
-            raise InputError(
-                f"{folder}: another trace is writing here; wait for it or choose another folder"
-            ) from None
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be written to: {error.strerror or error}") from error
-        try:
-            store._sweep()
-            yield store
-        except OSError as error:
-            # Reading errors are InputErrors by now; what is left comes from writing here.
-            raise InputError(
-                f"{error.filename or folder}: {error.strerror or error}; what was measured before is kept in {folder}"
-            ) from error
-        finally:
-            shutil.rmtree(folder / ".scratch", ignore_errors=True)
-            lock.release()
-
-    def _sweep(self) -> None:
-        """Remove what a killed process left: half-written files, fetched checkpoints."""
-        assert self.folder is not None
-        assert self.scratch is not None
-        for part in (*self.folder.glob(".*.part"), *self.folder.glob("*/.*.part")):
-            part.unlink()
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        self.scratch.mkdir()
-
-    def _path(self, step: int) -> Path:
-        assert self.folder
-        return self.folder / "moments" / f"step-{step:09d}.parquet"
-
-    def save(
-        self, step: int, key: str, names: list[str], moments: Moments, look: "Mapping[str, Sequence[Any]]"
-    ) -> None:
+    def save(self, stored: Stored) -> None:
         if self.folder is None:
             return
         import pyarrow as pa
 
         columns: dict[str, Any] = {
-            "name": list(map(storable, names)),
-            **{field: getattr(moments, field) for field in OWN},
+            "name": list(map(storable, stored.names)),
+            **{field: getattr(stored.own, field) for field in OWN},
         }
-        for label, pair in moments.against.items():
-            columns |= {f"{label}:{field}": getattr(pair, field) for field in PAIR}
-        columns |= {f"{LOOK}{field}": pa.array(values) for field, values in look.items()}
-        table = pa.table(columns).replace_schema_metadata({KEY: key.encode()})
-        write_parquet(table, self._path(step), use_dictionary=False)
+        for step, pair in stored.pairs.items():
+            columns |= {f"{step}:{field}": getattr(pair, field) for field in PAIR}
+        columns |= {f"{LOOK}{field}": pa.array(values) for field, values in stored.look.items()}
+        about = {"version": SUMS_VERSION, "label": stored.label, "fingerprint": stored.fingerprint}
+        table = pa.table(columns).replace_schema_metadata({ABOUT: json.dumps(about).encode()})
+        path = self.folder / "moments" / f"step-{stored.step:09d}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        write_parquet(table, path, use_dictionary=False)
 
-    def load(self, step: int, key: str) -> tuple[Moments, dict[str, list[Any]]] | None:
-        """The moments of a step if they are here and compare what the key says, and what lint saw there."""
-        if self.folder is None or not self._path(step).is_file():
-            return None
-        import pyarrow as pa
+    def load(self) -> dict[int, Stored | None]:
+        """By step, all that was measured; None where the file is damaged or of another version."""
+        if self.folder is None:
+            return {}
+        files = {path: _STEP_FILE.fullmatch(path.name) for path in (self.folder / "moments").glob("step-*")}
+        older = _older_references(self.folder)
+        found = {int(match[1]): _load(int(match[1]), path, older) for path, match in files.items() if match}
+        names = next((stored.names for stored in found.values() if stored), ())
+        return {step: stored if stored and stored.names == names else None for step, stored in found.items()}
 
-        try:
-            table = read_parquet(self._path(step))
-        except (pa.ArrowException, OSError):
-            return None  # damaged: it is measured again
-        if (table.schema.metadata or {}).get(KEY) != key.encode():
-            return None
-        look = {
-            name.removeprefix(LOOK): table[name].to_pylist()
-            for name in table.column_names
-            if name.startswith(LOOK)
-        }
-        own = [name for name in table.column_names if name != "name" and not name.startswith(LOOK)]
-        values = {name: table[name].to_numpy() for name in own}
-        labels = dict.fromkeys(name.split(":")[0] for name in values if ":" in name)
-        against = {label: Pair(*(values[f"{label}:{field}"] for field in PAIR)) for label in labels}
-        moments = Moments(
-            values["numel"].astype(np.int64),
-            values["square"],
-            values["largest"],
-            values["nonfinite"].astype(np.int64),
-            against,
-        )
-        return moments, look
+    @property
+    def has_stripes(self) -> bool:
+        return self.folder is not None and any((self.folder / "stripes").glob("*.npz"))
 
     def begin_stripes(self, missing: "Sequence[str]", known: "Sequence[str]") -> list[str]:
         """The keys of the steps to cut stripes for: those that are missing, of all that are known.
@@ -161,24 +108,25 @@ class Store:
         if begun and set(missing) <= set(begun) <= set(known):
             return begun
         path.parent.mkdir(exist_ok=True)
-        with replacing(path) as part:
-            part.write_text(json.dumps(list(missing)))
+        write_json(path, {"keys": list(missing)})
         return list(missing)
 
     def save_stripe(self, key: str, result: "Mapping[str, np.ndarray]") -> None:
         if self.folder is None:
             return
-        with replacing(self.folder / "stripes" / f"{key}.npz") as part, part.open("wb") as file:
-            np.savez(file, allow_pickle=False, **result)
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **result)
+        with replacing(self.folder / "stripes" / f"{key}.npz") as part:
+            part.write_bytes(seal(buffer.getvalue()))
 
     def load_stripe(self, key: str) -> dict[str, np.ndarray] | None:
         path = self.folder / "stripes" / f"{key}.npz" if self.folder else None
         if path is None or not path.is_file():
             return None
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            with np.load(io.BytesIO(unseal(path.read_bytes())), allow_pickle=False) as stored:
                 return dict(stored)
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError):
+        except (OSError, ValueError):
             return None  # damaged: it is measured again
 
     def drop_stripes(self) -> None:
@@ -189,3 +137,71 @@ class Store:
     def write(self, records: Records) -> None:
         if self.folder is not None:
             records.write(self.folder)
+
+
+def _load(step: int, path: Path, older: Callable[[int, str], int]) -> Stored | None:
+    import pyarrow as pa
+
+    try:
+        table = read_parquet(path)
+        said = table.schema.metadata or {}
+        current = ABOUT in said
+        if not current and KEY not in said:
+            return None
+        about = json.loads(said[ABOUT]) if current else {"label": f"step {step}", "fingerprint": OLDER}
+        if current and about["version"] != SUMS_VERSION:
+            return None
+        own = Moments(*(table[field].to_numpy() for field in OWN))
+        paired = dict.fromkeys(name.split(":")[0] for name in table.column_names if name.endswith(":delta"))
+        pairs = {
+            int(other) if current else older(step, other): Pair(
+                *(table[f"{other}:{field}"].to_numpy() for field in PAIR)
+            )
+            for other in paired
+        }
+        look = {
+            name.removeprefix(LOOK): _column(table[name])
+            for name in table.column_names
+            if current and name.startswith(LOOK)
+        }
+        names = tuple(table["name"].to_pylist())
+        return Stored(step, about["label"], about["fingerprint"], names, own, pairs, look)
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _older_references(folder: Path) -> Callable[[int, str], int]:
+    """The step that a step was compared with under a label, in a folder from before steps were named."""
+    try:
+        steps = list(read_json(folder / "records.json").get("steps", ()))
+    except (OSError, ValueError, TypeError):
+        steps = []
+
+    def reference(step: int, label: str) -> int:
+        back = 1 if label == "previous" else int(label.removeprefix("lag")) if label != "first" else None
+        place = steps.index(step)
+        if back is not None and back > place:
+            raise LookupError(label)
+        return steps[0 if back is None else place - back]
+
+    return reference
+
+
+def _column(column: "pa.ChunkedArray") -> Sequence[Any]:
+    """Numbers of each tensor as an array: as Python's numbers they would take ten times the memory."""
+    import pyarrow as pa
+
+    if not pa.types.is_list(column.type):
+        return column.to_pylist()
+    lists = column.combine_chunks()
+    ends = lists.offsets.to_numpy() - lists.offsets[0].as_py()
+    return np.split(lists.flatten().to_numpy(), ends[1:-1])
+
+
+def _begun(path: Path) -> list[str] | None:
+    """The keys that a trace began its stripes for; None if none did, or they cannot be read."""
+    try:
+        found = read_json(path).get("keys")
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, list) and all(isinstance(key, str) for key in found) else None

@@ -24,7 +24,15 @@ from normgrowth.weights.lint.looks import Seen
 from normgrowth.weights.lint.values import Floats, buffer_like, places, sample
 from normgrowth.weights.measure import Bits, Columns, added_rows, stored_alike, sum_arrays, sum_at
 from normgrowth.weights.moments import CHUNK, Moments
-from normgrowth.weights.sources.checkpoint import DIRECT, STORAGE, WIDTH, Checkpoint, decode
+from normgrowth.weights.sources.checkpoint import (
+    DIRECT,
+    STORAGE,
+    WIDTH,
+    Checkpoint,
+    check_unchanged,
+    decode,
+    one_piece,
+)
 from normgrowth.weights.sources.remote import Bytes, RemoteCheckpoint, Spare
 from normgrowth.weights.store import Store, digest
 
@@ -193,6 +201,7 @@ def run(job: Job, stripe: tuple[Part, ...]) -> Result:
             for p in [p for p in held if last_use[p] <= place]:
                 if (memory := held.pop(p).memory) is not None:
                     job.spare.give(memory)
+                check_unchanged(job.checkpoints[p])
                 job.checkpoints[p].close()  # its files, of which a process may not have many open
     return found
 
@@ -208,7 +217,7 @@ def _read(job: Job, stripe: Sequence[Part], place: int) -> Held:
             checkpoint.values([(name, part.start, part.stop) for name, part in named], memory), memory
         )
     arrays = [
-        (checkpoint.dense(name) if part.piece is None else checkpoint.pieces(name)[part.piece])[
+        (checkpoint.dense(name) if part.piece is None else one_piece(checkpoint, name, part.piece))[
             part.start : part.stop
         ]
         for name, part in named

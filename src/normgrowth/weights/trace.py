@@ -1,18 +1,22 @@
 """Trace: a series of checkpoints becomes records.
 
-    open the series -> read the names -> for each step: moments (stored at once) -> records
+    open the series -> plan the comparisons -> for each step: moments (stored at once) -> records
 
-The moments of a step depend on nothing but the checkpoints they compare, so each is kept in a file
-with a key that names them. Started again after a Ctrl-C or a kill, or on a series that got longer,
-the trace computes what is missing and ends with the same records to the bit.
+The moments of a step depend on nothing but the checkpoints they compare, and are stored by step. Started again after
+a Ctrl-C or a kill, on a series that got longer, or on one whose older checkpoints were removed, the trace computes
+what is missing and ends with the same records to the bit.
 """
 
+import os
 import platform
 import time
 import warnings
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from glob import has_magic
 from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +25,35 @@ import numpy as np
 from normgrowth.engine import Engine, no_collection
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Block, Records
+from normgrowth.weights.blocks import DEFAULT_SCOPE
+from normgrowth.weights.identity import changed_files, where
 from normgrowth.weights.lint.alongside import told
 from normgrowth.weights.moments import BUDGET, Moments, accumulated, quantities
 from normgrowth.weights.names import Reading
-from normgrowth.weights.sources.series import Series, open_source
+from normgrowth.weights.plan import Place, Plan
+from normgrowth.weights.selection import Selection
+from normgrowth.weights.sources.hub import is_hub
+from normgrowth.weights.sources.places import shown
+from normgrowth.weights.sources.series import open_source
 from normgrowth.weights.store import Store
-from normgrowth.weights.walk import MEMORY, How, Progress, Selection, Window, measure_all, references
+from normgrowth.weights.walk import (
+    MEMORY,
+    How,
+    Progress,
+    Window,
+    counted_tensors,
+    measure_all,
+    own_sums,
+)
+from normgrowth.workspace import Workspace
 
 
 def trace(
     source: str | Path | Sequence[str | Path],
     out: str | Path | None = None,
     *,
-    scope: str = "blocks",
+    overwrite: bool = False,
+    scope: str = DEFAULT_SCOPE,
     select: str | None = None,
     exclude: str | None = None,
     lags: Sequence[int] = (),
@@ -41,7 +61,6 @@ def trace(
     tokens_per_step: float | None = None,
     run: str | None = None,
     lint: bool = True,
-    allow: Sequence[str] = (),
     endpoint: str | None = None,
     workers: int | None = None,
     engine: Engine | None = None,
@@ -51,42 +70,97 @@ def trace(
 ) -> Records:
     """Norms, steps, directions and the growth budget of every tensor, layer, role and the model.
 
-    out: a folder for the records, which also lets an interrupted trace go on where it was.
+    out: output folder; call it again with the same arguments to resume, or to add new checkpoints. Steps measured
+    before stay when their checkpoints are gone. Another series or request is refused (`FolderMismatch`).
+    overwrite: replace what the folder holds.
     lags: cosines to the checkpoint that many places back, beside the previous one.
     first: also compare with the first checkpoint (for a hub series that keeps one more on disk).
+    tokens_per_step, run: as the folder remembers them, if not given.
     lint: also look for checkpoints that lie, as `normgrowth.lint` does; it warns of faults, and
     `made_by["findings"]` has all that was found.
     engine: where to work, else threads of this process, as many as `workers`. memory: bytes of checkpoints that come
     over a network which they may hold together. cache: bytes of such to keep, for a process that asks again.
     """
-    if any(lag < 1 for lag in lags):
-        raise InputError(f"lags must be 1 or more, not {min(lags)}")
-    if tokens_per_step is not None and not 0 < tokens_per_step < float("inf"):
-        raise InputError(f"tokens per step must be a positive number, not {tokens_per_step}")
-    if out == "":
-        raise InputError("the folder for the records has an empty name")
-    selection = Selection(scope, select, exclude)
-    with ExitStack() as stack:
-        store = stack.enter_context(Store.open(out))
-        series = open_source(source, allow=allow, endpoint=endpoint, scratch=store.scratch, cache=cache)
-        plan = [references(i, lags, first) for i in range(len(series))]
-        window = stack.enter_context(Window(series, plan))
-        how = How(workers, engine, memory)
-        readings, moments, beside = measure_all(series, plan, window, selection, store, lint, how, progress)
-        notes = list(series.notes)
-        findings = beside.gather(len(series), notes) if beside else None
-        readings, moments = _without_copies(readings, moments, notes)
-        problems = _problems(series, readings, moments)
+    tracing = Tracing(
+        source if isinstance(source, str | Path) else list(source),
+        Selection(scope, select, exclude),
+        tuple(lags),
+        first,
+        tokens_per_step,
+        run,
+        lint,
+        {"endpoint": endpoint, "cache": cache},
+    )
+    with Workspace.open(out, "trace", overwrite=overwrite) as workspace:
+        records, _ = tracing.into(workspace, How(workers, engine, memory), progress)
+        Store(workspace.folder).write(records)
+    made_by = records.made_by
+    for remark in (*made_by["notes"], *made_by["problems"], *told(made_by.get("findings", ()))):
+        warnings.warn(remark, SeriesWarning, stacklevel=2)
+    return records
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """A request for a trace; see `trace` for what the fields mean."""
+
+    source: str | Path | list[str | Path]
+    selection: Selection
+    lags: tuple[int, ...] = ()
+    first: bool = True
+    tokens_per_step: float | None = None
+    run: str | None = None
+    lint: bool = True
+    opening: Mapping[str, Any] = field(default_factory=dict)  # how sources are opened
+
+    def __post_init__(self) -> None:
+        if any(lag < 1 for lag in self.lags):
+            raise InputError(f"lags must be 1 or more, not {min(self.lags)}")
+        if self.tokens_per_step is not None and not 0 < self.tokens_per_step < float("inf"):
+            raise InputError(f"tokens per step must be a positive number, not {self.tokens_per_step}")
+
+    def into(
+        self, workspace: Workspace, how: How, progress: Progress | None = None, **more: Any
+    ) -> tuple[Records, Sequence[Place]]:
+        """Claim the folder and measure what is missing: the records, not yet written, and all steps.
+
+        more: what else the folder is for.
+        """
+        request = {**asdict(self.selection), "lags": self.lags, "first": self.first, **more}
+        workspace.check(request)
+        series = open_source(self.source, scratch=workspace.scratch, **self.opening)
+        store, facts = Store(workspace.folder), self._facts(workspace, series.label)
+        kept = {} if workspace.overwrite else store.load()
+        plan = Plan.of(series.entries, kept, self.lags, self.first)
+        with Window(plan) as window:
+            counted = counted_tensors(plan, window, self.selection)
+            sums = partial(own_sums, window, counted, how)
+            changed = changed_files(plan, workspace, facts, counted.other, store.has_stripes, sums)
+            workspace.claim(request, facts)
+            for stored in changed:
+                store.save(stored)
+            measured, beside = measure_all(plan, window, counted, store, self.lint, how, progress)
+        notes = [*series.notes, *window.notes, *plan.notes(measured)]
+        kept_places = [place for place, found in zip(plan.places, measured, strict=True) if found]
+        moments = [found for found in measured if found]
+        findings = beside.gather(len(moments), notes) if beside else None
+        copies = _copies(counted.readings, moments)
+        notes += [f"{copy}: equals {name} in every checkpoint; counted once" for copy, name in copies.items()]
+        single = [i for i, reading in enumerate(counted.readings) if reading.name not in copies]
+        readings = [counted.readings[i] for i in single]
+        moments = [m.chosen(single) for m in moments] if copies else moments
         made_by = {
             "command": "trace",
             "source": series.label,
-            "steps": [entry.step for entry in series.entries],
-            "checkpoints": [entry.label for entry in series.entries],
-            "selection": {"scope": scope, "select": select, "exclude": exclude},
-            "lags": list(lags),
-            "tokens_per_step": tokens_per_step,
+            "steps": [place.step for place in kept_places],
+            "step_origins": [place.step_origin for place in kept_places],
+            "checkpoints": [place.label for place in kept_places],
+            "selection": asdict(self.selection),
+            "counted": counted.chosen.counts(copies),
+            "lags": list(self.lags),
+            "tokens_per_step": facts["tokens_per_step"],
             "notes": notes,
-            "problems": problems,
+            "problems": _problems(kept_places, readings, moments),
             **({} if findings is None else {"findings": findings}),
             "versions": {
                 "normgrowth": version("normgrowth"),
@@ -95,66 +169,86 @@ def trace(
             },
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        name = run or Path(series.label.rstrip("/")).name or series.label
         with no_collection():
-            records = _records(name, series, readings, moments, tokens_per_step, made_by)
-        store.write(records)
-    for remark in (*notes, *problems, *told(findings or ())):
-        warnings.warn(remark, SeriesWarning, stacklevel=2)
-    return records
+            whole = next((i for i, found in enumerate(measured) if not found), len(measured))
+            blocks = _blocks(kept_places, readings, moments, facts["tokens_per_step"], whole)
+            return Records.from_blocks(facts["run"], blocks, made_by), kept_places
+
+    def _facts(self, workspace: Workspace, label: str) -> dict[str, Any]:
+        """What the folder remembers; what is not given is as it was."""
+        old = workspace.found.facts if workspace.found and not workspace.overwrite else {}
+        run, tokens = old.get("run"), old.get("tokens_per_step")
+        return {
+            "source": label,
+            "where": where(self.source),
+            "run": self.run or (run if isinstance(run, str) else None) or run_name(self.source) or label,
+            "tokens_per_step": tokens if self.tokens_per_step is None else self.tokens_per_step,
+        }
 
 
-def _without_copies(
-    readings: list[Reading], moments: list[Moments], notes: list[str]
-) -> tuple[list[Reading], list[Moments]]:
-    """Leave out a head that was stored as a copy of the embedding it is tied to.
+def run_name(source: str | Path | list[str | Path]) -> str:
+    """The name of a path; of a pattern, or of several paths, that of the folder they have in common."""
+    parts = [source] if isinstance(source, str | Path) else source
+    folders = [_fixed(str(part), alone=len(parts) == 1) for part in parts]
+    common = takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
+    return next((names[0] for names in reversed(list(common)) if names[0]), "")
+
+
+def _fixed(part: str, *, alone: bool) -> list[str]:
+    """The names of a path, up to the first that is a pattern; of one path among several, those of its folder."""
+    if is_hub(part):
+        return part.partition("@")[0].split("/")
+    path = shown(part) if "://" in part else str(Path(part).expanduser().absolute())
+    names = path.rstrip("/").split("/")
+    pattern = next((k for k, name in enumerate(names) if has_magic(name)), None)
+    if pattern is not None and not os.path.exists(path):
+        return names[:pattern]
+    return names if alone else names[:-1]
+
+
+def _copies(readings: list[Reading], moments: list[Moments]) -> dict[str, str]:
+    """Heads that were stored as copies of the embedding they are tied to: name -> the other's name.
 
     Most formats forget that two names share their values. Two such matrices whose sums are equal to the
     bit in every checkpoint are one.
     """
     seen: dict[tuple[float, ...], str] = {}
-    keep: list[int] = []
+    copies: dict[str, str] = {}
     for i, reading in sorted(enumerate(readings), key=lambda pair: pair[1].role == "head"):
         if reading.role in ("embedding", "head") and moments[0].square[i] > 0:
             sums = tuple(float(x) for m in moments for x in (m.numel[i], m.square[i], m.largest[i]))
-            if sums in seen:
-                notes.append(f"{reading.name}: equals {seen[sums]} in every checkpoint; counted once")
-                continue
-            seen[sums] = reading.name
-        keep.append(i)
-    if len(keep) == len(readings):
-        return readings, moments
-    keep.sort()
-    return [readings[i] for i in keep], [m.chosen(keep) for m in moments]
+            if (first := seen.setdefault(sums, reading.name)) != reading.name:
+                copies[reading.name] = first
+    return copies
 
 
-def _problems(series: Series, readings: list[Reading], moments: list[Moments]) -> list[str]:
+def _problems(places: Sequence[Place], readings: list[Reading], moments: list[Moments]) -> list[str]:
     """What a reader of the results must know before believing them."""
     problems: list[str] = []
-    if len(series) == 1:
+    if len(places) == 1:
         problems.append(
-            f"{series.entries[0].label}: one checkpoint only: norms, but no steps, angles or growth to measure"
+            f"{places[0].label}: one checkpoint only: norms, but no steps, angles or growth to measure"
         )
-    for entry, found in zip(series.entries, moments, strict=True):
+    for place, found in zip(places, moments, strict=True):
         bad = np.flatnonzero(found.nonfinite)
         if len(bad):
             more = f" and in {len(bad) - 1} more tensors" if len(bad) > 1 else ""
             problems.append(
-                f"{entry.label}: {found.nonfinite[bad[0]]} of {found.numel[bad[0]]} values of tensor "
+                f"{place.label}: {found.nonfinite[bad[0]]} of {found.numel[bad[0]]} values of tensor "
                 f"{readings[bad[0]].name} are NaN or infinite{more}; what depends on them is NaN"
             )
     return problems
 
 
-def _records(
-    run: str,
-    series: Series,
+def _blocks(
+    places: Sequence[Place],
     readings: list[Reading],
     moments: list[Moments],
     tokens_per_step: float | None,
-    made_by: dict[str, Any],
-) -> Records:
-    steps = [entry.step for entry in series.entries]
+    unbroken: int,
+) -> list[Block]:
+    """unbroken: steps from the first on of which none is lost; the budget is added up over no more."""
+    steps = [place.step for place in places]
     blocks: list[Block] = []
     for scope, names, layers, roles, group in scopes_of(readings):
         grouped = [m if group is None else m.grouped(group, len(names)) for m in moments]
@@ -167,13 +261,14 @@ def _records(
         for here, defined in alike.items():
             stacked = {quantity: np.stack([by_step[i][quantity] for i in here]) for quantity in defined}
             blocks.append(Block(scope, names, layers, roles, [steps[i] for i in here], stacked))
-        if len(steps) > 1:
-            terms = (np.stack([values[term] for values in by_step[1:]]) for term in BUDGET)
-            blocks.append(Block(scope, names, layers, roles, steps[1:], accumulated(*terms)))
+        added = list(takewhile(lambda values: BUDGET[0] in values, by_step[1:unbroken]))
+        if added:
+            terms = (np.stack([values[term] for values in added]) for term in BUDGET)
+            blocks.append(Block(scope, names, layers, roles, steps[1 : 1 + len(added)], accumulated(*terms)))
     if tokens_per_step is not None:
         tokens = np.asarray(steps, np.float64)[:, None] * tokens_per_step
         blocks.append(Block("model", ["model"], [None], [None], steps, {"tokens": tokens}))
-    return Records.from_blocks(run, blocks, made_by)
+    return blocks
 
 
 def scopes_of(readings: list[Reading]):

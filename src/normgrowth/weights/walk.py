@@ -8,54 +8,38 @@ bytes stay in memory from one step to the next, and for formats that are fetched
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normgrowth.engine import Engine, Threads, available_cores, no_collection
 from normgrowth.errors import InputError
+from normgrowth.records import storable
 from normgrowth.weights.lint.alongside import Alongside
 from normgrowth.weights.measure import check_alike, check_dtypes, measure
 from normgrowth.weights.moments import Moments
-from normgrowth.weights.names import Reading, read_names
+from normgrowth.weights.names import Reading
+from normgrowth.weights.plan import Plan
+from normgrowth.weights.selection import Chosen, Selection
 from normgrowth.weights.sources.checkpoint import Checkpoint, MappedCheckpoint, Tensor
 from normgrowth.weights.sources.remote import AT_ONCE, RemoteCheckpoint
-from normgrowth.weights.sources.series import Entry, Series
-from normgrowth.weights.store import Store, digest
+from normgrowth.weights.store import SUMS_VERSION, Store, Stored, digest
 from normgrowth.weights.stripes import Job, Together, measure_stripes
 
-SUMS_VERSION = 1  # raise it when the same files would give other sums: what is stored is then measured anew
 MEMORY = 1 << 30
 CONNECTIONS = 8  # at a time to one server: one alone waits more than it reads
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Which tensors count, as the user said it."""
-
-    scope: str = "blocks"
-    select: str | None = None
-    exclude: str | None = None
-
-    def readings(self, checkpoint: Checkpoint) -> dict[str, Reading]:
-        return read_names(
-            checkpoint.tensors,
-            scope=self.scope,
-            select=self.select,
-            exclude=self.exclude,
-            aliases=checkpoint.aliases,
-        )
-
-
-@dataclass(frozen=True)
 class How:
     """Where to work, and with how much memory for what comes over a network."""
 
-    workers: int | None
-    engine: Engine | None
-    memory: int
+    workers: int | None = None
+    engine: Engine | None = None
+    memory: int = MEMORY
 
     def striped(self, opening: Checkpoint) -> bool:
         """Whether checkpoints are such as can all be open at once, and reading them twice would cost."""
@@ -70,26 +54,20 @@ def _can_stay_open(checkpoint: Checkpoint) -> bool:
     return isinstance(checkpoint, MappedCheckpoint) and checkpoint.on_close is None
 
 
-def references(i: int, lags: Sequence[int], first: bool) -> dict[str, int]:
-    """What checkpoint i is compared with: label -> position."""
-    references: dict[str, int] = {}
-    if i > 0:
-        references["previous"] = i - 1
-        if first:
-            references["first"] = 0
-    for lag in lags:
-        if lag <= i:
-            references[f"lag{lag}"] = i - lag
-    return references
-
-
 class Window:
     """Opens checkpoints when they are first needed and closes them when nothing ahead needs them."""
 
-    def __init__(self, series: Series, plan: list[dict[str, int]]) -> None:
-        self.series = series
-        self.last_use = {position: i for i, refs in enumerate(plan) for position in (*refs.values(), i)}
+    def __init__(self, plan: Plan) -> None:
+        self.places = plan.places
+        self.last_use = {i: i for i in range(len(plan.places))}
+        self.last_use |= {position: i for i, refs in plan.reads.items() for position in (*refs.values(), i)}
         self.opened: dict[int, Checkpoint] = {}
+        self._notes: dict[str, str] = {}  # what readers noted -> the first checkpoint of which
+
+    @property
+    def notes(self) -> list[str]:
+        """What the readers of the checkpoints noted, each once."""
+        return [f"{label}: {note}" for note, label in self._notes.items()]
 
     def __enter__(self) -> "Window":
         return self
@@ -100,11 +78,14 @@ class Window:
 
     def get(self, position: int) -> Checkpoint:
         if position not in self.opened:
+            entry = self.places[position].entry
+            assert entry is not None, "asked for a checkpoint that is gone"
             try:
-                self.opened[position] = self.series.entries[position].open()
+                self.opened[position] = entry.open()
             except OSError as error:
-                label = self.series.entries[position].label
-                raise InputError(f"{label}: cannot be opened: {error.strerror or error}") from error
+                raise InputError(f"{entry.label}: cannot be opened: {error.strerror or error}") from error
+            for note in self.opened[position].notes:
+                self._notes.setdefault(note, self.opened[position].label)
         return self.opened[position]
 
     def done_with(self, i: int) -> None:
@@ -113,74 +94,134 @@ class Window:
             self.opened.pop(position).close()
 
 
-def _key(entries: Sequence[Entry], i: int, references: dict[str, int], names: str) -> str:
-    """Names everything that the moments of a step depend on."""
-    parts: list[Any] = [SUMS_VERSION, names, entries[i].fingerprint]
-    parts += [[label, entries[position].fingerprint] for label, position in references.items()]
-    return digest(parts)
+@dataclass(frozen=True)
+class Counted:
+    """The tensors that count, in the order of what was stored before."""
+
+    readings: list[Reading]
+    chosen: Chosen
+    opening: Checkpoint  # the first that is there
+    selection: Selection
+    other: tuple[str, str, str] | None = (
+        None  # a tensor that is not what was measured before: name, then, now
+    )
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [reading.name for reading in self.readings]
+
+    @cached_property
+    def numel(self) -> NDArray[np.int64]:
+        return np.array([self.opening.tensors[name].numel for name in self.names], np.int64)
+
+    def check(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint, if the same tensors count in it."""
+        if checkpoint.tensors.keys() != self.opening.tensors.keys():
+            _check_same(self.names, checkpoint, self.opening.label, self.selection)
+        return checkpoint
+
+
+def counted_tensors(plan: Plan, window: Window, selection: Selection) -> Counted:
+    opening = window.get(plan.opening)
+    with no_collection():
+        chosen = selection.choose(opening.label, opening.tensors, opening.aliases)
+    readings = chosen.readings
+    check_dtypes(opening, [reading.name for reading in readings])
+    before = next((place.stored for place in plan.places if place.stored), None)
+    if before is None:
+        return Counted(readings, chosen, opening, selection)
+    here = {storable(reading.name): reading for reading in readings}
+    then = dict(zip(before.names, before.own.numel.tolist(), strict=True))
+    now = {name: opening.tensors[reading.name].numel for name, reading in here.items()}
+    for name in {**then, **now}:
+        if then.get(name) != now.get(name):
+            old, new = ("absent" if n is None else f"{n} values" for n in (then.get(name), now.get(name)))
+            return Counted(readings, chosen, opening, selection, (name, old, new))
+    return Counted([here[name] for name in before.names], chosen, opening, selection)
+
+
+def own_sums(window: Window, counted: Counted, how: How, i: int) -> Moments:
+    """The sums of one checkpoint alone."""
+    current = counted.check(window.get(i))
+    if not how.striped(current):
+        return measure(current, [], counted.names, workers=how.workers)
+    numel = np.array([current.tensors[name].numel for name in counted.names], np.int64)
+    return read_once(Job({i: current}, {i: ()}, counted.names, numel, None), how, lambda _: None).moments(i)
+
+
+def _key(plan: Plan, i: int, names: str) -> str | None:
+    """Names everything that the new sums of a step depend on; None for one whose checkpoint is gone."""
+    own, *others = (plan.places[p].entry for p in (i, *plan.wanted[i].values()))
+    if own is None:
+        return None
+    there = zip(plan.wanted[i], others, strict=True)
+    return digest(
+        [SUMS_VERSION, names, own.fingerprint, *([label, e.fingerprint] for label, e in there if e)]
+    )
 
 
 def measure_all(
-    series: Series,
-    plan: list[dict[str, int]],
+    plan: Plan,
     window: Window,
-    selection: Selection,
+    counted: Counted,
     store: Store,
     lint: bool,
     how: How,
     progress: Progress | None,
-) -> tuple[list[Reading], list[Moments], Alongside | None]:
-    """Which tensors count, and their moments at every step; what is stored is not measured again."""
-    entries = series.entries
-    opening = window.get(0)
-    with no_collection():
-        counted = [reading for reading in selection.readings(opening).values() if reading.counted]
-    if not counted:
-        raise InputError(
-            f"{opening.label}: no tensor counts (scope {selection.scope}, select {selection.select}, "
-            f"exclude {selection.exclude}); `normgrowth names` shows how each is read"
-        )
-    names = [reading.name for reading in counted]
-    check_dtypes(opening, names)
-    names_digest = digest(names)
-    keys = [_key(entries, i, plan[i], names_digest) for i in range(len(entries))]
-    kept = [store.load(entry.step, key) for entry, key in zip(entries, keys, strict=True)]
-    missing = [i for i, found in enumerate(kept) if found is None]
+) -> tuple[list[Moments | None], Alongside | None]:
+    """The moments at every step, None where they are lost; what is stored is not measured again."""
+    names, opening = counted.names, counted.opening
     beside = Alongside(len(names)) if lint else None
     bar = _Bar(progress, [opening.tensors[name] for name in names])
 
     def get(position: int) -> Checkpoint:
-        current = window.get(position)
-        if current.tensors.keys() != opening.tensors.keys():
-            _check_same(names, current, opening.label, selection)
-        return current
+        return counted.check(window.get(position))
 
     striped: Together | None = None
-    if missing and how.striped(opening):
-        striped = _in_stripes(entries, plan, missing, keys, names, get, beside, store, how, bar)
+    if plan.reads and how.striped(opening):
+        striped = _in_stripes(plan, names, get, beside, store, how, bar)
     if striped is None:
-        bar.begin(sum(1 + len(set(plan[i].values())) for i in missing))
-    moments: list[Moments] = []
+        bar.begin(sum(1 + len(set(refs.values())) for refs in plan.reads.values()))
+    moments: list[Moments | None] = []
     shapes = {name: opening.tensors[name].shape for name in names}
-    for i, (entry, key) in enumerate(zip(entries, keys, strict=True)):
-        if (stored := kept[i]) is not None:
-            found, look = stored
+    for i, place in enumerate(plan.places):
+        found, stored = None, place.stored
+        if i in plan.reads:
+            current, reads = get(i), plan.reads[i]
+            sums = striped.moments(i) if striped else _one_step(current, reads, names, window, how, bar)
+            if not np.array_equal(sums.numel, counted.numel):
+                raise InputError(f"{current.label}: its tensors have other shapes than in {opening.label}")
+            pairs = {plan.places[p].step: sums.against[str(p)] for p in reads.values()}
+            if stored:  # what was measured stays to the bit; comparisons are added
+                sums, pairs = stored.own, {**stored.pairs, **pairs}
+            found = plan.moments(i, sums, pairs)
+            look: Mapping[str, Sequence[Any]] = {}
+            if beside and stored and plan.knows(i, "previous") and beside.continues(stored.look):
+                look = stored.look
+                beside.restore(i, place.step, place.label, str(place.step), shapes, found, look)
+            elif beside:
+                sampled = striped is not None and striped.job.sampled is not None
+                seen = (
+                    {p: striped.seen(p) for p in (i - 1, i) if p in striped.job.checkpoints}
+                    if striped and sampled
+                    else {}
+                )
+                previous = window.get(i - 1) if "previous" in reads else None
+                look = beside.see(i, place.step, str(place.step), current, previous, names, found, seen)
+            assert place.entry is not None
+            store.save(
+                Stored(
+                    place.step, place.label, place.entry.fingerprint, tuple(names), found.alone, pairs, look
+                )
+            )
+        elif stored:
+            found = plan.moments(i, stored.own, stored.pairs)
             if beside:
-                beside.restore(i, entry.step, entry.label, key, shapes, found, look)
-        else:
-            current = get(i)
-            sums = striped.moments(i) if striped else _one_step(current, plan[i], names, window, how, bar)
-            against = {label: sums.against[str(position)] for label, position in plan[i].items()}
-            found = Moments(sums.numel, sums.square, sums.largest, sums.nonfinite, against)
-            previous = window.get(i - 1) if i else None
-            sampled = striped is not None and striped.job.sampled is not None
-            seen = {p: striped.seen(p) for p in (i - 1, i) if p >= 0} if striped and sampled else {}
-            look = beside.see(i, entry.step, key, current, previous, names, found, seen) if beside else {}
-            store.save(entry.step, key, names, found, look)
+                beside.restore(i, place.step, place.label, str(place.step), shapes, found, stored.look)
         moments.append(found)
         window.done_with(i)
     store.drop_stripes()
-    return counted, moments, beside
+    return moments, beside
 
 
 def _one_step(
@@ -200,10 +241,7 @@ def _one_step(
 
 
 def _in_stripes(
-    entries: Sequence[Entry],
-    plan: list[dict[str, int]],
-    missing: list[int],
-    keys: list[str],
+    plan: Plan,
     names: list[str],
     get: Callable[[int], Checkpoint],
     beside: Alongside | None,
@@ -215,13 +253,16 @@ def _in_stripes(
 
     None if not all of these checkpoints can be open at once.
     """
-    begun = store.begin_stripes([keys[i] for i in missing], keys)
-    missing = [i for i, key in enumerate(keys) if key in begun]
-    involved = sorted({position for i in missing for position in (i, *plan[i].values())})
+    named = digest(names)
+    keys = {key: i for i in range(len(plan.places)) if (key := _key(plan, i, named)) is not None}
+    begun = store.begin_stripes([key for key, i in keys.items() if i in plan.reads], list(keys))
+    there = {i: {p for p in plan.wanted[i].values() if plan.places[p].entry} for i in keys.values()}
+    missing = sorted(keys[key] for key in begun)
+    involved = sorted({position for i in missing for position in (i, *there[i])})
     bar.begin(len(involved))
     checkpoints: dict[int, Checkpoint] = {}
     for position in involved:
-        bar.show(entries[position].label)
+        bar.show(plan.places[position].label)
         checkpoints[position] = get(position)
         if not _can_stay_open(checkpoints[position]):
             return None
@@ -229,13 +270,14 @@ def _in_stripes(
     numel = [checkpoints[involved[0]].tensors[name].numel for name in names]
     job = Job(
         checkpoints,
-        {i: tuple(dict.fromkeys(plan[i].values())) for i in missing},
+        {i: tuple(dict.fromkeys(p for p in plan.wanted[i].values() if p in there[i])) for i in missing},
         names,
         np.array(numel, np.int64),
         beside.sampled(numel) if beside else None,
     )
     check_alike(list(checkpoints.values()), names)
-    key = digest([begun, [entries[p].fingerprint for p in involved], job.sampled])
+    found = [entry.fingerprint for p in involved if (entry := plan.places[p].entry)]
+    key = digest([begun, found, job.sampled])
     label = f"{len(involved)} checkpoints"
     advance = partial(bar.advance, len(involved), label)
     return read_once(job, how, advance, store, key)
@@ -282,7 +324,8 @@ class _Bar:
 
 
 def _check_same(names: list[str], current: Checkpoint, first_label: str, selection: Selection) -> None:
-    here = {reading.name for reading in selection.readings(current).values() if reading.counted}
+    readings = selection.readings(current.tensors, current.aliases)
+    here = {reading.name for reading in readings.values() if reading.counted}
     missing, new = sorted(set(names) - here), sorted(here - set(names))
     if missing or new:
         what = f"lacks {missing[0]}" if missing else f"has a new tensor {new[0]}"

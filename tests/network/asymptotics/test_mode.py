@@ -169,9 +169,20 @@ def test_dtypes():
     """A float16 weight and a float32 input; integers and bools beside what grows."""
     grown = {1: torch.tensor([1.0, -2.0])}
     half = {1: torch.tensor([1.0, -2.0], dtype=torch.float16)}
-    assert limit(lambda a, b: a + b, half, torch.ones(2)).top.value.dtype == torch.float32
-    assert limit(lambda a, b: a * b, half, {2: torch.ones(2)}).top.value.dtype == torch.float32
-    assert limit(lambda a: a + 1.5, half).top.value.dtype == torch.float16
+
+    def dtype_of(f, *inputs):
+        """The dtype that the network's own code sees."""
+        seen = []
+        limit(lambda *given: seen.append(f(*given).dtype) or given[0], *inputs)
+        return seen[0]
+
+    assert dtype_of(lambda a, b: a + b, half, torch.ones(2)) == torch.float32
+    assert dtype_of(lambda a, b: a * b, half, {2: torch.ones(2)}) == torch.float32
+    assert dtype_of(lambda a: a + 1.5, half) == torch.float16
+    assert dtype_of(lambda a: torch.softmax(a, -1, torch.float32), half) == torch.float32
+    assert dtype_of(lambda a: a * torch.tensor(2.0), half) == torch.float16
+    assert dtype_of(lambda a: torch.sign(a), half) == torch.float16
+    assert dtype_of(lambda a: torch.zeros_like(a), half) == torch.float16
     assert limit(lambda a: a * torch.tensor([2, 3]), grown).top.value.tolist() == [2, -6]
     assert limit(lambda a: a * torch.tensor([True, False]), grown).top.value.tolist() == [1, 0]
     assert limit(lambda a: (a > 0) & torch.tensor([True, True]), grown).tolist() == [True, False]

@@ -6,6 +6,7 @@ that lead elsewhere, pickles that would run) are put together here from torch's 
 
 import copyreg
 import io
+import itertools
 import os
 import pickle
 import shutil
@@ -20,6 +21,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from limits import bounded
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties as OldProperties
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -549,3 +551,143 @@ def test_flipped_bytes(victim: Path, file: str, data: st.DataObject) -> None:
     finally:
         path.write_bytes(whole)
     assert "\n" not in message
+
+
+# Metadata that is small and describes much: linear time, and no more memory than lies on disk.
+
+
+def put(folder: Path, entries: dict, places: dict) -> Path:
+    (folder / ".metadata").write_bytes(
+        pickle.dumps(Metadata(entries, None, places, StorageMeta(folder, "id"), "1.0.0"))
+    )
+    return folder
+
+
+def stored(tensor: torch.Tensor) -> bytes:
+    data = io.BytesIO()
+    torch.save(tensor, data)
+    return data.getvalue()
+
+
+def grid(rows: int, columns: int) -> dict[tuple[int, int], torch.Tensor]:
+    return {(i, j): torch.full((1, 1), float(i * columns + j)) for i in range(rows) for j in range(columns)}
+
+
+def columns_in_one_row(count: int, repeats: int) -> tuple[dict, dict]:
+    """A tensor of one row, a chunk for each value; each place in the file is given to several chunks."""
+    length = len(stored(torch.ones(1, 1)))
+    chunks = [ChunkStorageMetadata(torch.Size((0, i)), torch.Size((1, 1))) for i in range(count)]
+    entry = TensorStorageMetadata(TensorProperties(torch.float32), torch.Size((1, count)), chunks)
+    places = {
+        MetadataIndex("w", torch.Size((0, i))): _StorageInfo("__0_0.distcp", i // repeats * length, length)
+        for i in range(count)
+    }
+    return {"w": entry}, places
+
+
+def test_tens_of_thousands_of_chunks_take_seconds(tmp_path: Path) -> None:
+    (tmp_path / "__0_0.distcp").write_bytes(stored(torch.ones(1, 1)) * 100)
+    put(tmp_path, *columns_in_one_row(40_000, 1))
+    with bounded():
+        assert "truncated" in refused(tmp_path)
+
+
+def test_thousands_of_chunks_are_measured_in_seconds(tmp_path: Path) -> None:
+    from normgrowth.weights.measure import measure
+
+    folder = write(tmp_path / "run", grid(60, 60), (60, 60))
+    with bounded():
+        one, other = read_distributed(folder), read_distributed(folder)
+        found = measure(one, [("other", other)], ["w"])
+        assert found.square[0] == sum(i**2 for i in range(3600))
+        assert found.against["other"].delta[0] == 0
+
+
+def test_bytes_that_belong_to_two_chunks(tmp_path: Path) -> None:
+    """Four megabytes on disk must not become four gigabytes in memory."""
+    (tmp_path / "__0_0.distcp").write_bytes(stored(torch.ones(1, 1)) * 10)
+    assert "share bytes" in refused(put(tmp_path, *columns_in_one_row(20, 2)))
+    entries, places = columns_in_one_row(20, 1)
+    for i, place in enumerate(places.values()):  # under another name
+        place.offset, place.relative_path = i % 10 * place.length, f"__{i // 10}_0.distcp"
+    (tmp_path / "__1_0.distcp").symlink_to("__0_0.distcp")
+    assert "share bytes" in refused(put(tmp_path, entries, places))
+    (tmp_path / "__1_0.distcp").unlink()
+    os.link(tmp_path / "__0_0.distcp", tmp_path / "__1_0.distcp")
+    assert "share bytes" in refused(put(tmp_path, entries, places))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_two_hundred_thousand_axes(tmp_path: Path, dtype: torch.dtype) -> None:
+    shape = torch.Size((2**61,) * 200_000)
+    chunk = ChunkStorageMetadata(torch.Size((0,) * 200_000), shape)
+    entry = TensorStorageMetadata(TensorProperties(dtype), shape, [chunk])
+    with bounded():
+        assert "axes" in refused(put(tmp_path, {"w": entry}, {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_more_values_than_can_be_counted(tmp_path: Path, dtype: torch.dtype) -> None:
+    shape = torch.Size((2**40, 2**40))
+    entry = TensorStorageMetadata(
+        TensorProperties(dtype), shape, [ChunkStorageMetadata(torch.Size((0, 0)), shape)]
+    )
+    assert "'w'" in refused(put(tmp_path, {"w": entry}, {}))
+
+
+def test_one_list_of_chunks_for_thousands_of_tensors(tmp_path: Path) -> None:
+    entry = columns_in_one_row(3000, 1)[0]["w"]
+    put(tmp_path, {f"w{i}": entry for i in range(30_000)}, {})
+    with bounded():
+        assert "chunks" in refused(tmp_path)
+
+
+def test_the_same_name_for_thousands_of_places(tmp_path: Path) -> None:
+    """A pickle holds a long name once, however often it is used."""
+    name = "a." * 500_000 + "step"
+    places = {MetadataIndex(name, None, i): _StorageInfo("__0_0.distcp", i, 1) for i in range(5000)}
+    (tmp_path / "__0_0.distcp").write_bytes(stored(torch.ones(2)))
+    entry = TensorStorageMetadata(
+        TensorProperties(torch.float32),
+        torch.Size((2,)),
+        [ChunkStorageMetadata(torch.Size((0,)), torch.Size((2,)))],
+    )
+    places[MetadataIndex("w", torch.Size((0,)))] = _StorageInfo("__0_0.distcp", 0, len(stored(torch.ones(2))))
+    with bounded():
+        refused(put(tmp_path, {"w": entry}, places))
+
+
+@pytest.mark.parametrize("value", [2**62, 2**63, 2**200, 10**400])
+def test_a_step_that_no_run_has(tmp_path: Path, value: int) -> None:
+    assert read_distributed(save(tmp_path / "run", {"w": torch.ones(1), "step": value})).step is None
+
+
+@pytest.mark.parametrize("value", [-1, -(2**62), 2**62])
+def test_a_tensor_that_is_no_step(tmp_path: Path, value: int) -> None:
+    assert (
+        read_distributed(save(tmp_path / "run", {"w": torch.ones(1), "step": torch.tensor(value)})).step
+        is None
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_boxes_that_overlap_in_several_axes(tmp_path: Path, count: int) -> None:
+    """As large as the whole together, inside it, and yet not it."""
+    shape = (2,) * count
+    boxes = {corner: torch.ones((1,) * count) for corner in itertools.product((0, 1), repeat=count)}
+    assert same_bits(read_distributed(write(tmp_path / "run", boxes, shape)), "w", torch.ones(shape))
+    del boxes[(1,) * count]
+    del boxes[(0,) * count]
+    boxes[(0,) * count] = torch.ones((1,) * (count - 1) + (2,))  # now it covers its neighbour as well
+    assert "overlap" in refused(write(tmp_path / "run", boxes, shape))
+
+
+def test_thousands_of_boxes_in_three_axes(tmp_path: Path) -> None:
+    size = 16
+    whole = torch.arange(float(size**3)).reshape(size, size, size)
+    boxes = {
+        corner: whole[corner].reshape(1, 1, 1).clone() for corner in itertools.product(range(size), repeat=3)
+    }
+    folder = write(tmp_path / "run", boxes, whole.shape)
+    with bounded():
+        assert same_bits(read_distributed(folder), "w", whole)

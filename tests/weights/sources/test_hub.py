@@ -12,15 +12,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hub_server import HubServer, commit_of, names_in
 from huggingface_hub import HfApi, constants, get_session
+from range_server import RangeServer
 from refusals import refused
 from safetensors.numpy import load_file, save_file
 
+from normgrowth import engine
 from normgrowth.errors import InputError
 from normgrowth.weights.sources import hub
 from normgrowth.weights.sources.download import fetch
+from normgrowth.weights.sources.elsewhere import find_remote
+from normgrowth.weights.sources.folder import find_units
 from normgrowth.weights.sources.hub import Revision, is_hub, list_revisions
+from normgrowth.weights.sources.units import Reading
 
 SAVED = (
     "README.md",
@@ -193,6 +199,10 @@ def test_code_and_optimizer_states_are_never_asked_for(server, into):
         (["mp_rank_00_model_states.pt", "zero_pp_rank_0_optim_states.pt"], ["mp_rank_00_model_states.pt"]),
         (["consolidated.00.pth", "consolidated.01.pth"], ["consolidated.00.pth", "consolidated.01.pth"]),
         (["last.ckpt"], ["last.ckpt"]),
+        (["model.torch", "lr_sched.torch"], ["model.torch"]),
+        (["model.chkpt"], ["model.chkpt"]),
+        (["model.pt", "lr_sched.pt", "rank0.pt", "train.pt", "dataloader.pt", "sampler.pt"], ["model.pt"]),
+        (["optimus.pt", "optimizers.pt"], ["optimus.pt"]),
         (["model-optimized.pt"], ["model-optimized.pt"]),
         (
             ["bert.ckpt.index", "bert.ckpt.data-00000-of-00001", "bert.ckpt.meta", "lonely.index"],
@@ -206,6 +216,69 @@ def test_one_format_is_taken(tmp_path, into, there, taken):
     with HubServer({"org/tiny": {"step0": write(tmp_path / "a", *there)}}) as server:
         assert names_in(fetch(first(server), into)) == taken
         assert sorted({line.rpartition("/")[2] for line in server.lines if "/resolve/" in line}) == taken
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".ckpt", ".chkpt", ".torch"])
+@pytest.mark.parametrize(
+    ("stem", "is_weights"),
+    [("model", True), ("optimus", True), ("mp_rank_00_model_states", True), ("model-optimized", True)]
+    + [
+        (stem, False)
+        for stem in ("optimizer", "optimiser", "lr_sched", "rank0", "rank_3", "scheduler", "scaler")
+    ]
+    + [
+        (stem, False)
+        for stem in ("rng_state_0", "training_args", "zero_pp_rank_0_optim_states", "model-optim")
+    ],
+)
+def test_the_same_files_are_weights_everywhere(tmp_path, stem, is_weights, suffix):
+    torch.save({"w": torch.ones(2, 2)}, tmp_path / f"{stem}{suffix}")
+    found = {"folder": bool(find_units(tmp_path)), "hub": any(hub._choose([f"{stem}{suffix}"]))}
+    with RangeServer(tmp_path) as server:
+        found["web"] = bool(find_remote(server.url, Reading()))
+    assert found == dict.fromkeys(found, is_weights)
+
+
+def test_a_mistake_of_ours_is_no_fault_of_the_hub():
+    with pytest.raises(AttributeError):
+        hub.ask(lambda: hub.stays_below(3), "hf://org/tiny", "https://hub")  # pyright: ignore[reportArgumentType]
+
+
+def test_the_librarys_session_is_left_as_it_is(server):
+    """Others use it at the same time."""
+    session = get_session()
+    seen = []
+    real = type(session).timeout
+
+    class Watched(type(session)):
+        @property
+        def timeout(self):
+            return real.fget(self)
+
+        @timeout.setter
+        def timeout(self, value):
+            seen.append(value)
+            real.fset(self, value)
+
+    session.__class__, plain = Watched, type(session)
+    try:
+        first(server)
+    finally:
+        session.__class__ = plain
+    assert seen == []
+
+
+def test_waiting_for_the_hub_can_be_ended(server):
+    """A task that nobody waits for any more does not sleep to the end."""
+    server.fail("/refs", status=429, headers={"Retry-After": "300"})
+    threads = engine.Threads(1)
+    handle = threads.submit(lambda _: first(server), None, None)
+    while not server.requests:
+        time.sleep(0.01)
+    start = time.monotonic()
+    threads.close()
+    assert time.monotonic() - start < 30
+    assert isinstance(handle.exception(), engine.Abandoned)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import traceback
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -32,8 +33,6 @@ def fresh(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(places, "_logins", {})
-    monkeypatch.setattr(places, "_queries", {})
     forget = (connections._pool_of, connections._proxy, connections.saved_login, connections._trust)
     for cached in forget:
         cached.cache_clear()
@@ -431,7 +430,15 @@ def test_a_password_goes_to_its_host_and_nowhere_else(run, caplog):
         assert "ann" not in text.replace("cannot", "")
 
 
-def test_a_signed_address(run, caplog, monkeypatch):
+def test_a_password_is_known_to_its_series_only(run):
+    login = connections.basic("ann", PASSWORD)
+    with RangeServer(run, login) as server:
+        address = f"{server.url}step_0.safetensors"
+        open_source(address.replace("//", f"//ann:{PASSWORD}@")).entries[0].open()
+        assert "refuses access" in refused(open_source, address)
+
+
+def test_a_signed_address(run, caplog):
     with RangeServer(run) as server:
         addresses = [
             f"{server.url}step_{i}.safetensors?X-Amz-Signature={SIGNATURE}{i}&v=1#part" for i in (0, 100)
@@ -447,7 +454,6 @@ def test_a_signed_address(run, caplog, monkeypatch):
         server.fail("step_100", status=403)
         message = refused(checkpoint.dense, "lm_head.weight")
         assert "a signed address may be too old" in message
-        monkeypatch.setattr(places, "_queries", {})  # as in another process
         foreign = pickle.loads(pickled)[1]
         message += refused(foreign.dense, "lm_head.weight")
         assert "stays in the process that was given it" in message
@@ -590,6 +596,24 @@ def test_links_that_lead_elsewhere_are_not_followed(run, link):
         server.fail("GET /run/$", body=f'<a href="{link}">x</a><A HREF=step_0.safetensors>y</A>'.encode())
         assert [entry.name for entry in Website(f"{server.url}run/").ls()] == ["step_0.safetensors"]
         assert len(open_source(f"{server.url}run/")) == 1
+
+
+@pytest.mark.parametrize("kept", [20, 150, -3])
+@pytest.mark.parametrize("how", ["shorter", "no length", "cut"])
+def test_a_list_of_files_that_is_cut_short(server, naps, kept, how):
+    """Not a shorter series: a list that lacks its end is asked for again, and refused."""
+    page = urllib.request.urlopen(server.url).read()
+    part = page[:kept]
+    if how == "cut":
+        server.fail("GET /$", cut=len(part))
+    else:
+        headers = {"Content-Length": None} if how == "no length" else {}
+        server.fail("GET /$", body=part, add=headers, times=2)
+        assert len(open_source(server.url)) == 3
+        server.fail("GET /$", body=part, add=headers)
+    message = refused(open_source, server.url)
+    assert "cut" in message
+    assert server.url.rstrip("/") in message
 
 
 def test_a_page_without_end_or_without_links(server, monkeypatch):

@@ -12,7 +12,9 @@ from checkpoints import tiny_state, walk, write_series
 
 from normgrowth import InputError, open_source, trace
 from normgrowth.weights.sources import attempts, bucket
+from normgrowth.weights.sources.elsewhere import find_remote
 from normgrowth.weights.sources.remote import RemoteCheckpoint
+from normgrowth.weights.sources.units import Reading
 
 boto3 = pytest.importorskip("boto3")
 pytest.importorskip("s3fs")
@@ -48,7 +50,6 @@ def keys(endpoint, monkeypatch, tmp_path):
     for name in ("http_proxy", "HTTP_PROXY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     bucket._filesystem.cache_clear()
-    bucket._keyless.clear()
 
 
 @pytest.fixture
@@ -178,8 +179,23 @@ def test_a_store_that_lists_files_in_other_words_than_it_describes_them(run, mon
 def test_without_keys_it_is_asked_as_by_anyone(run, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    assert len(open_source("s3://runs/gpt/a run")) == 3
-    assert bucket._keyless
+    reading = Reading()
+    assert len(find_remote("s3://runs/gpt/a run", reading)) == 3
+    assert {scheme for _, scheme in reading.session.keyless} == {"s3"}
+    assert (
+        pickle.loads(pickle.dumps(reading)).session.keyless == set()
+    )  # another process finds out for itself
+
+
+def test_a_mistake_of_ours_is_no_fault_of_the_bucket(run, monkeypatch):
+    filesystem = bucket._filesystem(bucket.os.getpid(), "s3", anyone=False)
+
+    def wrong(*args, **options):
+        raise TypeError("a mistake in this package")
+
+    monkeypatch.setattr(filesystem, "ls", wrong)
+    with pytest.raises(TypeError, match="a mistake"):
+        open_source("s3://runs/gpt")
 
 
 def test_refused_access_says_how_to_configure(run, monkeypatch):

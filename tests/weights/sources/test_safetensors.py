@@ -1,6 +1,7 @@
 """safetensors, written by its own library and read by us; then every way a header can lie."""
 
 import json
+import pickle
 import struct
 
 import numpy as np
@@ -11,7 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from normgrowth.errors import InputError
+import normgrowth
+from normgrowth.cli import main
+from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 from normgrowth.weights.sources.checkpoint import decode
 from normgrowth.weights.sources.safetensors import read_safetensors, read_sharded
 
@@ -89,6 +92,27 @@ BAD_HEADERS = {
     "three offsets": dict(header={"x": entry(offsets=(0, 4, 8))}, data=bytes(8)),
     "bytes do not fit the shape": dict(header={"x": entry(shape=(3,))}, data=bytes(8)),
     "overlap": dict(header={"x": entry(), "y": entry(offsets=(4, 12))}, data=bytes(12)),
+    "a size that text is multiplied by": dict(header={"x": entry(shape=("ab", 10**15))}, data=bytes(8)),
+    "a size that a list is multiplied by": dict(header={"x": entry(shape=([1], 10**12))}, data=bytes(8)),
+    "shape is text": dict(header={"x": entry() | {"shape": "2"}}, data=bytes(8)),
+    "shape is an object": dict(header={"x": entry() | {"shape": {"2": 2}}}, data=bytes(8)),
+    "offsets are text": dict(header={"x": entry() | {"data_offsets": "08"}}, data=bytes(8)),
+    "offsets are an object": dict(header={"x": entry() | {"data_offsets": {"0": 0, "8": 8}}}, data=bytes(8)),
+    "offset is text": dict(header={"x": entry(offsets=(0, "8"))}, data=bytes(8)),
+    "offset is a fraction": dict(header={"x": entry(offsets=(0, 8.0))}, data=bytes(8)),
+    "offset is false": dict(header={"x": entry(offsets=(False, 8))}, data=bytes(8)),
+    "entry is text": dict(header={"x": "dtype shape data_offsets"}, data=bytes(8)),
+    "dtype is a list": dict(header={"x": entry(dtype=["F32"])}, data=bytes(8)),
+    "dtype is half a character": dict(header={"x": entry(dtype="\ud800")}, data=bytes(8)),
+    "dtype is a sentence": dict(header={"x": entry(dtype="F32\nF32 \x1b[2J")}, data=bytes(8)),
+    "name is half a character": dict(header={"\ud800": entry()}, data=bytes(8)),
+    "too many axes": dict(header={"x": entry(shape=(1,) * 100_000 + (2,))}, data=bytes(8)),
+    "too many axes of a dtype that is not read": dict(
+        header={"x": entry(dtype="C64", shape=(10**18,) * 100_000)}, data=bytes(8)
+    ),
+    "more values than can be counted": dict(
+        header={"x": entry(dtype="F4", shape=(2**40, 2**40))}, data=bytes(8)
+    ),
     "the same bytes twice": dict(header={"x": entry(), "y": entry()}, data=bytes(8)),
 }
 
@@ -160,6 +184,55 @@ def test_an_index_and_shards_that_disagree(tmp_path):
     index.write_text(json.dumps({"weight_map": {"x": "a.safetensors", "y": "missing.safetensors"}}))
     with pytest.raises(InputError, match=r"missing.safetensors.*is missing"):
         read_sharded(index)
+
+
+@pytest.mark.parametrize("dtype", ["C64", "F4", "F8_E8M0", "F6_E2M3"])
+def test_a_dtype_that_cannot_be_measured(tmp_path, dtype):
+    """Its place in the index; else it is left out with a reason, or an error names it."""
+    name = "transformer.h.0.attn.c_attn.weight"
+    for step in (0, 1):
+        plain = entry(shape=(2, 1))
+        raw_file(
+            tmp_path / f"step_{step}.safetensors",
+            {"transformer.h.0.mlp.c_fc.weight": plain, name: entry(dtype, (4, 2), (8, 40))},
+            bytes(40),
+        )
+    checkpoint = read_safetensors(tmp_path / "step_0.safetensors")
+    assert (checkpoint.tensors[name].dtype, checkpoint.tensors[name].nbytes) == (dtype, 0)
+    with pytest.raises(UnsupportedDtype) as error:
+        checkpoint.dense(name)
+    assert (error.value.tensor, error.value.dtype) == (name, dtype)
+    assert pickle.loads(pickle.dumps(error.value)).tensor == name
+    with pytest.raises(UnsupportedDtype, match="--exclude"):
+        normgrowth.trace(tmp_path)
+    assert len(normgrowth.trace(tmp_path, exclude="attn", lint=False))
+    report = normgrowth.lint(tmp_path)
+    assert report.steps == (0, 1)
+    assert any(found.kind == "dtype" and found.name == name and dtype in found.why for found in report)
+    with pytest.warns(SeriesWarning, match=dtype):
+        values = list(normgrowth.open_source(tmp_path))
+    assert [(step, its) for step, its, _ in values] == [
+        (step, "transformer.h.0.mlp.c_fc.weight") for step in (0, 1)
+    ]
+
+
+def test_a_dtype_that_cannot_be_measured_is_named_in_the_table(tmp_path, capsys):
+    header = {
+        "h.0.attn.q.weight": entry("C64", (1, 2), (0, 16)),
+        "h.0.mlp.weight": entry("F32", (2, 2), (16, 32)),
+    }
+    raw_file(tmp_path / "step_1.safetensors", header, bytes(32))
+    assert main(["names", str(tmp_path), "--json"]) == 0
+    reasons = {row["name"]: row["reason"] for row in json.loads(capsys.readouterr().out)}
+    assert "--exclude" in reasons["h.0.attn.q.weight"]
+    assert "--exclude" not in reasons["h.0.mlp.weight"]
+
+
+def test_values_of_a_series_belong_to_the_reader(tmp_path):
+    """Not to the file, which may be gone by the time that they are looked at."""
+    save_file({"x": torch.ones(3, dtype=torch.float64)}, tmp_path / "step_1.safetensors")
+    ((_, _, values),) = normgrowth.open_source(tmp_path)
+    assert values.flags.writeable
 
 
 # --- fuzzing ----------------------------------------------------------------------------------

@@ -5,10 +5,12 @@ import json
 import pytest
 import torch
 from checkpoints import tiny_state, walk, write_series
+from refusals import refused
 from safetensors.torch import save_file
 
-from normgrowth import InputError, open_source
-from normgrowth.weights.sources.steps import likely_step, sure_step
+from normgrowth import InputError, open_source, trace
+from normgrowth.errors import SeriesWarning
+from normgrowth.weights.sources.steps import is_counter, likely_step, sure_step
 
 
 @pytest.mark.parametrize(
@@ -133,6 +135,68 @@ def test_a_step_stored_inside_beats_a_guess(tmp_path):
     assert steps(tmp_path) == [300, 600]
     save_file(tiny_state(), tmp_path / "other.safetensors", metadata={"step": "450"})
     assert steps(tmp_path) == [300, 450, 600]
+
+
+def origins(source) -> dict[int, str]:
+    return {entry.step: entry.step_origin for entry in open_source(source).entries}
+
+
+def test_a_step_stored_inside_beats_a_name_that_counts(tmp_path):
+    for count, step in ((1, 300), (2, 600), (10, 900)):
+        torch.save({"model": tiny_state(), "global_step": step}, tmp_path / f"checkpoint_{count}.pt")
+    assert origins(tmp_path) == {300: "stored", 600: "stored", 900: "stored"}
+    assert any("step 900" in note and "10 in its name" in note for note in open_source(tmp_path).notes)
+    assert origins(tmp_path / "checkpoint_10.pt") == {900: "stored"}
+    with pytest.warns(SeriesWarning, match="step 900"):
+        records = trace(tmp_path, lint=False)
+    assert records.made_by["steps"] == [300, 600, 900]
+    assert records.made_by["step_origins"] == ["stored"] * 3
+
+
+def test_a_name_that_counts_stays_where_no_step_of_the_run_is_stored(tmp_path):
+    for count in (1, 2):  # the step within an epoch, the same in each
+        torch.save({"model": tiny_state(), "step": 99}, tmp_path / f"ckpt-{count}.pt")
+    assert origins(tmp_path) == {1: "name", 2: "name"}
+    save_file(tiny_state(), tmp_path / "ckpt-3.safetensors")
+    assert origins(tmp_path) == {1: "name", 2: "name", 3: "name"}
+
+
+def test_a_name_that_says_step_is_not_doubted(tmp_path):
+    for step in (10, 20):
+        torch.save({"model": tiny_state(), "step": 3 * step}, tmp_path / f"step_{step}.pt")
+        torch.save({"model": tiny_state(), "step": 3 * step}, tmp_path / f"ckpt_{step}k.pt")
+    assert origins(tmp_path) == dict.fromkeys((10, 20, 10_000, 20_000), "name")
+
+
+def test_the_origin_of_a_step(tmp_path):
+    for name in ("a", "b"):
+        save_file(tiny_state(), tmp_path / f"{name}.safetensors")
+    assert origins(tmp_path) == {0: "counted", 1: "counted"}
+    save_file(tiny_state(), tmp_path / "epoch_4.safetensors")
+    assert origins(tmp_path) == {4: "guessed"}
+    save_file(tiny_state(), tmp_path / "other.safetensors", metadata={"step": "450"})
+    assert origins(tmp_path) == {4: "guessed", 450: "stored"}
+    assert any("step 450, as stored inside" in note for note in open_source(tmp_path).notes)
+    save_file(tiny_state(), tmp_path / "step_500.safetensors")
+    assert origins(tmp_path) == {4: "guessed", 450: "stored", 500: "name"}
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        *[
+            (name, True)
+            for name in ("ckpt-12", "checkpoint_3", "checkpoint12", "model.ckpt-7", "Checkpoint.4")
+        ],
+        *[
+            (name, False)
+            for name in ("ckpt_10k", "step_12", "global_step12", "checkpoint_5_2000", "epoch_3", "12")
+        ],
+        *[(name, False) for name in ("checkpoint-3-step-500", "iter_0000500", "model")],
+    ],
+)
+def test_names_that_may_count_saves(name, counts):
+    assert is_counter(name) == counts
 
 
 def test_what_has_no_step_is_said(tmp_path):
@@ -302,3 +366,14 @@ def test_a_changed_file_changes_its_fingerprint(tmp_path):
     after = [entry.fingerprint for entry in open_source(tmp_path).entries]
     assert before[0] == after[0]
     assert before[1] != after[1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_why_no_checkpoint_of_a_folder_can_be_read(tmp_path, count):
+    for i in range(count):
+        torch.save({"epoch": i, "w": torch.ones(3).cfloat()}, tmp_path / f"epoch_{i}.pt")
+    message = refused(open_source, tmp_path)
+    assert "epoch_0.pt" in message
+    assert "complex64" in message
+    if count > 1:
+        assert f"{count} checkpoints" in message

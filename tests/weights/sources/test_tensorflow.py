@@ -16,6 +16,7 @@ import pytest
 
 from normgrowth.errors import InputError
 from normgrowth.weights.sources.checkpoint import STORAGE, decode
+from normgrowth.weights.sources.series import open_source
 from normgrowth.weights.sources.tensorflow import TABLE_END, is_tensorflow_index, read_tensorflow
 
 QUERY = "encoder/block_000/layer_000/SelfAttention/q"
@@ -257,3 +258,24 @@ def test_without_tensorflow(unopened: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     assert 'pip install "normgrowth[tensorflow]"' in message_of(unopened)
     assert "TF_CPP_MIN_LOG_LEVEL" not in os.environ
+
+
+@pytest.mark.slow
+def test_the_step_of_the_optimizer_beats_the_count_of_saves(tf: Any, tmp_path: Path) -> None:
+    """`tf.train.Checkpoint.save` numbers its files 1, 2, 3; the step is `optimizer/iter`, or a `global_step`."""
+    weight = tf.Variable(tf.ones((4, 4)))
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    saved = tf.train.Checkpoint(dense=weight, optimizer=optimizer)
+    for _ in range(3):
+        for _ in range(50):
+            optimizer.apply_gradients([(tf.ones((4, 4)), weight)])
+        saved.save(str(tmp_path / "ckpt"))
+    assert sorted(path.name for path in tmp_path.glob("*.index")) == [f"ckpt-{n}.index" for n in (1, 2, 3)]
+    series = open_source(tmp_path)
+    assert [entry.step for entry in series.entries] == [50, 100, 150]
+    assert {entry.step_origin for entry in series.entries} == {"stored"}
+    assert any("step 150" in note for note in series.notes)
+    assert [entry.step for entry in open_source(tmp_path / "ckpt-2.index").entries] == [100]
+    for path in tmp_path.glob("ckpt-*"):  # Keras names by the epoch, which is a guess
+        path.rename(path.with_name(path.name.replace("ckpt-", "cp-000")))
+    assert [entry.step for entry in open_source(tmp_path).entries] == [50, 100, 150]

@@ -8,18 +8,19 @@ import torch
 from torch import Tensor
 
 from normgrowth.network.asymptotics.context import Sum
+from normgrowth.network.asymptotics.exponentials import of_product, of_sum, times
 from normgrowth.network.asymptotics.mode import Operation, rule
 from normgrowth.network.asymptotics.series import (
     Series,
     constant,
     decided,
     from_parts,
+    hides,
     highest,
+    masked,
     nonzero,
     product,
 )
-
-MASK = -1e29  # a constant below this, or below half of its dtype's smallest value, is a mask: minus infinity
 
 
 def series(value: Any, like: Series | None = None) -> Series:
@@ -34,14 +35,6 @@ def series(value: Any, like: Series | None = None) -> Series:
     return constant(value)
 
 
-def masked(value: Tensor) -> Tensor | None:
-    """Where a constant masks: -inf, finfo.min, -1e30; None if nowhere."""
-    if not value.is_floating_point() or value.numel() == 0:
-        return None
-    bound = max(MASK, torch.finfo(value.dtype).min / 2)
-    return value <= bound if float(value.amin()) <= bound else None
-
-
 def mask_of(x: Series) -> Tensor | None:
     return masked(x.top.value) if x.is_constant and not x.top.sources else None
 
@@ -50,7 +43,7 @@ def mask_of(x: Series) -> Tensor | None:
 def add(a: Series, b: Series, alpha: Any = 1) -> Series:
     """Same degrees add, others stand side by side; where one masks, the sum is minus infinity."""
     if alpha != 1:
-        b = b.map(lambda value: value * alpha)
+        b = times(b, alpha)
     shape = torch.broadcast_shapes(a.shape, b.shape)
     dtype = torch.result_type(a.top.value, b.top.value)
     for x, y in ((a, b), (b, a)):
@@ -60,8 +53,8 @@ def add(a: Series, b: Series, alpha: Any = 1) -> Series:
             return replace(open_, terms=(replace(open_.top, value=top), *open_.terms[1:]), zero=False)
     if a.zero or b.zero:
         kept = b if a.zero else a
-        found = kept.map(lambda value: value.to(dtype).expand(shape))
-        return replace(found, zero=a.zero and b.zero)
+        found = kept.move(lambda value: value.to(dtype).expand(shape))
+        return of_sum(replace(found, zero=a.zero and b.zero), a, b)
     parts: dict[Fraction, tuple[Tensor, int]] = {}
     for term in (*a.terms, *b.terms):
         if term.degree in parts:
@@ -70,7 +63,7 @@ def add(a: Series, b: Series, alpha: Any = 1) -> Series:
         else:
             parts[term.degree] = term.value, term.sources
     found = from_parts(parts, highest(a.rest, b.rest)).map(lambda value: value.to(dtype).expand(shape))
-    return replace(found, doubt=a.doubt or b.doubt)
+    return of_sum(replace(found, doubt=a.doubt or b.doubt), a, b)
 
 
 def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series:
@@ -99,9 +92,10 @@ def note(operation: Operation, a: Series, b: Series) -> None:
     if a.top.degree == b.top.degree or a.zero or b.zero:
         return
     high, low = (a.top, b.top) if a.top.degree > b.top.degree else (b.top, a.top)
-    if low.sources or bool(((low.value != 0) & (low.value > MASK)).any()):
+    if low.sources or bool(((low.value != 0) & ~hides(low.value)).any()):
         context = operation.context
-        context.sums.append(Sum(context.module, high.degree, low.degree, high.sources, low.sources))
+        run = max(context.entered[context.module] - 1, 0)
+        context.sums.append(Sum(context.module, high.degree, low.degree, high.sources, low.sources, run))
 
 
 def shortened(x: Series, most: int) -> Series:
@@ -141,12 +135,14 @@ def multiplication(operation: Operation, a: Any, b: Any) -> Series:
     for x, y in ((a, b), (b, a)):
         if not isinstance(y, Series):
             return _scaled(x, y)
-    return replace(product(torch.mul, a, b, operation.orders), doubt=a.doubt or b.doubt)
+    found = replace(product(torch.mul, a, b, operation.orders), doubt=a.doubt or b.doubt)
+    exact = (a.exact_zeros and bool(b.top.value.all())) or (b.exact_zeros and bool(a.top.value.all()))
+    return replace(of_product(found, a, b), exact_zeros=exact)
 
 
 def _scaled(x: Series, factor: Any) -> Series:
     """A constant factor: every term keeps its degree, unless all of it is gone."""
-    found = x.map(lambda value: value * factor)
+    found = times(x, factor)
     if nonzero(factor) if isinstance(factor, Tensor) else factor:
         return found
     return Series(found.terms[:1], None, zero=True)

@@ -1,16 +1,26 @@
 """Rules for softmax, and attention built on it: what wins as c grows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normgrowth.network.asymptotics.arithmetic import MASK, add, series, summed, weigh
+from normgrowth.network.asymptotics.arithmetic import add, series, summed, weigh
 from normgrowth.network.asymptotics.context import Tie
+from normgrowth.network.asymptotics.exponentials import summed_over
 from normgrowth.network.asymptotics.mode import Operation, rule
-from normgrowth.network.asymptotics.series import ZERO, Series, Term, highest, product
+from normgrowth.network.asymptotics.series import (
+    ZERO,
+    Exponential,
+    Series,
+    Term,
+    combine,
+    hides,
+    highest,
+    product,
+)
 
 
 @rule("_softmax", "_safe_softmax")
@@ -68,7 +78,27 @@ def distribution(operation: Operation, x: Series, dim: int) -> Series:
     if score.tied:
         operation.context.ties.append(Tie(operation.context.module, **vars(score)))
         rest = _below_zero(x) if bool((several > 1).any()) else None
-    return Series((Term(ZERO, found, sources),), rest, doubt=score.undecided > 0)
+    shares = Series((Term(ZERO, found, sources),), rest, doubt=score.undecided > 0)
+    if operation.context.exponentials:
+        shares = replace(shares, exponential=_left_behind(x, found, visible, dim), lost=x.lost)
+    return shares
+
+
+def _left_behind(x: Series, shares: Tensor, visible: Tensor | None, dim: int) -> Exponential:
+    """What other keys keep, exp(-(largest - score)), and what that takes away from those that win."""
+    best = shares.argmax(dim, keepdim=True)
+    open_ = x.map(lambda value: _only(value, visible).nan_to_num(neginf=0.0))
+    behind = combine(
+        lambda a, b: b - a, open_, open_.map(lambda value: value.gather(dim, best).expand(x.shape))
+    )
+    loses = shares == 0 if visible is None else (shares == 0) & visible
+    weight = torch.where(loses, shares.gather(dim, best), shares.new_zeros(()))
+    taken = summed_over(Exponential(weight, behind), [dim % weight.dim()], keep=True)
+    winners = (shares > 0).expand(x.shape)
+    decay = combine(
+        lambda a, b: torch.where(winners, a, b), taken.decay.map(lambda v: v.expand(x.shape)), behind
+    )
+    return Exponential(torch.where(winners, -shares * taken.weight, weight), replace(decay, lost=False))
 
 
 @dataclass
@@ -133,7 +163,7 @@ def _seen(x: Series, dim: int) -> tuple[Tensor | None, Tensor | None]:
     """Where nothing masks, and which rows are masked whole (these are open as a whole, as softmax has it)."""
     hidden: Tensor | None = None
     for term in x.terms:
-        here = term.value <= max(MASK, torch.finfo(term.value.dtype).min / 2)
+        here = hides(term.value)
         hidden = here if hidden is None else hidden | here
     assert hidden is not None
     if not bool(hidden.any()):
@@ -173,8 +203,10 @@ def _below_zero(x: Series) -> Fraction | None:
 def log_softmax(operation: Operation, x: Series, dim: int, *_: Any) -> Series:
     """x minus its largest entry, minus the logarithm of how many share it."""
     if x.top.degree <= 0:
+        level = x.at(ZERO)
         found = distribution(operation, x, dim)
-        return found.map(torch.log)
+        value = torch.zeros_like(x.top.value) if level is None else level
+        return found.map(lambda _: torch.log_softmax(value, dim))
     shares = distribution(operation, x, dim).top.value
     winner = shares.argmax(dim, keepdim=True)
     largest = x.map(lambda value: value.gather(dim, winner))

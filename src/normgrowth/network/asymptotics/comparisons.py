@@ -7,14 +7,46 @@ from torch import Tensor
 
 from normgrowth.network.asymptotics.arithmetic import add, series
 from normgrowth.network.asymptotics.mode import Operation, rule
-from normgrowth.network.asymptotics.series import Series, combine
+from normgrowth.network.asymptotics.series import Series, combine, highest
 
 
 @rule("gt", "lt", "ge", "le", "eq", "ne")
 def comparison(operation: Operation, a: Any, b: Any) -> Tensor:
     """What the sign of the difference says as c grows."""
-    name = operation.func._schema.name.removeprefix("aten::")
-    return getattr(torch, name)(_difference(a, b).sign(), 0)
+    difference = _difference(a, b)
+    sign = difference.sign()
+    if difference.rest is not None or difference.lost:
+        equal = (sign == 0) & torch.isfinite(difference.top.value)
+        zeros = difference.exact_zeros or _exactly_zero(a) or _exactly_zero(b)
+        _count_open(operation, difference, 0 if zeros else _open_ties(equal, a, b))
+    return getattr(torch, operation.name)(sign, 0)
+
+
+def _exactly_zero(x: Any) -> bool:
+    return isinstance(x, Series) and x.exact_zeros
+
+
+def _open_ties(equal: Tensor, a: Any, b: Any) -> int:
+    """How many are equal; of what is compared with its own maximum, one in each group is."""
+    count = int(equal.sum())
+    if not count:
+        return 0
+    for x in (a, b):
+        if isinstance(x, Series):
+            shape = (1,) * (equal.dim() - len(x.shape)) + tuple(x.shape)
+            dims = [d for d, size in enumerate(shape) if size == 1 and equal.shape[d] > 1]
+            if dims:
+                return count - int(equal.any(dims[0]).sum() if len(dims) == 1 else equal.amax(dims).sum())
+    return count
+
+
+def _count_open(operation: Operation, x: Series, count: int) -> None:
+    """Ties that an order left out, or an exponentially small part, might decide."""
+    rest = x.rest if x.exponential is None else highest(x.rest, x.exponential.decay.rest)
+    if rest is not None:
+        operation.context.doubtful += count
+    elif x.lost:
+        operation.context.unranked += count
 
 
 def _difference(a: Any, b: Any) -> Series:
@@ -23,20 +55,20 @@ def _difference(a: Any, b: Any) -> Series:
 
 
 @rule("maximum")
-def larger(_: Operation, a: Any, b: Any) -> Series:
-    return _open(a, b, -1) or _chosen(_difference(a, b).sign() >= 0, a, b)
+def larger(operation: Operation, a: Any, b: Any) -> Series:
+    return _open(operation, a, b, -1) or _chosen(_difference(a, b).sign() >= 0, a, b)
 
 
 @rule("minimum")
-def smaller(_: Operation, a: Any, b: Any) -> Series:
-    return _open(a, b, 1) or _chosen(_difference(a, b).sign() <= 0, a, b)
+def smaller(operation: Operation, a: Any, b: Any) -> Series:
+    return _open(operation, a, b, 1) or _chosen(_difference(a, b).sign() <= 0, a, b)
 
 
-def _open(a: Any, b: Any, side: int) -> Series | None:
+def _open(operation: Operation, a: Any, b: Any, side: int) -> Series | None:
     """A bound at the end of the dtype, there to keep infinities out, is no bound in the limit."""
     for x, bound in ((a, b), (b, a)):
         if isinstance(x, Series) and not isinstance(bound, Series):
-            dtype = x.top.value.dtype
+            dtype = operation.dtype or x.top.value.dtype
             ends = torch.as_tensor(bound, dtype=torch.float64) * side
             if bool((ends >= torch.finfo(dtype).max / 2).all()):
                 return x
@@ -45,7 +77,7 @@ def _open(a: Any, b: Any, side: int) -> Series | None:
 
 def _chosen(first: Tensor, a: Any, b: Any) -> Series:
     like = a if isinstance(a, Series) else b
-    return combine(lambda x, y: torch.where(first, x, y), series(a, like), series(b, like))
+    return combine(lambda x, y: torch.where(first, x, y), series(a, like), series(b, like), moves=True)
 
 
 @rule("clamp", "hardtanh")
@@ -83,50 +115,95 @@ def as_number(operation: Operation, x: Series, *others: Any) -> Any:
 
 
 # --- order ---------------------------------------------------------------------------------------------------
-def order(x: Series, dim: int) -> Tensor:
-    """Indices from the smallest to the largest: by the leading coefficients, among equals by the next ones."""
-    found: Tensor | None = None
-    for term in reversed(x.terms):
-        if found is None:
-            found = torch.argsort(term.value, dim=dim, stable=True)
+def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor]:
+    """The rank of each element along a dimension, from 0 up, equal ones alike; and where, in order, one ties.
+
+    By the leading coefficients, among equals by the next ones, and at last by what is exponentially small.
+    """
+    keys = [term.value for term in x.terms]
+    if (part := x.exponential) is not None:
+        side = torch.sign(part.weight)
+        keys += [side, *(-side * term.value for term in part.decay.terms), part.weight]
+    order: Tensor | None = None
+    for key in reversed(keys):
+        if order is None:
+            order = torch.argsort(key, dim=dim, stable=True)
         else:
-            again = torch.argsort(term.value.gather(dim, found), dim=dim, stable=True)
-            found = found.gather(dim, again)
-    assert found is not None
-    return found
+            again = torch.argsort(key.gather(dim, order), dim=dim, stable=True)
+            order = order.gather(dim, again)
+    assert order is not None
+    sorted_keys = [key.gather(dim, order) for key in keys]
+    count = x.shape[dim]
+    same = torch.stack(
+        [key.narrow(dim, 1, count - 1) == key.narrow(dim, 0, count - 1) for key in sorted_keys]
+    ).all(0)
+    new = torch.cat([torch.zeros_like(order.narrow(dim, 0, 1)), (~same).long()], dim)
+    ranked = torch.empty_like(order).scatter_(dim, order, new.cumsum(dim))
+    if x.rest is None and not x.lost and (part is None or part.decay.rest is None):
+        return ranked, torch.zeros_like(same)
+    nothing = torch.stack([key == 0 for key in sorted_keys]).all(0).narrow(dim, 1, count - 1)
+    open_ = same & torch.isfinite(sorted_keys[0].narrow(dim, 1, count - 1))
+    # A value of exactly 0 has no lower orders; it may have an exponentially small part.
+    return ranked, open_ & ~nothing if x.exact_zeros or not x.lost else open_
 
 
-@rule("sort", "topk")
+@rule("sort", "topk", "kthvalue", "argsort", "median")
 def in_order(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any:
+    """As torch orders the ranks, so that exact ties fall as they do in the network."""
     given = operation.named(args, kwargs)
+    if not x.shape:
+        return x, torch.zeros((), dtype=torch.long, device=x.top.value.device)
     dim = given.get("dim", -1)
-    falling = given.get("descending", False) if "k" not in given else given.get("largest", True)
-    found = order(x, dim).flip(dim) if falling else order(x, dim)
-    if "k" in given:
-        found = found.narrow(dim, 0, given["k"])
-    return x.map(lambda value: value.gather(dim, found)), found
+    ranked, ties = ranks(x, dim)
+    found = operation(ranked, *args, **kwargs)
+    count, k = x.shape[dim], given.get("k")
+    if k is not None and operation.name == "topk":
+        at = (
+            count - k if given.get("largest", True) else k
+        ) - 1  # the tie between the last one in and the next
+        ties = ties.narrow(dim, at, 1) if 0 <= at < count - 1 else ties.narrow(dim, 0, 0)
+    _count_open(operation, x, int(ties.sum()))
+    if operation.name == "argsort":
+        return found
+    indices = found[1]
+    if operation.name not in ("kthvalue", "median"):
+        return x.move(lambda value: value.gather(dim, indices)), indices
+    keep = bool(given.get("keepdim", False))
+    places = indices if keep else indices.unsqueeze(dim)
+    value = x.move(lambda v: v.gather(dim, places) if keep else v.gather(dim, places).squeeze(dim))
+    return value, indices
 
 
 @rule("amax", "amin", "max", "min", "argmax", "argmin")
 def extreme(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """The last, or the first, in order."""
+    """That of the largest, or smallest, rank."""
     given = operation.named(args, kwargs)
-    name = operation.func._schema.name.removeprefix("aten::")
+    name = operation.name
     if isinstance(other := given.get("other"), Series | Tensor):
         return larger(operation, x, other) if name == "max" else smaller(operation, x, other)
     dims, keep = given.get("dim"), bool(given.get("keepdim", False))
-    dims = [dims] if isinstance(dims, int) else list(dims or [])
-    if len(dims) > 1:
-        raise operation.refuse("an extreme over several dimensions has no rule")
-    whole, dim = not dims, dims[0] if dims else 0
-    shape = [1] * len(x.shape) if keep else []
-    flat = x.map(torch.flatten) if whole else x
-    place = order(flat, dim).select(dim, -1 if "max" in name else 0).unsqueeze(dim)
+    dims = [dims] if isinstance(dims, int) else [d % len(x.shape) for d in dims or []]
+    several = len(dims) != 1
+    shape = list(x.shape)
+    outer = [d for d in range(len(shape)) if dims and d not in dims]
+    sizes = [shape[d] for d in outer]
+    if several:  # over all of these together: one dimension at the end
+        dims = dims or list(range(len(shape)))
+        x = x.move(lambda value: value.permute(*outer, *dims).reshape(*sizes, -1))
+    dim = -1 if several else dims[0]
+    ranked, ties = ranks(x, dim)
+    place = (ranked.argmax if "max" in name else ranked.argmin)(dim, keepdim=True)
 
     def shaped(value: Tensor) -> Tensor:
-        return value.reshape(shape) if whole else value if keep else value.squeeze(dim)
+        if several:
+            return value.reshape([1 if d in dims else n for d, n in enumerate(shape)] if keep else sizes)
+        return value if keep else value.squeeze(dim)
 
-    found = flat.map(lambda value: shaped(value.gather(dim, place)))
+    found = x.move(lambda value: shaped(value.gather(dim, place)))
+    indexed = name.startswith("arg") or len(operation.func._schema.returns) == 2
+    if indexed and ties.shape[dim]:
+        at = ties.shape[dim] - 1 if "max" in name else 0
+        _count_open(operation, x, int(ties.select(dim, at).sum()))
     if name.startswith("arg"):
         return shaped(place)
-    return (found, shaped(place)) if len(operation.func._schema.returns) == 2 else found
+    return (found, shaped(place)) if indexed else found

@@ -19,6 +19,7 @@ class Sum:
     dropped: Fraction
     kept_sources: int
     dropped_sources: int
+    run: int = 0  # which run of the module, from 0: a shared layer runs several times
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,14 @@ class Context:
     orders: int = 1
     tolerance: float = 256  # units of rounding of the largest score
     attention_only: bool = False
+    exponentials: bool = False  # carry what is smaller than any power of c
     sums: list[Sum] = field(default_factory=list)
     ties: list[Tie] = field(default_factory=list)
     cancelled: Counter[str] = field(default_factory=Counter)  # module -> leading terms that came to 0
     doubtful: int = 0  # values that depend on how a tie is decided that an order left out might decide
+    unranked: int = 0  # ... that depend on an exponentially small part which was not carried
     path: list[str] = field(default_factory=list)
+    entered: Counter[str] = field(default_factory=Counter)  # module -> how often it began to run
 
     @property
     def module(self) -> str:

@@ -7,7 +7,7 @@ vanished   parameters that no output depends on in the limit, and why
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -33,9 +33,14 @@ class Row:
     degree: Degree
     lower: tuple[Fraction, ...]  # degrees of parts of the output below
     inputs: tuple[Degree, ...]  # degrees of its tensor arguments
-    runs: int  # how often it ran; degrees are of the last time
+    by_run: tuple[Degree, ...]  # degrees of every run; `degree`, `lower` and `inputs` are of the last
+    inputs_by_run: tuple[tuple[Degree, ...], ...]  # degrees of its tensor arguments, of every run
     owns: bool  # parameters of its own, beside those of its submodules
     grows: bool  # its output depends on parameters
+
+    @property
+    def runs(self) -> int:
+        return len(self.by_run)
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Meeting:
     dropped_from: str | None
     dropped_parameters: tuple[str, ...]  # that the dropped term depends on and the kept one does not
     kind: Kind  # what the parameters of the two terms say about the sum, see `_kind`
+    runs: tuple[int, ...] = (0,)  # of the module, from 0, in which terms met so
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Degrees:
             for row in self.rows
         ]
         words = [(sentence,) for sentence in self.explain()]
-        return html_table(("module", "class", "degree"), rows) + html_table((self.model,), words)
+        return html_table(("module", "class", "degree (last run)"), rows) + html_table((self.model,), words)
 
     def table(self) -> list[dict[str, Any]]:
         """Rows as plain values: degrees are whole numbers, or strings such as 1/2; None is exactly zero."""
@@ -89,6 +95,8 @@ class Degrees:
                 "lower": [plain(degree) for degree in row.lower],
                 "inputs": [plain(degree) for degree in row.inputs],
                 "runs": row.runs,
+                "degree_by_run": [plain(degree) for degree in row.by_run],
+                "inputs_by_run": [[plain(degree) for degree in one] for one in row.inputs_by_run],
                 **dict(zip(("stack", "block", "part"), place(row.module), strict=True)),
             }
             for row in self.rows
@@ -130,7 +138,7 @@ def degrees(
     Called like the model. orders and tolerance are those of `saturated`.
     """
     limit = limits.saturated(model, orders=orders, tolerance=tolerance)
-    seen: dict[str, tuple[Degree, ...]] = {}
+    seen: dict[str, list[tuple[Degree, ...]]] = {}
     with _inputs(model, seen):
         limit(*args, **inputs)
     return _described(limit, seen)
@@ -143,16 +151,16 @@ def plain(degree: Degree) -> int | str | None:
 
 
 def _listed(met: Meeting) -> dict[str, Any]:
-    return {"dropped_parameters": list(met.dropped_parameters)}
+    return {"dropped_parameters": list(met.dropped_parameters), "runs": list(met.runs)}
 
 
-def _described(limit: limits.Limit, seen: Mapping[str, tuple[Degree, ...]]) -> Degrees:
+def _described(limit: limits.Limit, seen: Mapping[str, list[tuple[Degree, ...]]]) -> Degrees:
     model = limit.model
     named = limits.growing_parameters(model)
     names = [name for name, _ in named]
-    runs: dict[str, int] = {}
+    runs: dict[str, list[Degree]] = {}
     for output in limit.outputs:
-        runs[output.module] = runs.get(output.module, 0) + 1
+        runs.setdefault(output.module, []).append(output.degree)
     modules = dict(model.named_modules())
     last = {output.module: output for output in limit.outputs}
     rows = [
@@ -161,15 +169,20 @@ def _described(limit: limits.Limit, seen: Mapping[str, tuple[Degree, ...]]) -> D
             output.kind,
             output.degree,
             output.lower,
-            seen.get(name, ()),
-            runs[name],
+            seen[name][-1] if name in seen else (),
+            tuple(runs[name]),
+            tuple(
+                seen.get(name, [])[-len(runs[name]) :]
+            ),  # the pass may have been made again, with more orders
             any(True for _ in modules[name].parameters(recurse=False)),
             output.sources > 0,
         )
         for name, output in last.items()
     ]
     finder = _Origins(limit.outputs)
-    sums = [_meeting(met, names, finder, modules) for met in limit.sums]
+    sums: dict[Meeting, set[int]] = {}
+    for met in limit.sums:
+        sums.setdefault(_meeting(met, names, finder, modules), set()).add(met.run)
     dropped = {name for met in limit.sums for name in _named(met.dropped_sources, names)}
     empty = {name for name, parameter in named if not bool(parameter.any())}
     vanished: dict[str, Why] = {
@@ -180,7 +193,7 @@ def _described(limit: limits.Limit, seen: Mapping[str, tuple[Degree, ...]]) -> D
         type(model).__name__,
         dict(_flat(limit.output_degrees)),
         rows,
-        list(dict.fromkeys(sums)),
+        [replace(met, runs=tuple(sorted(runs_of))) for met, runs_of in sums.items()],
         vanished,
         names,
         limit.ties,
@@ -254,7 +267,7 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Degree]]:
 
 
 @contextmanager
-def _inputs(model: nn.Module, seen: dict[str, tuple[Degree, ...]]) -> Iterator[None]:
+def _inputs(model: nn.Module, seen: dict[str, list[tuple[Degree, ...]]]) -> Iterator[None]:
     """Write down the degrees of what goes into each module."""
     handles: list[Any] = []
     try:
@@ -262,7 +275,8 @@ def _inputs(model: nn.Module, seen: dict[str, tuple[Degree, ...]]) -> Iterator[N
 
             def enter(_: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
                 leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-                seen[name] = tuple(_degree(leaf) for leaf in leaves if leaf.is_floating_point())
+                found = tuple(_degree(leaf) for leaf in leaves if leaf.is_floating_point())
+                seen.setdefault(name, []).append(found)
 
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         yield

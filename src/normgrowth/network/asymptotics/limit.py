@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from normgrowth.errors import InputError
 from normgrowth.network.asymptotics.context import Context, Sum, Tie
 from normgrowth.network.asymptotics.mode import MARK, LimitMode
+from normgrowth.network.asymptotics.saved_state import SavedState
 from normgrowth.network.asymptotics.series import Series, Term, nonzero
 from normgrowth.showing import html_table
 
@@ -54,6 +55,9 @@ class Limit:
     used_orders: int = 1
     doubtful: int = 0
     _run_mark: object = field(default_factory=object, repr=False)  # on every tensor that a call makes
+    _needed: tuple[int, bool] = field(
+        default=(1, False), repr=False
+    )  # orders and exponentials of the last call
 
     @property
     def degrees(self) -> dict[str, Fraction | None]:
@@ -82,21 +86,30 @@ class Limit:
         return html_table(("limit of", type(self.model).__name__), about) + degrees
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tries = [self.orders] if self.orders else [1, MORE_ORDERS]
-        result = None
-        for orders in tries:
-            result = self._run(orders, args, kwargs)
-            if not self.doubtful:
-                break
-        return result
+        """As few orders as decide everything; what the last call needed is tried first."""
+        orders, exponentials = self.orders or self._needed[0], self._needed[1]
+        last = self.orders is not None or orders >= MORE_ORDERS
+        saved = None if last and exponentials else SavedState((args, kwargs), self.model.buffers())
+        while True:
+            context = Context(orders, self.tolerance, self.attention_only, exponentials)
+            result = self._run(context, args, kwargs)
+            last = self.orders is not None or orders >= MORE_ORDERS
+            more = not last and self.doubtful > context.unranked
+            unranked = context.unranked > 0 and not exponentials
+            if saved is None or not (more or unranked):
+                self._needed = orders, exponentials
+                return result
+            orders = MORE_ORDERS if more else orders
+            exponentials = exponentials or unranked
+            saved.restore()
 
-    def _run(self, orders: int, args: Any, kwargs: Any) -> Any:
-        context = Context(orders, self.tolerance, self.attention_only)
+    def _run(self, context: Context, args: Any, kwargs: Any) -> Any:
         mode = LimitMode(context, self._run_mark)
         parameters = [] if self.attention_only else growing_parameters(self.model)
         self.outputs = []
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
+            stack.enter_context(_no_cached_weights())
             stack.enter_context(_slow_paths(self.model))
             stack.enter_context(_growing(mode, parameters))
             stack.enter_context(_watched(self.model, lambda *seen: self._saw(mode, *seen), context))
@@ -110,9 +123,9 @@ class Limit:
             except (AttributeError, TypeError):  # a container that takes nothing but tensors: PackedSequence
                 leaves = pytree.tree_leaves(found, is_leaf=_is_series)
                 self.output_degrees = [_degree_of_any(x) for x in leaves if isinstance(x, Series | Tensor)]
-            self.ties, self.sums, self.used_orders = context.ties, context.sums, orders
+            self.ties, self.sums, self.used_orders = context.ties, context.sums, context.orders
             self.cancelled = dict(context.cancelled)
-            self.doubtful = context.doubtful + sum(self.cancelled.values())
+            self.doubtful = context.doubtful + context.unranked + sum(self.cancelled.values())
             alive = 0
             for leaf in pytree.tree_leaves(found, is_leaf=_is_series):
                 if isinstance(leaf, Series):
@@ -173,7 +186,7 @@ def _plain(mode: LimitMode, tensor: Tensor) -> Tensor:
     found = mode.lift(tensor)
     if not isinstance(found, Series) or (leading := _leading(found)) is found.top:
         return tensor
-    return mode.attach(replace(found, terms=found.terms[found.terms.index(leading) :]))
+    return mode.attach(replace(found, terms=found.terms[found.terms.index(leading) :]), dtype=tensor.dtype)
 
 
 def _is_series(value: Any) -> bool:
@@ -225,6 +238,7 @@ def _watched(
 
             def enter(_: nn.Module, __: Any, name: str = name) -> None:
                 context.path.append(name)
+                context.entered[name] += 1
 
             def leave(module: nn.Module, _: Any, result: Any, name: str = name) -> None:
                 context.path.pop()
@@ -236,6 +250,16 @@ def _watched(
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _no_cached_weights() -> Iterator[None]:
+    """Autocast keeps casts of weights from pass to pass: those of a plain pass do not grow, ours must not stay."""
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
 
 
 @contextmanager

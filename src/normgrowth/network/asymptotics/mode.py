@@ -3,12 +3,16 @@
 A tensor in the limit is an ordinary tensor that holds the coefficients of its highest degree. Its degree and
 its lower terms hang on its storage, so views share them, operations in place change them for every view, and
 C++ code, caches and output classes see plain tensors. A lower term is a storage of the same layout.
+
+Tensors of 16 bits are computed in float32: each also carries its leading coefficients in float32, and rounds only
+what the network's own code sees. Otherwise rounding would decide which score is the largest.
 """
 
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import torch
@@ -17,9 +21,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from normgrowth.errors import InputError
 from normgrowth.network.asymptotics.context import Context
-from normgrowth.network.asymptotics.series import ZERO, Series, Term, constant, nonzero
+from normgrowth.network.asymptotics.series import (
+    ZERO,
+    Exponential,
+    Series,
+    Term,
+    constant,
+    mask_bound,
+    masked,
+    nonzero,
+)
 
 MARK = "_normgrowth"  # the attribute of a storage that holds its Growth
+EXACT = "_normgrowth_exact"  # that of a constant of 16 bits which was rounded from float32
+HALVES = (torch.bfloat16, torch.float16)
+HALF_MASK = mask_bound(torch.float16)
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}  # name of an ATen operation -> rule(operation, *arguments)
 DRAWS = {"bernoulli", "bernoulli_", "native_dropout"}
@@ -48,9 +64,14 @@ class Operation:
 
     func: Any  # the operation itself, never in place
     context: Context
+    dtype: torch.dtype | None = None  # of the network's own result, where it has 16 bits
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
+
+    @property
+    def name(self) -> str:
+        return kind_of(self.func).name
 
     @property
     def orders(self) -> int:
@@ -76,6 +97,23 @@ class Growth:
     rest: Fraction | None
     zero: bool = False
     doubt: bool = False
+    exact: torch.UntypedStorage | None = None  # of a tensor of 16 bits: its leading coefficients in float32
+    exponential: "HungExponential | None" = None
+    lost: bool = False
+    exact_zeros: bool = False
+
+
+Hung = list[tuple[Fraction, torch.UntypedStorage, int]]  # terms: degree, coefficients, sources
+
+
+@dataclass
+class HungExponential:
+    """An `Exponential` in storages laid out as the tensor's own."""
+
+    weight: torch.UntypedStorage
+    decay: Hung
+    rest: Fraction | None
+    zero: bool
 
 
 @dataclass(frozen=True)
@@ -116,24 +154,48 @@ class LimitMode(TorchDispatchMode):
         tensors = list(_tensors((args, kwargs)))
         grown = [t for t in tensors if self.growth(t) is not None]
         if not grown and not (self.context.attention_only and kind.name in SOFTMAXES):
-            return func(*args, **kwargs)
+            return self._plain(func, kind, args, kwargs)
         if func is torch.ops.aten.view.dtype:
             raise self.context.refuse(func, "the bits of a value that grows mean nothing in another dtype")
         if kind.views:
             return func(*args, **kwargs)
         if not kind.writes:
-            result = self._ruled(func, kind.name, args, kwargs)
-            return _map(lambda value: self.attach(value, tensors), result)
+            dtype = _result_dtype(kind.name, args, kwargs, tensors)
+            result = self._ruled(func, kind.name, args, kwargs, dtype)
+            lost = self._loses(grown, kind.name)
+            return _map(lambda value: self.attach(_losing(value, lost), tensors, dtype), result)
         name = kind.name.removesuffix("_")
         packet = getattr(torch.ops.aten, name, None)
         if kind.writes != ("self",) or name == kind.name or packet is None:
             raise self.context.refuse(func, "writes to a tensor in a way that has no rule")
         functional = getattr(packet, func._overloadname, packet)
-        result = self._ruled(functional, name, args, kwargs)
-        self._write(args[0], result if isinstance(result, Series) else constant(result))
+        result = self._ruled(functional, name, args, kwargs, args[0].dtype)
+        lost = self._loses(grown, name)
+        self._write(args[0], _losing(result if isinstance(result, Series) else constant(result), lost))
         return args[0]
 
-    def _ruled(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def _loses(self, grown: list[Tensor], name: str) -> bool:
+        """Whether a rule that says nothing of exponentially small parts may have lost one."""
+        if name in SATURATING and not self.context.exponentials:
+            return True
+        marks = [self.growth(tensor) for tensor in grown]
+        return any(mark is not None and (mark.lost or mark.exponential is not None) for mark in marks)
+
+    def _plain(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
+        """An operation on constants; one that is rounded to 16 bits (a table of rotations) is remembered in 32."""
+        if kind.name == "_to_copy" and kwargs.get("dtype") in HALVES and args[0].dtype == torch.float32:
+            found = func(*args, **kwargs)
+            setattr(found.untyped_storage(), EXACT, (self, _laid_out(args[0].to(found.device), found)))
+            return found
+        if (
+            kind.writes
+            and isinstance(args[0], Tensor)
+            and hasattr(storage := args[0].untyped_storage(), EXACT)
+        ):
+            delattr(storage, EXACT)
+        return func(*args, **kwargs)
+
+    def _ruled(self, func: Any, name: str, args: Any, kwargs: Any, dtype: torch.dtype | None) -> Any:
         found = RULES.get(name)
         if found is None:
             raise self.context.refuse(
@@ -141,8 +203,24 @@ class LimitMode(TorchDispatchMode):
                 "no rule for this operation on tensors that grow; say what it becomes with "
                 f'`@normgrowth.network.asymptotics.rule("{name}")`',
             )
-        args, kwargs = _map(self.lift, (args, kwargs))
-        return found(Operation(func, self.context), *args, **kwargs)
+        half = dtype in HALVES or any(tensor.dtype in HALVES for tensor in _tensors((args, kwargs)))
+        args, kwargs = _map(self._wide_argument if half else self.lift, (args, kwargs))
+        return found(Operation(func, self.context, dtype), *args, **kwargs)
+
+    def _wide_argument(self, value: Any) -> Any:
+        """What a rule sees of 16 bits: series and constants in float32."""
+        if isinstance(value, torch.dtype):
+            return _wide(value)
+        if isinstance(value, float):  # a mask of float16 is an ordinary number in float32
+            return -math.inf if value <= HALF_MASK else value
+        lifted = self.lift(value)
+        if not isinstance(lifted, Tensor) or lifted.dtype not in HALVES:
+            return lifted
+        run, exact = getattr(lifted.untyped_storage(), EXACT, (None, None))
+        if exact is not None and run is self:
+            return _like(lifted, exact)
+        wide = lifted.float()
+        return wide if (hidden := masked(lifted)) is None else wide.masked_fill(hidden, -math.inf)
 
     def growth(self, tensor: Tensor) -> Growth | None:
         try:
@@ -160,67 +238,84 @@ class LimitMode(TorchDispatchMode):
         """The series of a tensor that grows; anything else as it is."""
         if not isinstance(value, Tensor) or (growth := self.growth(value)) is None:
             return value
-        terms = [Term(growth.degree, value, growth.sources)]
+        top = value if growth.exact is None else _like(value, growth.exact)
+        if top.dtype in HALVES:  # a parameter: exact as it is
+            top = top.float()
+        terms = [Term(growth.degree, top, growth.sources)]
         for degree, storage, sources in growth.lower:
             terms.append(Term(degree, _like(value, storage), sources))
-        return Series(tuple(terms), growth.rest, growth.zero, growth.doubt)
+        return Series(
+            tuple(terms),
+            growth.rest,
+            growth.zero,
+            growth.doubt,
+            _lifted(value, growth.exponential),
+            growth.lost,
+            growth.exact_zeros,
+        )
 
     def grow(self, tensor: Tensor, degree: Fraction, sources: int) -> None:
         """Give a whole storage a degree."""
-        whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
+        whole = _flat(tensor.untyped_storage(), tensor, tensor.dtype)
         self._hang(tensor, Growth(self.run, degree, sources, [], None, zero=not nonzero(whole)))
 
     def _hang(self, tensor: Tensor, growth: Growth) -> None:
         setattr(tensor.untyped_storage(), MARK, growth)
 
-    def attach(self, value: Any, inputs: Iterable[Tensor] = ()) -> Any:
-        """A tensor of its own for a series."""
+    def attach(self, value: Any, inputs: Iterable[Tensor] = (), dtype: torch.dtype | None = None) -> Any:
+        """A tensor of its own for a series; of 16 bits if `dtype` is."""
         if not isinstance(value, Series):
+            if dtype in HALVES and isinstance(value, Tensor) and value.is_floating_point():
+                return value.to(dtype)
             return value
-        top = value.top.value
+        top, exact = value.top.value, None
         if top.untyped_storage()._cdata in _pointers(inputs) or not _owns_its_storage(top):
             top = top.clone(memory_format=torch.contiguous_format)
-        lower = [(t.degree, _laid_out(t.value, top), t.sources) for t in value.terms[1:]]
-        self._hang(
-            top,
-            Growth(
-                self.run,
-                value.top.degree,
-                value.top.sources,
-                lower,
-                value.rest,
-                value.zero,
-                value.doubt,
-            ),
-        )
+        if dtype in HALVES and top.dtype == torch.float32:
+            top = top.to(dtype)
+            exact = _laid_out(value.top.value, top)
+        self._hang(top, self._growth(value, top, exact))
         return top
+
+    def _growth(self, value: Series, tensor: Tensor, exact: torch.UntypedStorage | None) -> Growth:
+        """What hangs on a tensor that is all of its storage."""
+        return Growth(
+            self.run,
+            value.top.degree,
+            value.top.sources,
+            _hung(value.terms[1:], tensor),
+            value.rest,
+            value.zero,
+            value.doubt,
+            exact,
+            _hung_exponential(value.exponential, tensor),
+            value.lost,
+            value.exact_zeros,
+        )
 
     def _write(self, tensor: Tensor, value: Series) -> None:
         """Put a series where a tensor is, which may be a part of a storage."""
-        value = value.map(lambda v: v.to(tensor.dtype).expand(tensor.shape))
-        whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
+        value = value.move(lambda v: v.to(_wide(tensor.dtype)).expand(tensor.shape))
+        half = tensor.dtype in HALVES
         old = self.growth(tensor)
         if _owns_its_storage(tensor):
-            lower = [(t.degree, _laid_out(t.value, tensor), t.sources) for t in value.terms[1:]]
+            growth = self._growth(value, tensor, _laid_out(value.top.value, tensor) if half else None)
             tensor.copy_(value.top.value)
-            top = value.top
-            self._hang(
-                tensor,
-                Growth(self.run, top.degree, top.sources, lower, value.rest, value.zero, value.doubt),
-            )
+            self._hang(tensor, growth)
             return
+        whole = _flat(tensor.untyped_storage(), tensor, tensor.dtype)
         if old is None:
             old = Growth(self.run, ZERO, 0, [], None, not nonzero(whole))
-        kept = {} if old.zero else {old.degree: (whole.clone(), old.sources)}
-        kept |= {
-            d: (torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(s).clone(), src)
-            for d, s, src in old.lower
-        }
+        leading = whole if old.exact is None else _flat(old.exact, tensor, torch.float32)
+        kept = {} if old.zero else {old.degree: (leading.to(_wide(tensor.dtype), copy=True), old.sources)}
+        kept |= {d: (_flat(s, tensor, _wide(tensor.dtype)).clone(), src) for d, s, src in old.lower}
         new = {} if value.zero else {t.degree: t for t in value.terms}
         degrees = sorted({*kept, *new}, reverse=True) or [ZERO]
         written: list[tuple[Fraction, Tensor, int]] = []
         for degree in degrees:
-            flat, sources = kept.get(degree, (torch.zeros_like(whole), 0))
+            flat, sources = kept.get(
+                degree, (torch.zeros(whole.shape, dtype=_wide(whole.dtype), device=whole.device), 0)
+            )
             part = _like(tensor, flat.untyped_storage())
             if degree in new:
                 part.copy_(new[degree].value)
@@ -229,23 +324,26 @@ class LimitMode(TorchDispatchMode):
                 part.zero_()
             written.append((degree, flat, sources))
         whole.copy_(written[0][1])  # last of all: a term of the value may be a view of it
-        top_sources = written[0][2]
-        lower = [(degree, flat.untyped_storage(), sources) for degree, flat, sources in written[1:]]
         rests = [rest for rest in (old.rest, value.rest) if rest is not None]
         self._hang(
             tensor,
             Growth(
                 self.run,
                 degrees[0],
-                top_sources,
-                lower,
+                written[0][2],
+                [(degree, flat.untyped_storage(), sources) for degree, flat, sources in written[1:]],
                 max(rests, default=None),
                 not (kept or new),
                 old.doubt or value.doubt,
+                written[0][1].untyped_storage() if half else None,
+                lost=any(g.lost or g.exponential is not None for g in (old, value)),
             ),
         )
 
 
+# What comes to its limit faster than any power of c.
+SATURATING = {"sigmoid", "tanh", "erf", "exp", "expm1", "exp2", "_softmax", "_safe_softmax", "glu"}
+SATURATING |= {"gelu", "silu", "mish", "softplus", "log_sigmoid_forward", "elu", "_log_softmax"}
 SOFTMAXES = {
     "_softmax",
     "_safe_softmax",
@@ -255,6 +353,12 @@ SOFTMAXES = {
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 }
+
+
+def _losing(value: Any, lost: bool) -> Any:
+    if lost and isinstance(value, Series) and value.exponential is None and not value.lost:
+        return replace(value, lost=True)
+    return value
 
 
 def _tensors(arguments: Any) -> Iterable[Tensor]:
@@ -275,9 +379,50 @@ def _map(f: Callable[[Any], Any], value: Any) -> Any:
     return f(value)
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which coefficients of a tensor are kept."""
+    return torch.float32 if dtype in HALVES else dtype
+
+
+def _result_dtype(name: str, args: Any, kwargs: Any, tensors: list[Tensor]) -> torch.dtype | None:
+    """The dtype that the network expects of an operation; None where no 16 bits are in play."""
+    if kwargs.get("dtype") is not None:
+        return kwargs["dtype"]
+    if not any(tensor.dtype in HALVES for tensor in tensors):
+        return None
+    if name in ("_softmax", "_log_softmax") and args[2]:
+        return torch.float32
+    floating = [tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
+    sized = [tensor for tensor in floating if tensor.dim()] or floating
+    return reduce(torch.promote_types, (tensor.dtype for tensor in sized))
+
+
+def _hung(terms: Iterable[Term], like: Tensor) -> Hung:
+    return [(term.degree, _laid_out(term.value, like), term.sources) for term in terms]
+
+
+def _hung_exponential(part: Exponential | None, like: Tensor) -> HungExponential | None:
+    if part is None:
+        return None
+    decay = part.decay
+    return HungExponential(_laid_out(part.weight, like), _hung(decay.terms, like), decay.rest, decay.zero)
+
+
+def _lifted(value: Tensor, part: HungExponential | None) -> Exponential | None:
+    if part is None:
+        return None
+    terms = tuple(Term(degree, _like(value, storage), sources) for degree, storage, sources in part.decay)
+    return Exponential(_like(value, part.weight), Series(terms, part.rest, part.zero))
+
+
+def _flat(storage: torch.UntypedStorage, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """All that a storage holds."""
+    return torch.empty(0, dtype=dtype, device=like.device).set_(storage)
+
+
 def _like(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
     """The same place in another storage."""
-    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    empty = torch.empty(0, dtype=_wide(tensor.dtype), device=tensor.device)
     found = empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
     return found.conj() if tensor.is_conj() else found
 
@@ -297,6 +442,6 @@ def _owns_its_storage(tensor: Tensor) -> bool:
 
 def _laid_out(value: Tensor, like: Tensor) -> torch.UntypedStorage:
     """A storage of its own for a lower term, laid out as the leading one."""
-    storage = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device)
+    storage = torch.empty_strided(like.size(), like.stride(), dtype=_wide(like.dtype), device=like.device)
     storage.copy_(value)
     return storage.untyped_storage()

@@ -1,27 +1,31 @@
 """Rules for what only moves values about, or chooses among them."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from normgrowth.network.asymptotics.arithmetic import add, mask_of, series
+from normgrowth.network.asymptotics.exponentials import summed_over, times
 from normgrowth.network.asymptotics.mode import Operation, rule
 from normgrowth.network.asymptotics.series import Series, Term, combine, constant
 
-# Linear in their one argument that may grow.
 # fmt: off
-LINEAR = (
-    "clone", "contiguous", "neg", "sum", "mean", "cumsum", "trace",
-    # places
-    "flip", "roll", "rot90", "repeat", "repeat_interleave", "tril", "triu", "diag_embed",
+MOVES = (
+    "clone", "contiguous", "flip", "roll", "rot90", "repeat", "repeat_interleave",
     "index", "index_select", "gather", "take_along_dim", "masked_select",
     # dtypes
-    "_to_copy", "to", "conj_physical", "_conj_physical",
+    "_to_copy", "to",
     # views that are copied
     "view_copy", "expand_copy", "permute_copy", "transpose_copy", "t_copy", "slice_copy", "select_copy",
     "diagonal_copy", "squeeze_copy", "unsqueeze_copy", "unfold_copy", "alias_copy", "detach_copy",
     "_reshape_copy",
+)
+# Linear in their one argument that may grow.
+LINEAR = (
+    "mean", "cumsum", "trace", "tril", "triu", "diag_embed", "conj_physical", "_conj_physical",
     # images
     "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle", "avg_pool1d", "avg_pool2d",
     "adaptive_avg_pool1d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
@@ -31,7 +35,7 @@ LINEAR = (
 # fmt: on
 
 
-@rule(*LINEAR)
+@rule(*MOVES, *LINEAR)
 def linear(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Every term by itself."""
     if not isinstance(x, Series):
@@ -41,7 +45,24 @@ def linear(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
         return operation(x.sign(), *args, **kwargs)
     if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
         raise operation.refuse(f"a value of degree {x.top.degree} has no limit as {dtype}")
-    return x.map(lambda value: operation(value, *args, **kwargs))
+    apply = x.move if operation.name in MOVES else x.map
+    return apply(lambda value: operation(value, *args, **kwargs))
+
+
+@rule("neg")
+def negation(_: Operation, x: Series) -> Series:
+    return times(x, -1)
+
+
+@rule("sum")
+def total(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series:
+    found = replace(linear(operation, x, *args, **kwargs), exact_zeros=x.exact_zeros)
+    if x.exponential is None:
+        return found
+    given = operation.named(args, kwargs)
+    dims = [d % len(x.shape) for d in given.get("dim") or range(len(x.shape))]
+    part = summed_over(x.exponential, dims, bool(given.get("keepdim", False)))
+    return replace(found, exponential=part, lost=x.lost)
 
 
 @rule("constant_pad_nd")
@@ -56,7 +77,7 @@ def padded(operation: Operation, x: Series, pad: list[int], value: Any = 0) -> S
 
 @rule("embedding")
 def embedding(operation: Operation, weight: Series, indices: Tensor, *args: Any) -> Series:
-    return weight.map(lambda value: operation(value, indices, *args))
+    return weight.move(lambda value: operation(value, indices, *args))
 
 
 @rule("split_copy", "split_with_sizes_copy", "unbind_copy")
@@ -72,7 +93,7 @@ def pieces(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> list[S
 @rule("cat", "stack")
 def joined(operation: Operation, parts: list[Any], dim: int = 0) -> Series:
     """Elements keep their degrees; what has no part of a degree is zero there."""
-    return combine(lambda *values: operation(list(values), dim), *map(series, parts))
+    return combine(lambda *values: operation(list(values), dim), *map(series, parts), moves=True)
 
 
 @rule("complex")
@@ -83,28 +104,51 @@ def complex_number(operation: Operation, real: Any, imaginary: Any) -> Series:
 @rule("copy")
 def copy(_: Operation, x: Any, source: Any, *__: Any) -> Series:
     target, source = series(x).top.value, series(source)
-    return source.map(lambda value: value.to(target.dtype).expand(target.shape).clone())
+    return source.move(lambda value: value.to(target.dtype).expand(target.shape).clone())
 
 
 @rule("slice_scatter", "select_scatter", "diagonal_scatter")
 def scattered(operation: Operation, x: Any, source: Any, *args: Any, **kwargs: Any) -> Series:
-    return combine(lambda a, b: operation(a, b, *args, **kwargs), series(x), series(source))
+    return placed(lambda a, b: operation(a, b, *args, **kwargs), series(x), series(source))
 
 
 @rule("index_put", "_unsafe_index_put")
 def index_put(operation: Operation, x: Any, indices: Any, values: Any, accumulate: bool = False) -> Series:
-    return combine(lambda a, b: operation(a, indices, b, accumulate), series(x), series(values))
+    def put(a: Tensor, b: Tensor) -> Tensor:
+        return operation(a, indices, b, accumulate)
+
+    return combine(put, series(x), series(values)) if accumulate else placed(put, series(x), series(values))
 
 
-@rule("scatter", "scatter_add", "index_add", "index_copy")
+@rule("scatter_add", "index_add")
+def scatter_sum(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Series:
+    return combine(lambda a, b: operation(a, dim, index, b, **kwargs), series(x), series(source))
+
+
+@rule("scatter", "index_copy")
 def scatter(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Series:
     x = series(x)
     if kwargs.get("reduce") is not None:
         raise operation.refuse("a scatter that multiplies has no rule")
-    if not isinstance(source, Series | Tensor):
-        filling = torch.full(index.shape, source, dtype=x.top.value.dtype, device=index.device)
-        return combine(lambda a, b: torch.scatter(a, dim, index, b), x, series(filling))
-    return combine(lambda a, b: operation(a, dim, index, b, **kwargs), x, series(source))
+    if isinstance(source, Series | Tensor):
+        return placed(lambda a, b: operation(a, dim, index, b, **kwargs), x, series(source))
+    filling = torch.full(index.shape, source, dtype=x.top.value.dtype, device=index.device)
+    return placed(lambda a, b: torch.scatter(a, dim, index, b), x, series(filling))
+
+
+def placed(put: Callable[[Tensor, Tensor], Tensor], x: Series, values: Series) -> Series:
+    """Some elements replaced by values; where these mask, or those that stay do, the result does."""
+    masks = [mask_of(x), mask_of(values)]
+    if masks == [None, None]:
+        return combine(put, x, values, moves=True)
+    x, values = (s if m is None else _opened(s, m) for s, m in zip((x, values), masks, strict=True))
+    found = combine(put, x, values, moves=True)
+    ones = [
+        torch.zeros_like(s.top.value) if m is None else m.to(s.top.value.dtype)
+        for s, m in zip((x, values), masks, strict=True)
+    ]
+    hidden = put(*ones) != 0
+    return add(found, constant(torch.zeros_like(found.top.value).masked_fill(hidden, float("-inf"))))
 
 
 @rule("index_fill")
@@ -141,7 +185,7 @@ def choose(condition: Tensor, a: Series, b: Series) -> Series:
         if (mask := mask_of(x)) is not None:
             hidden = mask & here if hidden is None else hidden | (mask & here)
     open_a, open_b = (x if (m := mask_of(x)) is None else _opened(x, m) for x in (a, b))
-    found = combine(lambda x, y: torch.where(condition, x, y), open_a, open_b)
+    found = combine(lambda x, y: torch.where(condition, x, y), open_a, open_b, moves=True)
     if hidden is None:
         return found
     zeros = torch.zeros(hidden.shape, dtype=found.top.value.dtype, device=hidden.device)

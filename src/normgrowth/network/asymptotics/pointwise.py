@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,8 +10,19 @@ import torch
 from torch import Tensor
 
 from normgrowth.network.asymptotics.arithmetic import add, series, shortened
+from normgrowth.network.asymptotics.exponentials import nothing, of_product, ratio, times
 from normgrowth.network.asymptotics.mode import Operation, rule
-from normgrowth.network.asymptotics.series import ZERO, Series, Term, by_element, highest, product
+from normgrowth.network.asymptotics.series import (
+    ZERO,
+    Exponential,
+    Series,
+    Term,
+    by_element,
+    combine,
+    constant,
+    highest,
+    product,
+)
 
 
 # --- powers --------------------------------------------------------------------------------------------------
@@ -99,8 +110,33 @@ def division(operation: Operation, a: Any, b: Any, *, rounding_mode: str | None 
     if rounding_mode is not None:
         raise operation.refuse("rounding has no limit")
     if not isinstance(b, Series):
-        return a.map(lambda value: value / b)
-    return product(torch.mul, series(a, b), power(operation, b, -1), operation.orders)
+        return times(a, 1 / b)
+    a = series(a, b)
+    gone = b.vanishes() if b.lost or b.exponential is not None else None
+    if gone is not None and bool(gone.any()):
+        return _divided_by_vanishing(operation, a, b, gone)
+    found = product(torch.mul, a, power(operation, b, -1), operation.orders)
+    return of_product(found, a, replace(b, terms=(replace(b.top, value=1 / b.top.value),), exponential=None))
+
+
+def _divided_by_vanishing(operation: Operation, a: Series, b: Series, gone: Tensor) -> Series:
+    """Where a divisor is smaller than any power of c, so is what it divides, and the ratio has a limit."""
+    one = torch.ones_like(b.top.value)
+    safe = combine(lambda x, y: torch.where(gone, y, x), replace(b, exponential=None), constant(one))
+    found = product(torch.mul, a, power(operation, safe, -1), operation.orders)
+    if b.exponential is None:
+        operation.context.unranked += int(gone.sum())
+        return found.map(lambda value: value.masked_fill(gone, float("nan")))
+    shape = found.shape
+    wide = gone.expand(shape)
+    numerator = a.exponential or nothing(a.top.value)
+    inside, growing = ratio(numerator, b.exponential, shape)
+    if bool((wide & (growing | ~a.vanishes().expand(shape))).any()):
+        raise operation.refuse("divides by a value that falls faster than any power of c")
+    left = of_product(found, a, safe) if a.exponential is not None else found
+    return replace(
+        combine(lambda x, y: torch.where(wide, x, y), inside, left, moves=True), lost=a.lost or b.lost
+    )
 
 
 # --- activations ---------------------------------------------------------------------------------------------
@@ -131,14 +167,29 @@ ACTIVATIONS: dict[str, Asymptotes] = {
 
 @rule(*ACTIVATIONS)
 def activation(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any:
-    name = operation.func._schema.name.removeprefix("aten::")
+    name = operation.name
 
     def f(value: Tensor) -> Tensor:
         found = operation(value, *args, **kwargs)
         return found[0] if isinstance(found, tuple) else found
 
     found = towards(operation, x, f, ACTIVATIONS[name])
+    if operation.context.exponentials and name in TAILS:
+        found = replace(found, exponential=_tail(x, *TAILS[name]), lost=x.lost)
     return (found, found) if name == "log_sigmoid_forward" else found
+
+
+# How a function comes to its limits: f(x) = limit ∓ weight · exp(-rate |x|) on the right and the left.
+TAILS = {"sigmoid": (1.0, 1.0), "tanh": (2.0, 2.0)}
+
+
+def _tail(x: Series, weight: float, rate: float) -> Exponential:
+    """Of elements that grow; others have none."""
+    growing = _leads_above_zero(x)
+    sign = x.sign() if growing is None else torch.where(growing, x.sign(), x.top.value.new_zeros(()))
+    if growing is None:
+        return nothing(x.top.value)
+    return Exponential(-weight * sign, replace(x.map(lambda value: value * sign * rate), lost=False))
 
 
 @rule("glu")
@@ -231,7 +282,10 @@ def piecewise_linear(operation: Operation, x: Series, *args: Any) -> Series:
     """Homogeneous of degree 1: the sign of the leading term decides for all."""
     sign = x.sign()
     factor = operation(sign, *args) * sign  # 1, -1, the slope or 0
-    return x.map(lambda value: value * factor) if len(x.terms) > 1 else x.map(lambda v: operation(v, *args))
+    found = times(x, factor) if len(x.terms) > 1 else x.map(lambda v: operation(v, *args))
+    if x.exponential is not None:
+        found = replace(times(x, factor), terms=found.terms)
+    return replace(found, exact_zeros=operation.name == "relu")
 
 
 @rule("threshold")
@@ -248,7 +302,12 @@ def exponential(operation: Operation, x: Series) -> Series:
     if growing is not None and bool((growing & (x.sign() > 0)).any()):
         raise operation.refuse("grows faster than any power of c")
     far = float(operation(torch.full((), -torch.inf)))
-    return towards(operation, x, operation, Asymptotes((0, far), (0, 0)))
+    found = towards(operation, x, operation, Asymptotes((0, far), (0, 0)))
+    if not operation.context.exponentials:
+        return found
+    rate = math.log(2) if operation.name == "exp2" else 1.0
+    part = nothing(x.top.value) if growing is None else _tail(x, 1.0, rate)
+    return replace(found, exponential=replace(part, weight=part.weight.abs()), lost=x.lost)
 
 
 @rule("sin", "cos", "log1p", "sinh", "cosh", "erfinv", "tan", "atan", "asin")
@@ -260,11 +319,30 @@ def smooth(operation: Operation, x: Series) -> Series:
 
 @rule("log", "log2", "log10")
 def logarithm(operation: Operation, x: Series) -> Series:
-    if len(x.terms) > 1 or x.top.degree != 0:
-        raise operation.refuse(
-            f"of a value of degree {x.top.degree} grows like log c, which is no power of c"
-        )
-    return Series((Term(ZERO, operation(x.top.value), x.top.sources),), x.rest)
+    """Of a constant, a constant; of what is exponentially small, minus its decay."""
+    gone = (
+        x.vanishes()
+        if x.lost or x.exponential is not None
+        else torch.zeros_like(x.top.value, dtype=torch.bool)
+    )
+    leading = x.terms if x.zero else tuple(t for t in x.terms if bool(((t.value != 0) & ~gone).any()))
+    if any(term.degree != 0 for term in leading):
+        degree = next(term.degree for term in leading if term.degree != 0)
+        raise operation.refuse(f"of a value of degree {degree} grows like log c, which is no power of c")
+    level = x.at(ZERO)
+    level = torch.zeros_like(x.top.value) if level is None else level
+    found = Series((Term(ZERO, operation(level), x.sources),), x.rest)
+    if not bool(gone.any()):
+        return found
+    if x.exponential is None:
+        operation.context.unranked += int(gone.sum())
+        return found
+    unit = float(operation(torch.tensor(math.e, dtype=torch.float64)))
+    inside = add(times(x.exponential.decay, -unit), Series((Term(ZERO, operation(x.exponential.weight), 0),)))
+    outside = Series(
+        (Term(ZERO, torch.where(gone, torch.zeros_like(level), found.top.value), x.sources),), x.rest
+    )
+    return combine(lambda a, b: torch.where(gone, a, b), inside.only(gone), outside, moves=True)
 
 
 @rule("sign", "sgn")

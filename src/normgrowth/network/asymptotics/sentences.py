@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from normgrowth.network.asymptotics.blocks import counted, grouped, labels, listed, place
+from normgrowth.network.asymptotics.blocks import counted, grouped, labels, listed, place, spans
 
 if TYPE_CHECKING:
     from normgrowth.network.asymptotics.explain import Degree, Degrees, Meeting, Row
@@ -36,7 +36,8 @@ def _norms(found: "Degrees") -> Iterator[str]:
     """Own parameters, and an output of degree 1 whatever comes in: the size is divided away, the gain stays."""
     for kind, rows in _norm_classes(found).items():
         yield (
-            f"{kind} returns degree 1 for inputs of degree {_degrees(row.inputs[0] for row in rows)} "
+            f"{kind} returns degree 1 for inputs of degree "
+            f"{_degrees(one[0] for row in rows for one in row.inputs_by_run if one)} "
             f"({counted(len(rows), 'module')}): it divides their size away, and its gain has degree 1."
         )
 
@@ -59,7 +60,7 @@ def _saturating(found: "Degrees") -> Iterator[str]:
         if not row.owns and row.grows and row.degree == 0 and not _has_parts(found, row)
     )
     for kind, alike in _by_class(row for row in rows if row.inputs and (row.inputs[0] or 0) > 0).items():
-        entering = {row.inputs[0] for row in alike}
+        entering = {one[0] for row in alike for one in row.inputs_by_run if one}
         yield (
             f"{kind} returns degree 0 for inputs of degree {_degrees(entering)} "
             f"({listed(labels(row.module for row in alike))}): what it returns stays bounded."
@@ -150,7 +151,17 @@ def _sums(found: "Degrees") -> Iterator[str]:
         here = {place(met.module).block for met in alike}
         stack = place(alike[0].module).stack
         every = " (every block)" if len(here) > 1 and here == blocks.get(stack) else ""
-        yield f"{label or found.model}{every}: {_met(alike)}"
+        yield f"{label or found.model}{every}{_when(alike[0], found)}: {_met(alike)}"
+
+
+def _when(met: "Meeting", found: "Degrees") -> str:
+    """Which runs are meant, of a module that ran several times and did not do so in all of them."""
+    total = next((row.runs for row in found.rows if row.module == met.module), 1)
+    if len(met.runs) >= total:
+        return ""
+    if met.runs == (0,):
+        return f" (first of {total} runs)"
+    return f" (runs {spans(run + 1 for run in met.runs)} of {total})"
 
 
 def _alike(met: "Meeting") -> tuple[object, ...]:
@@ -159,7 +170,7 @@ def _alike(met: "Meeting") -> tuple[object, ...]:
     own = None if origin is None else place(origin)
     inside = own is not None and own[:2] == place(met.module)[:2]
     other = _here(met.dropped_from, met) if met.kind == "stream" else None
-    return met.kind, met.kept, met.dropped, own.rest if own and inside else origin, other
+    return met.kind, met.kept, met.dropped, own.rest if own and inside else origin, other, met.runs
 
 
 def _here(name: str | None, met: "Meeting") -> str | None:

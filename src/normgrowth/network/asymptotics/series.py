@@ -5,6 +5,9 @@
 Coefficients hold exact zeros where an element has no part of that degree, so elements of one tensor may differ
 in degree. The leading term of every element is exact. What is lower may be left out; `rest` is the highest
 degree of anything that was, so that a decision by lower orders can be told from one that nothing could change.
+
+Behind all powers there may be a part that is exponentially small: sigmoid(c) = 1 - exp(-c) + ... It decides how
+values rank that are equal in the limit, what their ratio is where they vanish, and what their logarithm is.
 """
 
 from collections.abc import Callable
@@ -15,6 +18,7 @@ import torch
 from torch import Tensor
 
 ZERO = Fraction(0)
+MASK = -1e29  # a constant below this, or below half of its dtype's smallest value, is a mask: minus infinity
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,22 @@ class Term:
 
 
 @dataclass(frozen=True)
+class Exponential:
+    """weight · exp(-decay): smaller than any power of c, since the decay grows."""
+
+    weight: Tensor  # 0 where there is no such part
+    decay: "Series"
+
+
+@dataclass(frozen=True)
 class Series:
     terms: tuple[Term, ...]  # of falling degree, at least one
     rest: Fraction | None = None  # the highest degree left out; None: nothing was
     zero: bool = False  # exactly 0, and so without a degree
     doubt: bool = False  # a distribution over keys that an order left out might have told apart
+    exponential: Exponential | None = None
+    lost: bool = False  # an exponentially small part may be there and is not carried
+    exact_zeros: bool = False  # even then, elements that are 0 are exactly 0: what relu cut off
 
     @property
     def top(self) -> Term:
@@ -51,7 +66,16 @@ class Series:
     def map(self, f: Callable[[Tensor], Tensor]) -> "Series":
         """Apply a linear function."""
         terms = tuple(replace(term, value=f(term.value)) for term in self.terms)
-        return replace(self, terms=terms)
+        lost = self.lost or self.exponential is not None
+        return replace(self, terms=terms, exponential=None, lost=lost, exact_zeros=False)
+
+    def move(self, f: Callable[[Tensor], Tensor]) -> "Series":
+        """Apply a function that only moves, copies or leaves out elements."""
+        found = replace(self.map(f), exact_zeros=self.exact_zeros)
+        if self.exponential is None:
+            return found
+        moved = Exponential(f(self.exponential.weight), self.exponential.decay.move(f))
+        return replace(found, exponential=moved, lost=self.lost)
 
     def at(self, degree: Fraction) -> Tensor | None:
         return next((term.value for term in self.terms if term.degree == degree), None)
@@ -59,6 +83,13 @@ class Series:
     def only(self, keep: Tensor) -> "Series":
         """Zero where `keep` is False."""
         return self.map(lambda value: torch.where(keep, value, torch.zeros((), dtype=value.dtype)))
+
+    def vanishes(self) -> Tensor:
+        """Where no term is left: elements that are 0, or smaller than any power of c."""
+        found = self.top.value == 0
+        for term in self.terms[1:]:
+            found = found & (term.value == 0)
+        return found
 
     def sign(self, infinite: bool = False) -> Tensor:
         """The sign of each element as c grows: that of its leading term. Infinities stay if asked."""
@@ -70,6 +101,8 @@ class Series:
             if not undecided.any():
                 break
             sign = torch.where(undecided, torch.sign(term.value), sign)
+        if self.exponential is not None:
+            sign = torch.where(sign == 0, torch.sign(self.exponential.weight), sign)
         return sign
 
 
@@ -82,6 +115,25 @@ def nonzero(value: Tensor) -> bool:
     if value.numel() > 256 and value.is_contiguous() and bool(value.view(-1)[:64].any()):
         return True
     return bool(value.any())
+
+
+def mask_bound(dtype: torch.dtype) -> float:
+    """A constant at or below this masks: -inf, finfo.min, -1e30."""
+    return max(MASK, torch.finfo(dtype).min / 2) if dtype.is_floating_point else MASK
+
+
+def hides(value: Tensor) -> Tensor:
+    return value <= mask_bound(value.dtype)
+
+
+def masked(value: Tensor) -> Tensor | None:
+    """Where a constant masks; None if nowhere. The smallest float16 masks in any dtype."""
+    if not value.is_floating_point() or value.numel() == 0:
+        return None
+    bound = mask_bound(value.dtype)
+    if (least := float(value.amin())) <= bound:
+        return value <= bound
+    return value == least if least == torch.finfo(torch.float16).min else None
 
 
 def decided(terms: list[Tensor]) -> bool:
@@ -121,8 +173,27 @@ def from_parts(parts: dict[Fraction, tuple[Tensor, int]], rest: Fraction | None 
     )
 
 
-def combine(f: Callable[..., Tensor], *series: Series) -> Series:
-    """A function that is linear in all arguments together (a sum, a concatenation), degree by degree."""
+def combine(f: Callable[..., Tensor], *series: Series, moves: bool = False) -> Series:
+    """A function that is linear in all arguments together (a sum, a concatenation), degree by degree.
+
+    moves: each element of the result is one of an argument (a concatenation, a choice).
+    """
+    found = _combined(f, *series)
+    lost = any(s.lost for s in series)
+    if not any(s.exponential for s in series):
+        return replace(found, lost=lost)
+    if not moves:
+        return replace(found, lost=True)
+    parts = [s.exponential or Exponential(torch.zeros_like(s.top.value), _nothing(s)) for s in series]
+    moved = Exponential(f(*(p.weight for p in parts)), _combined(f, *(p.decay for p in parts)))
+    return replace(found, exponential=moved, lost=lost)
+
+
+def _nothing(like: Series) -> Series:
+    return Series((Term(ZERO, torch.zeros_like(like.top.value), 0),), zero=True)
+
+
+def _combined(f: Callable[..., Tensor], *series: Series) -> Series:
     degrees = sorted({term.degree for s in series for term in s.terms if not s.zero}, reverse=True)
     if not degrees:
         return Series((Term(ZERO, f(*(s.top.value for s in series)), 0),), zero=True)

@@ -119,6 +119,7 @@ def together(models: Mapping[str, Records]) -> Records:
         "command": "reproduce",
         "stage": "lab",
         "models": facts,
+        "selection": {"scope": next(iter(models.values())).made_by["settings"].get("scope")},
         "heads": {name: one.made_by["heads"] for name, one in models.items()},
         "corpora": {one.made_by["settings"]["corpus"]: one.made_by["corpus"] for one in models.values()},
     }

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.errors import InputError
-from normgrowth.records import replacing
 from normgrowth.report.page.pieces import POINTS, Chart, Map, Picture, Section, Table, packed
 from normgrowth.report.wording import visible
+from normgrowth.workspace import refuse_foreign, replacing
 
 LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")
+GENERATOR = '<meta name="generator" content="normgrowth">'
 LARGEST = 6_000_000  # bytes of a page
 THINNED = "Long curves are thinned to what a screen can show; the records have every value."
 LONG = 60  # letters of a cell that needs room
@@ -39,6 +40,7 @@ def write_page(
 ) -> Path:
     """summary: sentences on top. facts: what made the page. runs: those that are overlaid and can be switched."""
     path = Path(path)
+    refuse_foreign(path, GENERATOR.encode())
     for points in (POINTS, POINTS // 4, POINTS // 16):
         made = page(title, sections, summary=summary, facts=facts, runs=runs, points=points).encode()
         if len(made) <= LARGEST:
@@ -80,7 +82,7 @@ def page(
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="generator" content="normgrowth">',
+        GENERATOR,
         f"<title>{text(title)}</title><style>{_own('page.css')}</style></head><body>",
     ]
     nav = "".join(f'<a href="#{section.id}">{text(section.title)}</a>' for section in sections)

@@ -6,7 +6,6 @@ claims.json, stages/  of `reproduce`: verdicts first, then what the stages measu
 folders below         where the folder itself holds no records
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,12 +25,13 @@ from normgrowth.report.page.networks import (
     saturation_sentences,
     scaling_section,
 )
-from normgrowth.report.page.paper import CLAIMS, paper_sections, paper_sentences
+from normgrowth.report.page.paper import CLAIMS, PAPER, paper_sections, paper_sentences
 from normgrowth.report.page.pieces import Section, Table, words
-from normgrowth.report.page.runs import Run
+from normgrowth.report.page.runs import Run, counted_notes
 from normgrowth.report.page.sweeps import sweep_section
 from normgrowth.report.saturation import METHOD
 from normgrowth.report.wording import visible
+from normgrowth.schema import read_json
 
 Fitted = Callable[[Records], Mapping[str, Mapping[str, Any]]]
 Read = Callable[[Path], Records | None]  # None: the folder itself holds none
@@ -66,23 +66,14 @@ def report(
     """fitted: the growth laws of a run's series, by name. read: the records of a folder, where `Records.read` is not
     enough. pictures: figures that go with claims.
     """
-    try:
-        parts = collected(folders, read or read_records)
-        if fitted is not None:
-            parts.runs = [
-                replace(run, fits=fitted(run.records)) if run.grows() and len(run.grids.steps) > 1 else run
-                for run in parts.runs
-            ]
-        known = [section for section in _sections(parts, pictures) if section is not None]
-        summary = _summary(parts)
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        where = ", ".join(map(str, folders))
-        said = f"{type(error).__name__}: {error}"
-        raise InputError(
-            f"{where}: what lies beside the records is not what our commands write ({said})"
-        ) from error
+    parts = collected(folders, read or read_records)
+    if fitted is not None:
+        parts.runs = [
+            replace(run, fits=fitted(run.records)) if run.grows() and len(run.grids.steps) > 1 else run
+            for run in parts.runs
+        ]
+    known = [section for section in _sections(parts, pictures) if section is not None]
+    summary = _summary(parts)
     if not known:
         raise InputError(f"{folders[0]}: nothing to report: no records of runs, networks or sweeps here")
     names = ", ".join(Path(folder).resolve().name for folder in folders)
@@ -105,7 +96,7 @@ def collected(folders: Sequence[Path | str], read: Read = read_records) -> Parts
     for folder in map(Path, folders):
         found = list(_records_of(folder, read))
         if (claims := folder / CLAIMS).is_file():
-            parts.papers.append(_json(claims))
+            parts.papers.append(read_json(claims, PAPER, advice="run `normgrowth reproduce` again"))
         elif not found:
             raise InputError(
                 f"{folder}: no records here or below; `normgrowth trace -o`, `train` and others make them"
@@ -162,16 +153,6 @@ def _with_tracked(records: Records, tracked: Records) -> Records:
     return Records.joined([records, *rest], records.made_by)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not readable: {str(error).splitlines()[0]}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("claims"), list):
-        raise InputError(f"{path}: not what `normgrowth reproduce` writes")
-    return found
-
-
 def _sort_in(parts: Parts, folder: str, run: str, records: Records) -> None:
     runs = records.made_by.get("runs")
     known = runs.get(run) if isinstance(runs, dict) else None
@@ -222,6 +203,7 @@ def _sections(parts: Parts, pictures: Sequence[Any]) -> Iterable[Section | None]
 
 def _summary(parts: Parts) -> list[str]:
     said = [text for paper in parts.papers for text in paper_sentences(paper)]
+    said += counted_notes(parts.runs)
     if not parts.papers:
         for run in parts.runs:
             texts = _of_run(run)
@@ -238,7 +220,7 @@ def _summary(parts: Parts) -> list[str]:
 def _of_run(run: Run) -> list[str]:
     """What was learned, what grew, by which law, how aligned, how saturated."""
     texts, grids = growth_sentences(run), run.grids
-    if "best_step" in run.records.made_by and len(grids.model("dev_loss")[0]):
+    if run.records.made_by.get("command") == "train" and len(grids.model("dev_loss")[0]):
         texts = [*train.sentences(run.records)[:1], *texts]
     levels = grids.model("saturation")[1]
     if len(levels) > 1:

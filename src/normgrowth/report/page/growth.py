@@ -1,34 +1,54 @@
 """Norms, directions, budgets and laws: the runs of all folders, laid over each other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from normgrowth.report import fits
-from normgrowth.report.grids import Grid
+from normgrowth.report.grids import Grid, Grids
 from normgrowth.report.page.pieces import (
     Axis,
     Chart,
     Curve,
     Section,
 )
-from normgrowth.report.page.runs import MOST_TENSORS, Run, changed, law_table, layer_table, tensor_table
-from normgrowth.report.wording import cosine, number, small, summary, visible
+from normgrowth.report.page.runs import (
+    MOST_TENSORS,
+    Run,
+    changed,
+    counted_notes,
+    law_table,
+    layer_table,
+    tensor_table,
+)
+from normgrowth.report.wording import (
+    budget_sentence,
+    cosine,
+    growth_sentence,
+    layer_sentence,
+    number,
+    small,
+    summary,
+    visible,
+)
 
 COLOURS = 6  # that runs are told apart by
 STEPS = Axis("training step", steps=True)
 FIRST_TENSORS = 8  # that are drawn to begin with
 # quantity -> title, label, logarithmic to begin with
 QUANTITIES = {
-    "cosine": ("Direction", "cosine to the checkpoint before", False),
+    "cosine": ("Direction", "cosine to {before}", False),
     "cosine_first": ("Distance from the start", "cosine to the first checkpoint", False),
-    "angle": ("Angle between checkpoints", "angle (rad)", True),
+    "angle": ("Angle", "angle to {before} (rad)", True),
     "alignment": ("Alignment", "alignment cos(δ, θ)", False),
     "step_size": ("Size of the steps", "step size ‖δ‖", True),
     "relative_step": ("Size of the steps, relative", "‖δ‖ / ‖θ‖", True),
     "gradient_norm": ("Gradients", "gradient norm", True),
 }
+
+
+BETWEEN = ("cosine", "angle", "alignment", "step_size", "relative_step")  # of two states of the weights
 
 
 def growth_section(runs: Sequence[Run]) -> Section | None:
@@ -40,7 +60,7 @@ def growth_section(runs: Sequence[Run]) -> Section | None:
     charts += [_budget(runs), _roles(runs), _tensors(runs)]
     tables = [layer_table(runs), law_table(runs), *(tensor_table(run, len(runs)) for run in runs)]
     items = [item for item in [*charts, *tables] if item is not None]
-    return Section("growth", "How the weights grow", items=items)
+    return Section("growth", "How the weights grow", counted_notes(runs), items)
 
 
 def growth_sentences(run: Run) -> list[str]:
@@ -66,8 +86,12 @@ def _norm(runs: Sequence[Run]) -> Chart | None:
             said = f"{run.label}: where steps and decay would settle"
             look = {"dash": 2, "shown": False, "provenance": "derived"}
             curves.append(Curve(said, steps, settled, run.label, run.colour, **look))
-    said = [f"{visible(run.label)}: {text}" for run in runs for text in summary(run.records)[:1]]
-    return _chart("norm", "Norm of the model", few(said), "norm ‖θ‖", False, curves)
+    return _chart("norm", "Norm of the model", few(_said(runs, growth_sentence)), "norm ‖θ‖", False, curves)
+
+
+def _said(runs: Sequence[Run], sentence: Callable[[Grids], str]) -> list[str]:
+    """The same sentence of every run that has what it says."""
+    return [f"{visible(run.label)}: {text}" for run in runs if (text := sentence(run.grids))]
 
 
 def _of(run: Run, label: str, x: Any, y: Any, **look: Any) -> Curve:
@@ -123,10 +147,7 @@ def _several(runs: Sequence[Run], place: int) -> int:
 
 def _layer_norms(runs: Sequence[Run]) -> Chart | None:
     curves = [c for i, run in enumerate(runs) for c in _layers(run, "norm", _several(runs, i))]
-    said = [
-        f"{visible(run.label)}: {text}" for run in runs for text in summary(run.records) if "layers" in text
-    ]
-    alt = few(said) or f"The norm of each layer over training, {len(curves)} curves."
+    alt = few(_said(runs, layer_sentence)) or f"The norm of each layer over training, {len(curves)} curves."
     return _chart("layers", "Norm by layer", alt, "norm ‖θ‖", False, curves)
 
 
@@ -139,11 +160,23 @@ def _quantity(runs: Sequence[Run], quantity: str, title: str, label: str, log: b
             first, last = (_write(quantity)(values[end]) for end in (0, -1))
             said.append(f"{visible(run.label)}: {first} at step {steps[0]:,}, {last} at step {steps[-1]:,}.")
         curves += _layers(run, quantity, _several(runs, i))
+    label = label.format(before=_before(runs))
     marks = [(0.0, "random steps")] if quantity == "alignment" else ()
     if log and not any((np.asarray(curve.y) > 0).any() for curve in curves):
         log = False
     alt = few(said) or f"{title} of {len(curves)} layers."
+    tracked = [visible(run.label) for run in runs if run.grids.tracked]
+    if quantity in BETWEEN and 0 < len(tracked) < len(runs):
+        alt += f" Of {', '.join(tracked)} over one training step, of the others between checkpoints."
     return _chart(quantity, title, alt, label, log, curves, marks)
+
+
+def _before(runs: Sequence[Run]) -> str:
+    """What a step is measured from: a trace has checkpoints, a tracker single training steps."""
+    kinds = {run.grids.tracked for run in runs}
+    if kinds == {True}:
+        return "the weights one step before"
+    return "the weights before" if True in kinds else "the checkpoint before"
 
 
 def _write(quantity: str) -> Any:
@@ -151,7 +184,7 @@ def _write(quantity: str) -> Any:
 
 
 def _budget(runs: Sequence[Run]) -> Chart | None:
-    curves, said = [], []
+    curves = []
     for run in runs:
         for term, (name, dash) in {
             "": ("growth", 0),
@@ -162,11 +195,11 @@ def _budget(runs: Sequence[Run]) -> Chart | None:
             if len(steps):
                 prefix = f"{run.label}: " if len(runs) > 1 else ""
                 curves.append(_of(run, f"{prefix}{name}", steps, values, dash=dash))
-        said += [f"{visible(run.label)}: {text}" for text in summary(run.records) if "squared norm" in text]
     return _chart(
         "budget",
         "Where the growth comes from",
-        " ".join(said),
+        few(_said(runs, budget_sentence))
+        or "The growth of the squared norm, and the two parts that it is made of.",
         "growth of ‖θ‖² since the start",
         False,
         curves,

@@ -12,7 +12,7 @@ from normgrowth.report import scaling
 from normgrowth.report.page.growth import STEPS, few
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Map, Section, Table, column, words
 from normgrowth.report.page.runs import Run
-from normgrowth.report.wording import number, percent, visible
+from normgrowth.report.wording import measured_with, number, percent, visible
 
 LOSSES = ("dev_loss", "train_loss")
 LEVEL = Axis("saturation")
@@ -38,7 +38,7 @@ def learning_section(runs: Sequence[Run]) -> Section | None:
 def saturation_section(runs: Sequence[Run], single: Sequence[Records]) -> Section | None:
     """Over training, where it was measured at several steps; by layer, of networks that were measured once."""
     items: list[Chart | Table] = []
-    curves, said = [], []
+    curves, said, texts = [], [], []
     for i, run in enumerate(runs):
         steps, values = run.grids.model("saturation")
         if len(steps) < 2:
@@ -54,15 +54,24 @@ def saturation_section(runs: Sequence[Run], single: Sequence[Records]) -> Sectio
         for name, own, shade in zip(grid.names, grid.values.T, shades, strict=False):
             look = {"shade": float(shade), "dash": i, "shown": False}
             curves.append(Curve(f"{prefix}{name}", grid.steps, own, run.label, run.colour, **look))
+        evaluated = run.records.where(scope="model", step=int(steps[-1])).table.to_pylist()
+        size = {row["quantity"]: row["value"] for row in evaluated}
+        text = measured_with(size, run.records.made_by.get("saturation", {}))
+        each = f", each {text}" if text else ""
+        texts.append(f"{visible(run.label)}: saturation at {len(steps)} steps{each}.")
         said.append(f"{visible(run.label)}: from {values[0]:.3f} to {values[-1]:.3f}, mean over blocks.")
     if curves:
         items.append(Chart("saturation-steps", "Saturation during training", few(said), STEPS, LEVEL, curves))
     if single:
         items += _levels([line for records in single for line in levels.lines(records)], single)
+        for records in single:
+            rows = records.where(scope="model").table.to_pylist()
+            size = {row["quantity"]: row["value"] for row in rows}
+            if text := measured_with(size, records.made_by):
+                texts += [f"{visible(run)}: {text}." for run in records.distinct("run")]
     if not items:
         return None
-    note = "A level tells of saturation as far as it is above that to other tokens: what all states share is not it."
-    return Section("saturation", "How saturated the networks are", items=items, notes=[note])
+    return Section("saturation", "How saturated the networks are", texts, items, [levels.EXCESS])
 
 
 def saturation_sentences(records: Records) -> list[str]:
@@ -71,8 +80,7 @@ def saturation_sentences(records: Records) -> list[str]:
     for line in lines:
         if line.method == lines[0].method:
             own = "its random self" if line.baseline else "saturation"
-            blocks = np.array([layer > 0 for layer in line.layers])
-            others = line.others[blocks]
+            others = line.others[line.blocks]
             beside = (
                 f", {others.mean():.3f} to other tokens" if np.isfinite(others).all() and len(others) else ""
             )
@@ -82,9 +90,10 @@ def saturation_sentences(records: Records) -> list[str]:
 
 def _levels(lines: Sequence[levels.Line], single: Sequence[Records]) -> list[Chart | Table]:
     """All networks over each other; of each the exact limit, or the scale that it was measured at."""
-    depth = max((layer + 1 for line in lines for layer in line.layers), default=0)
-    if not depth:
+    last = max((layer for line in lines for layer in line.layers), default=None)
+    if last is None:
         return []
+    depth = range(levels.EMBEDDINGS, last + 1)
     runs = list(dict.fromkeys(line.run for line in lines))
     first = {line.run: line.method for line in reversed(lines)}
     curves = []
@@ -93,11 +102,12 @@ def _levels(lines: Sequence[levels.Line], single: Sequence[Records]) -> list[Cha
             continue
         name = f"{line.run}, random" if line.baseline else line.run
         colour, dash = runs.index(line.run), int(line.baseline)
-        curves.append(Curve(name, line.layers, line.values, line.run, colour, dash=dash))
+        places = [depth.index(layer) for layer in line.layers]
+        curves.append(Curve(name, places, line.values, line.run, colour, dash=dash))
         if np.isfinite(line.others).any():
             label, shown = f"{name}, to other tokens", not line.baseline
-            curves.append(Curve(label, line.layers, line.others, line.run, colour, dash=2, shown=shown))
-    ticks = ("embeddings", *(str(layer) for layer in range(1, depth)))
+            curves.append(Curve(label, places, line.others, line.run, colour, dash=2, shown=shown))
+    ticks = tuple(levels.layer_name(layer) for layer in depth)
     said = [text for records in single for text in saturation_sentences(records)]
     alt = few(said) or "Saturation of each layer."
     x = Axis("layer", ticks=ticks)
@@ -106,7 +116,7 @@ def _levels(lines: Sequence[levels.Line], single: Sequence[Records]) -> list[Cha
         at = dict(zip(line.layers, line.values, strict=True))
         method = levels.method_name(line.method)
         title = f"{line.run}, {method}{', random self' if line.baseline else ''}"
-        columns.append(column(title, [float(at.get(i, np.nan)) for i in range(depth)], lambda x: f"{x:.3f}"))
+        columns.append(column(title, [float(at.get(layer, np.nan)) for layer in depth], lambda x: f"{x:.3f}"))
     chart = Chart("levels", "Saturation by layer", alt, x, LEVEL, curves)
     return [chart, Table("Saturation by layer", columns)]
 

@@ -14,9 +14,10 @@
 
   function array(place) {
     if (!decoded.has(place)) {
-      const raw = atob(data.arrays[place]);
+      const [kind, packed] = data.arrays[place];
+      const raw = atob(packed);
       const bytes = Uint8Array.from(raw, (c) => c.charCodeAt(0));
-      decoded.set(place, new Float32Array(bytes.buffer));
+      decoded.set(place, new (kind === "f8" ? Float64Array : Float32Array)(bytes.buffer));
     }
     return decoded.get(place);
   }

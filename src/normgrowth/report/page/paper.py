@@ -21,6 +21,18 @@ LOOKS = {
 TABLE1 = "table1: "
 FAILS = {True: "fails", False: "does not fail here", None: "not measured"}
 Facts = Mapping[str, Any]
+MEASURED = {...: (float, None)}
+CLAIM = {
+    **dict.fromkeys(("id", "where", "statement", "published", "rule", "verdict", "reason"), str),
+    "source?": str,
+    "measured": MEASURED,
+}
+ERRATUM = {
+    **dict.fromkeys(("id", "kind", "where", "printed", "true", "why"), str),
+    "fails": (bool, None),
+    "measured": MEASURED,
+}
+PAPER = {"claims": [CLAIM], "errata?": [ERRATUM], "stages?": {...: str}}  # what a reader needs of claims.json
 
 
 def paper_sentences(paper: Facts) -> list[str]:
@@ -109,19 +121,22 @@ def _degrees(theory: Records) -> Section:
         if row["run"].startswith(TABLE1):
             rows.setdefault(row["run"].removeprefix(TABLE1), {})[row["quantity"]] = row["value"]
     printed = [values.get("printed", nan) for values in rows.values()]
-    wrong = [p != values["degree"] and isfinite(p) for p, values in zip(printed, rows.values(), strict=True)]
+    wrong = [
+        p != values.get("degree", nan) and isfinite(p)
+        for p, values in zip(printed, rows.values(), strict=True)
+    ]
     shown = [f"{p:.0f}" if isfinite(p) else "-" for p in printed]
     columns = [
         words("component", list(rows)),
         words("printed", shown, ["published"] * len(rows)),
         words(
             "degree, computed",
-            [f"{values['degree']:g}" for values in rows.values()],
+            [f"{values.get('degree', nan):g}" for values in rows.values()],
             ["fails" if one else "holds" for one in wrong],
         ),
         column(
             "measured, slope of log‖f(cθ)‖",
-            [v["degree_measured"] for v in rows.values()],
+            [v.get("degree_measured", nan) for v in rows.values()],
             lambda x: f"{x:.4f}",
         ),
     ]

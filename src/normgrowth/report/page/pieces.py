@@ -1,4 +1,4 @@
-"""What a page is made of. Numbers are packed as float32, and long curves are thinned: a page stays small."""
+"""What a page is made of. Numbers are float32 but for steps, and long curves are thinned: a page stays small."""
 
 import base64
 from collections.abc import Callable, Sequence
@@ -120,16 +120,20 @@ def packed(pieces: Sequence[Chart | Map], points: int = POINTS) -> dict[str, Any
 
     points: of one chart, at the most, but for a few of each curve.
     """
-    arrays: dict[bytes, int] = {}
+    arrays: dict[tuple[str, bytes], int] = {}
 
-    def reference(values: Any) -> int:
-        return arrays.setdefault(np.ascontiguousarray(values, "<f4").tobytes(), len(arrays))
+    def reference(values: Any, exact: bool = False) -> int:
+        """exact: as float64 where float32 would round, as it does with steps beyond 2^24."""
+        narrow = np.ascontiguousarray(values, "<f4")
+        wide = exact and not np.array_equal(narrow, values, equal_nan=True)
+        kind, raw = ("f8", np.ascontiguousarray(values, "<f8")) if wide else ("f4", narrow)
+        return arrays.setdefault((kind, raw.tobytes()), len(arrays))
 
     charts = {
         piece.id: _chart(piece, reference, points) if isinstance(piece, Chart) else _map(piece, reference)
         for piece in pieces
     }
-    return {"charts": charts, "arrays": [base64.b64encode(raw).decode() for raw in arrays]}
+    return {"charts": charts, "arrays": [[kind, base64.b64encode(raw).decode()] for kind, raw in arrays]}
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
@@ -142,7 +146,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 
 def _curves(
-    curves: Sequence[Curve], reference: Callable[[Any], int], points: int = POINTS
+    curves: Sequence[Curve], reference: Callable[..., int], points: int = POINTS
 ) -> list[dict[str, Any]]:
     most = int(np.clip(points // max(len(curves), 1), FEWEST_POINTS, MOST_POINTS))
     packed_curves = []
@@ -153,7 +157,7 @@ def _curves(
             {
                 "label": visible(curve.label),
                 "run": visible(curve.run),
-                "x": reference(x[kept]),
+                "x": reference(x[kept], exact=True),
                 "y": reference(y[kept]),
                 "colour": curve.colour,
                 "shade": curve.shade,
@@ -191,7 +195,7 @@ def _extremes(y: Floats, stretches: int) -> list[int]:
     return found
 
 
-def _chart(chart: Chart, reference: Callable[[Any], int], points: int) -> dict[str, Any]:
+def _chart(chart: Chart, reference: Callable[..., int], points: int) -> dict[str, Any]:
     return {
         "kind": "chart",
         "x": _axis(chart.x),
@@ -201,7 +205,7 @@ def _chart(chart: Chart, reference: Callable[[Any], int], points: int) -> dict[s
     }
 
 
-def _map(piece: Map, reference: Callable[[Any], int]) -> dict[str, Any]:
+def _map(piece: Map, reference: Callable[..., int]) -> dict[str, Any]:
     return {
         "kind": "map",
         "x": _axis(piece.x),

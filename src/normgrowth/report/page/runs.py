@@ -12,7 +12,7 @@ from normgrowth.records import Records
 from normgrowth.report import fits
 from normgrowth.report.grids import Grid, Grids
 from normgrowth.report.page.pieces import Column, Provenance, Table, column, words
-from normgrowth.report.wording import cosine, number, percent, small, times
+from normgrowth.report.wording import cosine, number, percent, small, times, visible
 
 MOST_TENSORS = 1500  # rows and curves of all runs; of each those that changed most
 
@@ -33,6 +33,14 @@ class Run:
 
     def grows(self) -> bool:
         return bool(self.grids.steps)
+
+
+def counted_notes(runs: Sequence[Run]) -> list[str]:
+    """Which parameters the norms of each run count; once, where all count the same."""
+    said = {run.label: run.records.parameters for run in runs if run.grows() and run.records.parameters}
+    if len(set(said.values())) == 1:
+        return [f"Parameters: {next(iter(said.values()))}."]
+    return [f"{visible(run)}: parameters: {parameters}." for run, parameters in said.items()]
 
 
 def changed(grid: Grid) -> tuple[Any, list[int]]:

@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.weights.lint.evidence import Evidence, Finding
-from normgrowth.weights.lint.looks import Look, Observer, Seen, sampled
-from normgrowth.weights.lint.series import in_order, judge
+from normgrowth.weights.lint.judge import in_order, judge
+from normgrowth.weights.lint.looks import Look, Observer, Seen, no_pair, sampled
 from normgrowth.weights.moments import Moments
 from normgrowth.weights.sources.checkpoint import Checkpoint
 
 MOST_TENSORS = 4096  # a look takes a third of a millisecond for each
-EXPECTED = 1024  # checkpoints; fixed, so that looks stay comparable when a series grows
 SHOWN = 5  # faults that a trace tells one by one
 
 Columns = Mapping[str, Sequence[Any]]
@@ -32,14 +31,14 @@ class Alongside:
         self._start(None)
 
     def _start(self, key: str | None) -> None:
-        self.observer = Observer(EXPECTED)
+        self.observer = Observer()
         self.looks: list[Look] = []
         self.start = key  # of the first look: the others are kept as differences from it
         self.taken_up = False  # whether the observer has seen the last look's checkpoint
 
     def sampled(self, numels: list[int]) -> tuple[int, ...] | None:
         """How many values of each tensor it wants to see."""
-        return None if self.tensors > MOST_TENSORS else sampled(numels, EXPECTED)
+        return None if self.tensors > MOST_TENSORS else sampled(numels)
 
     def see(
         self,
@@ -54,12 +53,15 @@ class Alongside:
     ) -> Columns:
         """Look at a checkpoint that was just measured; what is returned, `restore` takes.
 
-        seen: by position, where values need not be read again.
+        key: names this step. previous: None where the checkpoint before is gone. seen: by position, where values
+        need not be read again.
         """
         if self.tensors > MOST_TENSORS:
             return {}
-        if not self.looks or previous is None:
+        if not self.looks:
             self._start(key)
+        elif previous is None or not self._follows(position):
+            self.observer.pass_over(self.looks[-1])
         elif self.taken_up:
             self.observer.take_up(self.looks[-1], previous, seen.get(position - 1))
         self.taken_up = False
@@ -78,6 +80,14 @@ class Alongside:
             columns["origin"] = [self.observer.origin[item] for item in shapes]
             columns["buffer"] = [self.observer.buffers.get(name) for name in names]
         return columns
+
+    def _follows(self, position: int) -> bool:
+        """Whether the last look was at the checkpoint before."""
+        return bool(self.looks) and self.looks[-1].position == position - 1
+
+    def continues(self, columns: Columns) -> bool:
+        """Whether a stored look goes on from those that are here."""
+        return "origin" in columns if not self.looks else bool(columns) and columns["start"][0] == self.start
 
     def restore(
         self,
@@ -102,7 +112,8 @@ class Alongside:
             return
         self.taken_up = True
         sketch = [np.asarray(values, np.float32) for values in columns["sketch"]]
-        previous = sums.against.get("previous")
+        previous = sums.against.get("previous") if self._follows(position) else None
+        changed = columns["changed"] if self._follows(position) else np.nan
         self.looks.append(
             Look(
                 position,
@@ -117,8 +128,8 @@ class Alongside:
                 sums.numel,
                 sums.square,
                 sums.nonfinite,
-                np.full(len(shapes), np.nan) if previous is None else previous.delta,
-                np.array(columns["changed"], np.float64),
+                previous or no_pair(len(shapes)),
+                np.full(len(shapes), changed, np.float64),
                 tuple(columns["pattern"]),
                 np.concatenate([np.zeros(0, np.float32), *sketch]),
                 np.cumsum([len(values) for values in sketch], dtype=np.int64),
@@ -126,16 +137,16 @@ class Alongside:
         )
 
     def gather(self, checkpoints: int, notes: list[str]) -> list[dict[str, Any]]:
-        """What was found, as plain values; a note if not all checkpoints were looked at."""
+        """Findings as plain values; a note if not all checkpoints were checked."""
         unseen = checkpoints - len(self.looks)
         if self.tensors > MOST_TENSORS:
             notes.append(
-                f"{self.tensors:,} tensors are too many to look for faults on the way; `normgrowth lint` does"
+                f"{self.tensors:,} tensors are too many for integrity checks while tracing; run `normgrowth lint`"
             )
         elif unseen:
             notes.append(
-                f"{unseen} of {checkpoints} checkpoints were measured before without a look for faults; "
-                "`normgrowth lint` looks at them all"
+                f"{unseen} of {checkpoints} checkpoints were measured before without integrity checks; "
+                "`normgrowth lint` checks all of them"
             )
         return [asdict(finding) for finding in self._findings()]
 
@@ -156,7 +167,7 @@ def _parts(look: Look) -> list[NDArray[np.float32]]:
 
 
 def told(findings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Faults in a line each; a trace tells of NaN itself."""
+    """Faults in a line each, but for NaN, which a trace reports itself."""
     faults = [f for f in findings if f["severity"] == "fault" and f["kind"] != "nonfinite"]
     lines = [f"{f['label']}: {f['name'] and f['name'] + ' '}{f['why']} ({f['kind']})" for f in faults[:SHOWN]]
     if len(faults) > SHOWN:

@@ -1,7 +1,7 @@
-"""Checkpoints, and tensors, that hold the weights of another step.
+"""Checkpoints and tensors that have exactly the weights of another step.
 
-Equal sums make a suspicion, and comparing the values makes it sure. Which of two is the copy, the way of
-the weights tells: the true one is near the checkpoints beside it.
+Equal sums are the suspicion, equal values the proof. Of two equal checkpoints, the original is the one that is near
+its neighbors.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from normgrowth.weights.lint.evidence import Evidence, Finding
 from normgrowth.weights.lint.route import Distance, Routes
-from normgrowth.weights.lint.tensors import sure_to_change
+from normgrowth.weights.lint.unchanged import sure_to_change
 
 Floats = NDArray[np.float64]
 Same = Callable[[int, int, Sequence[str]], NDArray[np.bool_]]  # two rows: which tensors are equal?
@@ -31,8 +31,8 @@ def whole_copies(e: Evidence, routes: Routes | None, same: Same) -> tuple[list[F
     for members in _groups(e, same):
         true = _owner(members, n, apart)
         honest = _may_be_honest(e, members, true, apart)
-        more = {2: "", 3: ", as does 1 more"}.get(len(members), f", as do {len(members) - 2} more")
-        why = f"holds the weights of {e.step(true)}, value for value{more}{honest and f': {honest}'}"
+        more = f" ({len(members)} checkpoints are equal)" if len(members) > 2 else ""
+        why = f"has exactly the weights of {e.step(true)}{more}{honest and f': {honest}'}"
         for row in members:
             if row != true:
                 found.append(e.finding(row, "", "identical", why, "remark" if honest else "fault"))
@@ -96,8 +96,10 @@ def _owner(members: Sequence[int], n: int, apart: Distance) -> int:
 
     first, last = run = min(runs, key=both)
     if last == n - 1 and first > 0:
-        # Either training stopped, or the final weights were put into earlier steps: then the way jumps.
-        stopped = first >= 2 and into(run) <= 1.5 * apart(first - 2, first - 1)
+        # Either training stopped, or the final weights were put into earlier steps: then the distance jumps. The
+        # last two alone are rather a final model that was saved twice, unless the jump is large.
+        jump = 2.5 if len(members) == 2 else 1.5
+        stopped = first >= 2 and into(run) <= jump * apart(first - 2, first - 1)
         return first if stopped else last
     return last if first > 0 and out_of(run) < into(run) else first
 
@@ -109,11 +111,11 @@ def _may_be_honest(e: Evidence, members: Sequence[int], true: int, apart: Distan
         return ""
     steps = [look.step for look in e.looks]
     if first == 0 and steps[last] - steps[0] <= max(1, START * (steps[-1] - steps[0])):
-        return "a learning rate that warms up from 0 does this, and so does a loss scale that is sought"
+        return "usual where the learning rate warms up from 0 or the loss scale is still being searched"
     if last == n - 1 and true == first > 1:
         lengths = [apart(k - 1, k) for k in range(1, first + 1)]
         if lengths[-1] < np.median(lengths) / 16:
-            return "the steps before it grew ever smaller, so the learning rate may have reached 0"
+            return "the updates before it shrink, so the learning rate may have reached 0"
     return ""
 
 
@@ -132,7 +134,7 @@ def tensor_copies(
         equal = [name for name, is_so in zip(names, same(i, j, names), strict=True) if is_so]
         if equal and 2 * len(equal) >= moving:
             true = _owner([i, j], len(e.looks), routes.apart if routes else _unknown)
-            why = f"{len(equal)} of {len(e.names)} tensors hold the values of {e.step(true)}"
+            why = f"{len(equal)} of {len(e.names)} tensors have exactly the values of {e.step(true)}"
             found.append(e.finding(i + j - true, "", "identical", why))
             rows.add(i + j - true)
             continue
@@ -148,7 +150,7 @@ def tensor_copies(
 
         for members in sets:
             true = min(sorted(members), key=beside)
-            why = f"holds the values of {e.step(true)}, though it moved in between"
+            why = f"has exactly the values of {e.step(true)}, but changed in between"
             found += [e.finding(row, name, "identical", why) for row in sorted(members - {true})]
     return found, rows
 

@@ -15,23 +15,29 @@ from numpy.typing import NDArray
 
 from normgrowth.weights.lint.looks import Look
 from normgrowth.weights.lint.route import Routes
+from normgrowth.weights.moments import Moments, quantities
+from normgrowth.weights.names import Reading, read_names
+from normgrowth.weights.sources.checkpoint import Tensor
 
 Floats = NDArray[np.float64]
+LOST = 1e-24  # of the square before: the direction of weights that shrank to less is rounding only
 KINDS = (
+    "mixed",  # files of another series in the same place
+    "data",  # a file that is no checkpoint (a remark)
     "partial",  # cannot be read
     "nonfinite",  # NaN or infinite values
     "missing",  # a tensor that other steps have
     "new",  # a tensor that other steps do not have
     "renamed",  # the same values under another name
     "reshaped",
-    "dtype",  # stored otherwise than in other steps (a remark)
+    "dtype",  # stored in another precision than in other steps (a remark), or in one that cannot be read
     "identical",  # equal to another step to the bit
-    "stale",  # a tensor that stood still while others moved
-    "frozen",  # ... all the time, or from or up to a step (a remark)
+    "stale",  # a tensor that did not change while its layer did
+    "frozen",  # a tensor, or a whole module, that was not trained for a while (a remark)
     "order",  # belongs to another step
-    "run",  # belongs to another run, or was re-initialised
-    "initial",  # as if freshly initialised
-    "buffer",  # counts as a parameter, but is none
+    "run",  # belongs to another run, or was re-initialized
+    "initial",  # as if freshly initialized
+    "buffer",  # counts as a parameter, but is a buffer
 )
 
 
@@ -56,11 +62,25 @@ class Evidence:
 
     @cached_property
     def names(self) -> list[str]:
-        return list(dict.fromkeys(name for look in self.looks for name in look.names))
+        return list(self.index)
 
     @cached_property
     def column(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def index(self) -> dict[str, Tensor]:
+        """Every tensor, as it was first seen."""
+        found: dict[str, Tensor] = {}
+        for look in self.looks:
+            for name, dtype, shape in zip(look.names, look.dtypes, look.shapes, strict=True):
+                found.setdefault(name, Tensor(dtype, shape))
+        return found
+
+    @cached_property
+    def readings(self) -> dict[str, Reading]:
+        """The layer and role of every tensor."""
+        return read_names(self.index, scope="all")
 
     def _table(self, field: str, absent: Any, kind: Any) -> NDArray[Any]:
         table = np.full((len(self.looks), len(self.names)), absent, kind)
@@ -96,6 +116,34 @@ class Evidence:
     def still(self) -> NDArray[np.bool_]:
         """Did not move since the row before. Of infinite values (a mask) only the sample can say it."""
         return (self.delta == 0) | (np.isnan(self.delta) & (self.nonfinite > 0) & (self.changed == 0))
+
+    def cosine(self, row: int, name: str = "") -> float | None:
+        """The exact cosine to the row before, of a tensor or of the model as a trace counts it.
+
+        NaN if it is undefined; None if there are no sums of the two.
+        """
+        look = self.looks[row]
+        items = [look.index[name]] if name else [look.index[n] for n in look.names if n not in self.copies]
+        largest = np.zeros(len(look.names))  # not kept, and not needed
+        moments = Moments(look.numel, look.square, largest, look.nonfinite, {"previous": look.pair})
+        chosen = moments.chosen(items)
+        if row == 0 or not np.isfinite(chosen.against["previous"].delta).all():
+            return None
+        whole = chosen.grouped([0] * len(items), 1)
+        if whole.square[0] < LOST * whole.against["previous"].square[0]:
+            return float("nan")
+        return float(quantities(whole)["cosine"][0])
+
+    @cached_property
+    def copies(self) -> set[str]:
+        """Heads that are stored as a copy of the embedding they are tied to: a trace counts them once."""
+        ends = [n for n in self.names if self.readings[n].role in ("embedding", "head")]
+        seen: dict[tuple[float, ...], str] = {}
+        for name in sorted(ends, key=lambda n: self.readings[n].role == "head"):
+            column = self.column[name]
+            if self.square[0, column] > 0:
+                seen.setdefault((self.numel[column], *self.square[:, column]), name)
+        return {name for name in ends if self.square[0, self.column[name]] > 0} - set(seen.values())
 
     def finding(self, row: int, name: str, kind: str, why: str, severity: str = "fault") -> Finding:
         look = self.looks[row]
@@ -139,6 +187,7 @@ class Evidence:
             self.numel[columns] / np.array(sizes),
             np.array([np.nanmedian(delta[:, i]) if moves else 0.0 for i, moves in enumerate(moving)]),
             matrix if matrix.any() else moving,
+            self.delta[np.ix_(rows, columns)],
         )
 
 

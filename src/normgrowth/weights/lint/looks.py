@@ -6,15 +6,16 @@ between any two checkpoints, near or far, come from it without reading either of
 kept for each checkpoint has a fixed size, however large the model is.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from math import ceil, prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.weights.lint.renames import match_renamed
 from normgrowth.weights.lint.values import buffer_like, pattern, sample
 from normgrowth.weights.measure import measure
 from normgrowth.weights.moments import Moments, Pair
@@ -24,8 +25,7 @@ Floats = NDArray[np.float64]
 
 SAMPLED = 1 << 21  # values in the two samples that are held at a time, of this checkpoint and the last
 MOST, LEAST = 4096, 64  # of one tensor
-KEPT = 1 << 23  # values kept of all checkpoints together
-ALIKE = 0.5  # a renamed tensor's δ² is less than this part of its square: a stranger's is twice it
+KEPT = 1 << 13  # values kept of one checkpoint: fixed, so that lint and trace keep the same of any series
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,22 @@ class Look:
     numel: NDArray[np.int64]
     square: Floats
     nonfinite: NDArray[np.int64]
-    delta: Floats  # Σδ²; NaN where there is no pair
+    pair: Pair  # sums against the look before; NaN where there is no pair
     changed: Floats  # part of the values that are not what they were; NaN where there is no pair
     patterns: tuple[str, ...]  # "zeros", "ones", "constant", "normal", "uniform" or ""
     sketch: NDArray[np.float32]  # a part of the sample, less what it was at first, tensor after tensor
     ends: NDArray[np.int64]  # where each tensor's part ends
 
+    @property
+    def delta(self) -> Floats:
+        return self.pair.delta
+
     def spelling(self, name: str) -> str:
         return self.spelt.get(name, name)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,6 @@ class Seen:
 class Observer:
     """Looks at checkpoints in turn; remembers of the last what the next is compared with."""
 
-    checkpoints: int
     workers: int | None = None
     buffers: dict[str, str] = field(default_factory=dict)  # tensors that look like one, and why
     origin: dict[tuple[str, tuple[int, ...]], Floats] = field(default_factory=dict)  # what sketches leave off
@@ -93,7 +100,7 @@ class Observer:
         """
         tensors = checkpoint.tensors
         counted = [name for name in counted if tensors[name].dtype in STORAGE]
-        size = self._size or _sizes([tensors[name].numel for name in counted], self.checkpoints)
+        size = self._size or _sizes([tensors[name].numel for name in counted])
         if seen:
             samples = {name: seen.samples[name] for name in counted}
         else:
@@ -133,9 +140,7 @@ class Observer:
             moments.numel,
             moments.square,
             moments.nonfinite,
-            moments.against["previous"].delta
-            if "previous" in moments.against
-            else np.full(len(names), np.nan),
+            moments.against.get("previous") or no_pair(len(names)),
             np.array(changed),
             tuple(map(pattern, values)),
             np.concatenate([np.zeros(0, np.float32), *sketch]),
@@ -156,7 +161,7 @@ class Observer:
 
     def take_up(self, look: Look, checkpoint: Checkpoint, seen: Seen | None = None) -> None:
         """Go on after a look that was kept from before; its checkpoint is open again."""
-        self._size = _sizes(look.numel.tolist(), self.checkpoints)
+        self._size = _sizes(look.numel.tolist())
         for name, shape in zip(look.names, look.shapes, strict=True):
             here = look.spelling(name)
             self._latest[name] = (
@@ -166,16 +171,23 @@ class Observer:
             self._spelt[look.spelling(name)] = name
         self._before = checkpoint, look
 
+    def pass_over(self, look: Look) -> None:
+        """Go on after a look whose checkpoint is gone: the next one has nothing to be paired with."""
+        self._size = _sizes(look.numel.tolist())
+        self._latest |= dict.fromkeys(look.names, np.zeros(0))
+        self._shape |= zip(look.names, look.shapes, strict=True)
+        self._spelt |= {look.spelling(name): name for name in look.names}
+        self._before = None
+
     def _measure(self, view: Checkpoint, names: tuple[str, ...], paired: NDArray[np.bool_]) -> Moments:
         """The sums of every tensor, against the last checkpoint where that has it."""
         size = len(names)
-        nothing = np.full(size, np.nan)
         found = Moments(
             np.zeros(size, np.int64),
-            nothing.copy(),
+            np.full(size, np.nan),
             np.zeros(size),
             np.zeros(size, np.int64),
-            {"previous": Pair(nothing.copy(), nothing.copy(), nothing.copy())},
+            {"previous": no_pair(size)},
         )
         for chosen, last in ((paired, self._before), (~paired, None)):
             if not chosen.any():
@@ -186,7 +198,9 @@ class Observer:
             for own, theirs in zip(_own(found), _own(sums), strict=True):
                 own[chosen] = theirs
             if last:
-                found.against["previous"].delta[chosen] = sums.against["previous"].delta
+                for field in fields(Pair):
+                    into, from_ = (getattr(m.against["previous"], field.name) for m in (found, sums))
+                    into[chosen] = from_
         return found
 
     def _identify(self, samples: Mapping[str, Floats], tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -199,63 +213,36 @@ class Observer:
         new = [name for name in named if name not in self._latest]
         if not gone or not new:
             return named
-        close: list[tuple[float, int, str, str]] = []
-        for old in gone:
-            a = self._latest[old]
-            for name in new:
-                if tensors[named[name]].shape == self._shape[old] and a.size:
-                    apart = _apart(a, samples[named[name]])
-                    if apart < ALIKE:
-                        close.append((apart, -_common_end(old, name), old, name))
-        matched: dict[str, str] = {}
-        for _, _, old, name in sorted(close):
-            if name not in matched and old not in matched.values():
-                matched[name] = old
-        # A bias that was 0 has no direction yet: it goes as the others go.
-        rules = {
-            (old[: len(old) - end], name[: len(name) - end])
-            for name, old in matched.items()
-            for end in (_common_end(old, name),)
-        }
-        for old, (before, after) in itertools.product(gone, sorted(rules)):
-            name = after + old.removeprefix(before)
-            free = name in new and name not in matched and old not in matched.values()
-            if free and old.startswith(before) and tensors[named[name]].shape == self._shape[old]:
-                matched[name] = old
+        matched = match_renamed(
+            {name: (self._shape[name], self._latest[name]) for name in gone},
+            {name: (tensors[named[name]].shape, samples[named[name]]) for name in new},
+        )
         return {matched.get(name, name): here for name, here in named.items()}
+
+
+def no_pair(size: int) -> Pair:
+    """The sums of tensors that have nothing to be compared with."""
+    return Pair(*(np.full(size, np.nan) for _ in fields(Pair)))
 
 
 def _own(moments: Moments) -> tuple[NDArray[Any], ...]:
     return moments.numel, moments.square, moments.nonfinite
 
 
-def _apart(a: Floats, b: Floats) -> float:
-    """δ² over the mean of both squares."""
-    scale = (np.sum(a**2) + np.sum(b**2)) / 2
-    return float(np.sum((a - b) ** 2) / scale) if scale > 0 else 0.0
-
-
-def _common_end(one: str, other: str) -> int:
-    """How many letters two names end with alike: tells gains apart that are all still 1."""
-    pairs = zip(reversed(one), reversed(other), strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-
-
-def sampled(numels: list[int], checkpoints: int) -> tuple[int, ...]:
+def sampled(numels: list[int]) -> tuple[int, ...]:
     """How many values of each tensor a look takes."""
-    size = _sizes(numels, checkpoints)
+    size = _sizes(numels)
     return tuple(size(numel)[0] for numel in numels)
 
 
-def _sizes(numels: list[int], checkpoints: int) -> Callable[[int], tuple[int, int]]:
+def _sizes(numels: list[int]) -> Callable[[int], tuple[int, int]]:
     """How many values of a tensor are sampled, and how many of those kept; fixed by the first checkpoint."""
     count, total = max(1, len(numels)), max(1, sum(numels))
     most = min(MOST, max(LEAST, SAMPLED // (2 * count)))
-    budget = min(1 << 15, max(1 << 12, KEPT // max(1, checkpoints)))
-    least = min(LEAST, max(1, budget // (2 * count)))
+    least = min(LEAST, max(1, KEPT // (2 * count)))
 
     def size(numel: int) -> tuple[int, int]:
         sampled = min(numel, most)
-        return sampled, max(1, min(sampled, max(least, budget * numel // total)))
+        return sampled, max(1, min(sampled, max(least, KEPT * numel // total)))
 
     return size

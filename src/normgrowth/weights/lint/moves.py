@@ -1,6 +1,6 @@
 """Checkpoints out of order, checkpoints and tensors of another run, and weights as freshly initialised."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,9 +29,7 @@ DRAWN = ("normal", "uniform")
 def order_faults(e: Evidence, routes: Routes, line: list[int]) -> tuple[list[Finding], list[int]]:
     """Checkpoints that stand where others belong, and the places of all in their likely order."""
     if _interleaved(len(line), lambda a, b: routes.distance(line[a], line[b])):
-        why = (
-            "from here on each checkpoint is nearer to the next but one than to the next: two runs take turns"
-        )
+        why = "from here on, every second checkpoint belongs to another run: two runs alternate"
         return [e.finding(routes.rows[line[1]], "", "run", why)], []
 
     def step(place: int) -> str:
@@ -41,15 +39,13 @@ def order_faults(e: Evidence, routes: Routes, line: list[int]) -> tuple[list[Fin
     healed = line
     for then, moved in reordered(line, routes.distances, routes.left_of_model):
         healed, at = then, then.index(moved[0])
-        shorter = "there the way is shorter on every side"
         if len(moved) == 2:
-            whys = [f"belongs where {step(other)} is: {shorter}" for other in reversed(moved)]
+            whys = [f"looks swapped with {step(other)}" for other in reversed(moved)]
         elif 0 < at < len(then) - 1:
-            whys = [f"belongs between {step(then[at - 1])} and {step(then[at + 1])}: {shorter}"]
+            whys = [f"out of order: fits between {step(then[at - 1])} and {step(then[at + 1])}"]
         else:
-            whys = [
-                f"belongs {'before' if at == 0 else 'after'} {step(then[1 if at == 0 else -2])}: {shorter}"
-            ]
+            near = step(then[1 if at == 0 else -2])
+            whys = [f"out of order: fits {'before' if at == 0 else 'after'} {near}"]
         found += [
             e.finding(routes.rows[place], "", "order", why) for place, why in zip(moved, whys, strict=True)
         ]
@@ -70,7 +66,9 @@ def stored_order(e: Evidence, known: set[int]) -> Iterator[Finding]:
     told = [(k, look.stored) for k, look in enumerate(e.looks) if look.stored is not None and k not in known]
     for (before, earlier), (row, later) in pairwise(told):
         if later < earlier:
-            why = f"the file itself says step {later}, and that of {e.step(before)} says {earlier}"
+            why = (
+                f"stores step {later} inside, but the file of {e.step(before)} stores {earlier}: out of order"
+            )
             yield e.finding(row, "", "order", why)
 
 
@@ -104,6 +102,15 @@ class _Way:
     def cosine(self, a: int, b: int) -> float:
         return self.routes.cosine(self.line[a], self.line[b], self.tensor)
 
+    def cosine_text(self, a: int, b: int) -> str:
+        """The cosine of the records, where a trace has it; else that of the sample, and said to be."""
+        early, late = sorted((self.row(a), self.row(b)))
+        name = "" if self.tensor is None else self.routes.names[self.tensor]
+        exact = self.e.cosine(late, name) if late == early + 1 else None
+        if exact is None:
+            return f"sampled cosine {self.cosine(a, b):.3f}"
+        return "cosine undefined" if np.isnan(exact) else f"cosine {exact:.3f}"
+
     def strays(self) -> Iterator[tuple[Stray, int]]:
         """Each stray, with each place to report."""
         steps = sorted(self.e.looks[self.row(k)].step for k in range(len(self.line)))
@@ -116,30 +123,30 @@ class _Way:
         def step(place: int) -> str:
             return self.e.step(self.row(place))
 
-        def cosine(a: int, b: int) -> str:
-            return f"{self.cosine(a, b):.3f}"
-
         before, after = stray.before, stray.after
         near = 1 if before is None else before
         if rescaled(times := self.left(near, k), self.cosine(near, k)):
-            return f"is about {step(near)} times {times:.3g} (cosine {cosine(near, k)}): rescaled"
+            return f"is about {step(near)} times {times:.3g} ({self.cosine_text(near, k)}): rescaled"
         if before is None:
-            return f"{step(1)} does not come from it (cosine {cosine(0, 1)}), as each later step does from the last"
+            why = f"{step(1)} does not continue from it ({self.cosine_text(0, 1)}), unlike the steps after it"
+            return f"{why}: another run"
         if after is None:
-            return (
-                f"does not come from {step(before)} (cosine {cosine(before, k)}), as each step around it does "
-                "from the last: another run from here on, or re-initialised"
-            )
+            why = f"does not continue from {step(before)} ({self.cosine_text(before, k)}), unlike the steps around it"
+            return f"{why}: another run from here on, or re-initialized"
         short, far = self.distance(before, after), min(self.distance(before, k), self.distance(k, after))
         ratio = f"{np.sqrt(far / short):.1f} times" if far < 1e8 * short else "more than 10000 times"
         return (
-            f"lies {ratio} as far from {step(before)} and {step(after)} as they do from each other (cosines "
-            f"{cosine(before, k)}, {cosine(k, after)}; theirs {cosine(before, after)}): another run, or re-initialised"
+            f"is {ratio} as far from {step(before)} ({self.cosine_text(before, k)}) and {step(after)} "
+            f"({self.cosine_text(k, after)}) as they are from each other ({self.cosine_text(before, after)}): "
+            "another run, or re-initialized"
         )
 
 
-def run_faults(e: Evidence, routes: Routes, line: list[int]) -> Iterator[Finding]:
-    """Checkpoints, or single tensors, that look like another run or a re-initialisation."""
+def run_faults(e: Evidence, routes: Routes, line: list[int], other: Iterable[int] = ()) -> Iterator[Finding]:
+    """Checkpoints, or single tensors, that look like another run or a re-initialization.
+
+    other: rows of another series, which nothing is compared with.
+    """
     model = _Way(e, routes, line)
     said: set[int] = set()
     for stray, k in model.strays():
@@ -150,7 +157,9 @@ def run_faults(e: Evidence, routes: Routes, line: list[int]) -> Iterator[Finding
         why = model.why(stray, k) + ("; its gains and biases are exactly 1 and 0" if fresh else "")
         yield e.finding(model.row(k), "", "initial" if fresh else "run", why)
     yield from _strange_tensors(model, said)
-    yield from _reset_tensors(e, {model.row(k) for k in said if k < len(line)})
+    known = {model.row(k) for k in said if k < len(line)}
+    rows = [row for row in range(1, len(e.looks)) if row not in known and not {row - 1, row} & set(other)]
+    yield from _reset_tensors(e, rows)
 
 
 def _strange_tensors(model: _Way, said: set[int]) -> Iterator[Finding]:
@@ -170,7 +179,9 @@ def _strange_tensors(model: _Way, said: set[int]) -> Iterator[Finding]:
             if k in said or not alone or not stranger or shape in RESET:
                 continue
             fresh = stray.before is not None and shape in DRAWN and before not in DRAWN
-            why = way.why(stray, k) + (f"; its values lie as freshly drawn ({shape})" if fresh else "")
+            why = way.why(stray, k) + (
+                f"; it looks freshly initialized ({shape} distribution)" if fresh else ""
+            )
             yield e.finding(way.row(k), routes.names[t], "initial" if fresh else "run", why)
 
 
@@ -190,12 +201,12 @@ def _fresh(e: Evidence, row: int) -> float:
     return float(np.mean([e.pattern[row, i] in RESET for i in own])) if len(own) > 1 else 0.0
 
 
-def _reset_tensors(e: Evidence, said: set[int]) -> Iterator[Finding]:
+def _reset_tensors(e: Evidence, rows: list[int]) -> Iterator[Finding]:
     """Tensors that are exactly 0 or 1 again, though half of their values were not one step before.
 
     Half: in bfloat16 a gain may leave 1 and come back to it in honest training.
     """
-    for row in (row for row in range(1, len(e.looks)) if row not in said):
+    for row in rows:
         columns = [e.column[name] for name in e.looks[row].names]
         reset = [
             i for i in columns if e.pattern[row, i] in RESET and e.changed[row, i] >= 0.5 and e.numel[i] >= 4
@@ -203,22 +214,20 @@ def _reset_tensors(e: Evidence, said: set[int]) -> Iterator[Finding]:
         vectors = _vectors(e, row)
         if len(reset) > 2 and 3 * len(set(reset) & set(vectors)) >= 2 * len(vectors):
             why = (
-                f"{len(reset)} gains and biases are exactly 1 and 0, and were not at {e.step(row - 1)}: "
-                "freshly initialised, or the series runs backwards"
+                f"{len(reset)} gains and biases are exactly 1 and 0, but were trained at {e.step(row - 1)}: "
+                "freshly initialized, or the series runs backwards"
             )
             yield e.finding(row, "", "initial", why)
             continue
         for i in reset:
             value = "0" if e.pattern[row, i] == "zeros" else "1"
-            why = f"every value is exactly {value}, as at initialisation; at {e.step(row - 1)} most were not"
+            why = f"all values are exactly {value}, as at initialization, but most were not at {e.step(row - 1)}"
             yield e.finding(row, e.names[i], "initial", why)
 
 
 def untrained(e: Evidence) -> Iterator[Finding]:
     """What the first checkpoint shows by itself; a lone one has nothing to be compared with."""
     if not e.square[0].any():
-        yield e.finding(0, "", "initial", "every value of every tensor is 0")
+        yield e.finding(0, "", "initial", "all values of all tensors are 0")
     elif len(e.looks) == 1 and _fresh(e, 0) == 1:
-        yield e.finding(
-            0, "", "initial", "all gains and biases are exactly 1 and 0: was it trained?", "remark"
-        )
+        yield e.finding(0, "", "initial", "all gains are exactly 1 and all biases 0: untrained?", "remark")

@@ -52,6 +52,7 @@ class Routes:
     weight: Floats  # values of the tensor for each one sampled
     usual: Floats  # the usual Σδ² of each tensor between checkpoints; 0: it hardly ever moves
     votes: NDArray[np.bool_]  # the tensors that speak for the model
+    exact: Floats  # (checkpoints, tensors): Σδ² to the row before, of all values
 
     @cached_property
     def sums(self) -> Callable[[int, int], tuple[Floats, Floats, Floats, Floats]]:
@@ -106,14 +107,11 @@ class Routes:
     def distance(self, i: int, j: int) -> float:
         return float(self.distances[i, j])
 
-    def apart(self, row: int, other: int) -> float:
-        """... of two checkpoints, by their rows; infinite where one is not in here."""
-        place = self.place
-        return self.distance(place[row], place[other]) if row in place and other in place else np.inf
-
-    @cached_property
-    def place(self) -> dict[int, int]:
-        return {row: k for k, row in enumerate(self.rows)}
+    def apart(self, row: int, next_row: int) -> float:
+        """... of two rows that follow each other, from their exact sums; infinite where one is not in here."""
+        if next_row != row + 1 or not {row, next_row} <= set(self.rows) or not self.votes.any():
+            return np.inf
+        return float(np.median(self.exact[self.rows.index(next_row), self.votes] / self.usual[self.votes]))
 
 
 # Order -----------------------------------------------------------------------------------------------

@@ -1,50 +1,63 @@
-"""One pass over a series: open, look, close; then judge."""
+"""Lint a source: open the series, read it once, judge."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.showing import html_table
-from normgrowth.weights.lint.copies import Same, tensor_copies, whole_copies
-from normgrowth.weights.lint.evidence import KINDS, Evidence, Finding
-from normgrowth.weights.lint.looks import Look, Observer, sampled
-from normgrowth.weights.lint.moves import order_faults, run_faults, stored_order, untrained
-from normgrowth.weights.lint.tensors import index_faults, nonfinite_faults, still_faults
-from normgrowth.weights.measure import check_alike, check_dtypes, measure
-from normgrowth.weights.names import read_names
+from normgrowth.weights.lint.evidence import Evidence, Finding
+from normgrowth.weights.lint.judge import in_order, judge
+from normgrowth.weights.lint.looks import Look
+from normgrowth.weights.lint.mixture import other_series
+from normgrowth.weights.lint.reading import Progress, Selection, read_series
+from normgrowth.weights.measure import measure
 from normgrowth.weights.sources.checkpoint import Checkpoint
 from normgrowth.weights.sources.elsewhere import is_remote
 from normgrowth.weights.sources.folder import find_units
 from normgrowth.weights.sources.hub import is_hub
 from normgrowth.weights.sources.places import shown
-from normgrowth.weights.sources.remote import RemoteCheckpoint
-from normgrowth.weights.sources.series import Entry, Series, _roots, open_source
+from normgrowth.weights.sources.series import Series, _roots, open_source
 from normgrowth.weights.sources.steps import likely_step, sure_step
-
-if TYPE_CHECKING:
-    from normgrowth.weights.stripes import Together
-
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
 
 
 class Report(list[Finding]):
-    """What was found, and what it was found in."""
+    """Findings, and which checkpoints and parameters were checked."""
 
-    def __init__(self, findings: Iterable[Finding], source: str, steps: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        findings: Iterable[Finding],
+        source: str,
+        steps: tuple[int, ...],
+        parameters: tuple[int, int],
+        selection: Selection,
+    ) -> None:
         super().__init__(findings)
         self.source = source
         self.steps = steps  # of the checkpoints that could be read
+        self.parameters = parameters  # how many were checked, of how many
+        self.selection = selection
+
+    @property
+    def checked(self) -> str:
+        """Which parameters were checked: "all 148 parameters", "96 of 148 parameters (scope blocks)"."""
+        count, total = self.parameters
+        if count == total:
+            return f"all {total:,} parameters"
+        given = {"select": self.selection.select, "exclude": self.selection.exclude}
+        said = [f"{option} {value!r}" for option, value in given.items() if value is not None]
+        if self.selection.select is None and self.selection.scope != "all":
+            said.insert(0, f"scope {self.selection.scope}")
+        return f"{count:,} of {total:,} parameters" + (f" ({', '.join(said)})" if said else "")
 
     def _repr_html_(self) -> str:
         titles = ("step", "kind", "severity", "tensor", "why", "file")
         rows = [("?" if f.step is None else f.step, f.kind, f.severity, f.name, f.why, f.label) for f in self]
-        read = [("checkpoints", len(self.steps)), ("findings", len(self))]
+        read = [("checkpoints", len(self.steps)), ("checked", self.checked), ("findings", len(self))]
         return html_table(("series", self.source), read) + (html_table(titles, rows) if rows else "")
 
 
@@ -54,178 +67,41 @@ def lint(
     scope: str = "all",
     select: str | None = None,
     exclude: str | None = None,
-    allow: Sequence[str] = (),
     endpoint: str | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """What is wrong with a series of checkpoints, in the order of steps; nothing wrong, an empty list.
+    """Integrity checks of a series of checkpoints: a list of findings in the order of steps, empty if all is well.
 
-    A finding has `.step`, `.name` (the tensor, or "" for the whole checkpoint), `.kind`, `.why`, `.label`
-    (the file) and `.severity`: "fault", or "remark" for what honest training does too. A checkpoint that
-    cannot be read is a finding, and the rest is still looked at.
+    A finding has `.step`, `.name` (the tensor, or "" for the whole checkpoint), `.kind`, `.why`, `.label` (the
+    file) and `.severity`: "fault", or "remark" for what honest training does too. A checkpoint that cannot be
+    read is a finding, and the rest is still checked. Files of another series or of data are findings, too, and the
+    largest series is checked.
     """
     source = source if isinstance(source, str | Path) else list(source)
-    series, broken = _open(source, tuple(allow), endpoint)
+    series, broken = _open(source, endpoint)
     for note in series.notes:
         warnings.warn(note, SeriesWarning, stacklevel=2)
 
-    def counted(checkpoint: Checkpoint) -> list[str]:
-        readings = read_names(
-            checkpoint.tensors, scope=scope, select=select, exclude=exclude, aliases=checkpoint.aliases
-        )
-        return [name for name, reading in readings.items() if reading.counted]
-
-    observer = Observer(len(series), workers)
-    looks, unread = _look_at_all(series, observer, counted, progress)
+    selection = Selection(scope, select, exclude)
+    found = read_series(series, selection, workers, progress)
+    unread = found.unread
+    main, others = found.mixture.series()
+    if [member.entry for member in main] != found.chosen:  # the first group is not the series to check
+        series = replace(series, entries=tuple(member.entry for member in main))
+        found = read_series(series, selection, workers, progress)
+        unread = [*unread, *found.unread]
+    looks, observer = found.looks, found.observer
     findings = [
         *broken,
         *(Finding(None, "", "partial", f"cannot be read: {why}", label) for label, why in series.damaged),
         *unread,
+        *found.unsupported,
+        *other_series(main, others),
         *judge(Evidence(looks, observer.origin), observer.buffers, _Comparison(series, looks, workers)),
     ]
-    return Report(in_order(findings, looks), series.label, tuple(look.step for look in looks))
-
-
-def in_order(findings: Iterable[Finding], looks: Sequence[Look]) -> list[Finding]:
-    """By step, faults first; what has no step comes last."""
-    place = {look.label: look.position for look in looks}
-
-    def key(f: Finding) -> tuple[float, str, int, int, str]:
-        step = np.inf if f.step is None else f.step
-        return step, f.severity, KINDS.index(f.kind), place.get(f.label, -1), f.name
-
-    return sorted(findings, key=key)
-
-
-@np.errstate(all="ignore")  # damaged weights are as large as they please; what is not a number is not judged
-def judge(e: Evidence, buffers: Mapping[str, str], same: Same) -> list[Finding]:
-    """Every judgement in turn; what is a copy, or in another's place, is not judged a second time."""
-    routes = e.routes()
-    copied, rows = whole_copies(e, routes, same)
-    partly, more = tensor_copies(e, routes, rows, same)
-    rows |= more
-    findings = [
-        *index_faults(e),
-        *nonfinite_faults(e, buffers),
-        *copied,
-        *partly,
-        *still_faults(e, rows, buffers),
-        *untrained(e),
-    ]
-    if routes is None:
-        return findings
-    line = [place for place, row in enumerate(routes.rows) if row not in rows]
-    moved, healed = order_faults(e, routes, line)
-    wrong = {finding.step for finding in moved}
-    moved += stored_order(e, rows | {row for row, look in enumerate(e.looks) if look.step in wrong})
-    whole = {finding.step for finding in (*copied, *partly, *moved) if not finding.name}
-    single = {(finding.step, finding.name) for finding in partly}
-    strange = run_faults(e, routes, healed)
-    return [
-        *findings,
-        *moved,
-        *(f for f in strange if f.step not in whole and (f.step, f.name) not in single),
-    ]
-
-
-def _look_at_all(
-    series: Series,
-    observer: Observer,
-    counted: Callable[[Checkpoint], list[str]],
-    progress: Progress | None,
-) -> tuple[list[Look], list[Finding]]:
-    """At most two checkpoints are open at a time; one that cannot be read becomes a finding."""
-    looks: list[Look] = []
-    unread: list[Finding] = []
-    last: Checkpoint | None = None
-    first_error: InputError | None = None
-    together: Together | None = None
-    done = 0
-    try:
-        for position, entry in enumerate(series.entries):
-            current: Checkpoint | None = None
-            try:
-                current = entry.open()
-                names = counted(current)
-                if not names and not looks:
-                    raise InputError(
-                        f"{current.label}: no tensor counts; `normgrowth names` shows how each is read"
-                    )
-                size = sum(current.tensors[name].nbytes for name in names)
-                if position == 0 and isinstance(current, RemoteCheckpoint):
-                    together = _read_once(series, observer, names, counted, progress)
-                if together:
-                    sums, seen = together.moments(position), together.seen(position)
-                    pair = {"previous": sums.against[str(position - 1)]} if position else {}
-                    sums = replace(sums, against=pair)
-                    looks.append(observer.look(position, entry.step, current, names, sums, seen))
-                else:
-                    if progress:
-                        progress(done, max(size, 1) * len(series), entry.label)
-                    looks.append(observer.look(position, entry.step, current, names))
-                done += size
-            except (InputError, OSError) as error:
-                if current is not None:
-                    current.close()
-                reason = _without_label(str(error), entry)
-                first_error = first_error or InputError(f"{entry.label}: {reason}")
-                unread.append(Finding(entry.step, "", "partial", f"cannot be read: {reason}", entry.label))
-                continue
-            if last is not None:
-                last.close()
-            last = current
-    finally:
-        if last is not None:
-            last.close()
-    if not looks:
-        assert first_error is not None
-        raise first_error
-    return looks, unread
-
-
-def _read_once(
-    series: Series,
-    observer: Observer,
-    names: list[str],
-    counted: Callable[[Checkpoint], list[str]],
-    progress: Progress | None,
-) -> "Together | None":
-    """All checkpoints together, each byte once; None if one cannot be read, or has other tensors than the first."""
-    from normgrowth.weights.stripes import Job  # these judge what they read, too
-    from normgrowth.weights.walk import MEMORY, How, read_once
-
-    opened: dict[int, Checkpoint] = {}
-    done = 0
-    try:
-        for position, entry in enumerate(series.entries):
-            current = opened[position] = entry.open()
-            if not isinstance(current, RemoteCheckpoint) or counted(current) != names:
-                return None
-            check_dtypes(current, names)
-        check_alike(list(opened.values()), names)
-        numel = [opened[0].tensors[name].numel for name in names]
-        plan = {position: (position - 1,) if position else () for position in opened}
-        job = Job(opened, plan, names, np.array(numel, np.int64), sampled(numel, observer.checkpoints))
-        size = sum(opened[0].tensors[name].nbytes for name in names) * len(opened)
-
-        def advance(values: int) -> None:
-            nonlocal done
-            done += values
-            if progress:
-                progress(size * done // max(sum(numel), 1), size, f"{len(opened)} checkpoints")
-
-        return read_once(job, How(observer.workers, None, MEMORY), advance)
-    except (InputError, OSError):
-        return None  # one by one it is seen which
-    finally:
-        for checkpoint in opened.values():
-            checkpoint.close()
-
-
-def _without_label(text: str, entry: Entry) -> str:
-    """The reason alone: a finding has the file beside it, and says itself that it cannot be read."""
-    return text.removeprefix(f"{entry.label}: ").removeprefix("cannot be read: ")
+    steps = tuple(look.step for look in looks)
+    return Report(in_order(findings, looks), series.label, steps, found.parameters, selection)
 
 
 class _Comparison:
@@ -250,12 +126,10 @@ class _Comparison:
                 checkpoint.close()
 
 
-def _open(
-    source: str | Path | Sequence[str | Path], allow: tuple[str, ...], endpoint: str | None
-) -> tuple[Series, list[Finding]]:
+def _open(source: str | Path | Sequence[str | Path], endpoint: str | None) -> tuple[Series, list[Finding]]:
     """The series; where one damaged part keeps it from being opened, without that part, which is a finding."""
     try:
-        return open_source(source, allow=allow, endpoint=endpoint), []
+        return open_source(source, endpoint=endpoint), []
     except InputError:
         parts = _parts(source)
         if len(parts) < 2:
@@ -265,7 +139,7 @@ def _open(
         for part in parts:
             try:
                 if not isinstance(part, Path) or find_units(part):
-                    open_source(part, allow=allow, endpoint=endpoint)
+                    open_source(part, endpoint=endpoint)
                     sound.append(part)
             except InputError as error:
                 where = shown(str(part))
@@ -276,7 +150,7 @@ def _open(
                 broken.append(Finding(step, "", "partial", f"cannot be read: {reason}", where))
         if not broken or not sound:
             raise
-        series = open_source(sound, allow=allow, endpoint=endpoint)
+        series = open_source(sound, endpoint=endpoint)
         return replace(series, label=str(source) if isinstance(source, str | Path) else series.label), broken
 
 

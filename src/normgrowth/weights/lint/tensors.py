@@ -1,18 +1,11 @@
-"""What is wrong with single tensors: their names, shapes and values, and whether they move with the rest."""
+"""What is wrong with single tensors by name, shape, dtype and values: missing, new, renamed, reshaped, NaN."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normgrowth.weights.lint.evidence import Evidence, Finding
-
-Floats = NDArray[np.float64]
-
-# The chance that no value of a tensor changed, if each does as often as in the intervals beside, is below
-# exp(−SURE): in bfloat16 a gain near 1 honestly keeps its value over many small updates.
-SURE = 20.0
 
 
 def odd_runs(values: Sequence[Hashable]) -> list[tuple[int, int]]:
@@ -62,21 +55,21 @@ def index_faults(e: Evidence) -> Iterator[Finding]:
 
     for row, name, when, here, _ in changes("here"):
         if here:
-            yield e.finding(row, name, "new", f"other steps do not have it; it is there {when}")
+            yield e.finding(row, name, "new", f"exists only {when}")
         elif copy := _tied(e, row, name):
-            why = f"missing {when}; before, it was a copy of {copy}, which is there"
+            why = f"missing {when}; before, it was a copy of {copy}, which is still stored"
             yield e.finding(row, name, "missing", why, "remark")
         else:
-            yield e.finding(row, name, "missing", f"other steps have it; it is missing {when}")
+            yield e.finding(row, name, "missing", f"missing {when}; other steps have it")
     for row, name, when, here, usual in changes("shape"):
-        why = f"has shape {list(here)} {when}, {list(usual)} otherwise"  # type: ignore[call-overload]
+        why = f"shape {list(here)} {when}, {list(usual)} in other steps"  # type: ignore[call-overload]
         yield e.finding(row, name, "reshaped", why)
     for kind, field, text in (
-        ("renamed", "spelt", "the tensor that other steps call {usual} is called {here} {when}"),
+        ("renamed", "spelt", "{usual} in other steps, renamed to {here} {when}: its values continue"),
         (
             "dtype",
             "dtype",
-            "stored as {here} {when}, as {usual} otherwise: the step to it has rounding in it",
+            "stored as {here} {when}, as {usual} in other steps: rounding is part of this step",
         ),
     ):
         found = list(changes(field))
@@ -120,95 +113,3 @@ def nonfinite_faults(e: Evidence, buffers: Mapping[str, str]) -> Iterator[Findin
             count = int(e.nonfinite[row, i])
             why = f"{count} of {int(e.numel[i])} values {'is' if count == 1 else 'are'} NaN or infinite"
             yield e.finding(row, e.names[i], "nonfinite", why)
-
-
-# Tensors that stand still ----------------------------------------------------------------------------
-
-
-def still_faults(e: Evidence, copies: set[int], buffers: Mapping[str, str]) -> Iterator[Finding]:
-    """Tensors that did not move while others did.
-
-    Never, or from the start up to a step, or up to the end: a frozen layer, a remark. In between, or only
-    in the last interval, no schedule does that and it is a fault, unless rounding explains it: then few
-    values change in the intervals beside, too.
-    """
-    n = len(e.looks)
-    # Intervals that tell: not into or out of a copy, and not those where nothing moved at all.
-    use = [k for k in range(1, n) if not {k - 1, k} & copies and (e.delta[k] > 0).any()]
-    delta, changed, resting = e.delta[use], e.changed[use], e.still[use]
-    for i, name in enumerate(e.names):
-        own = [k for k in range(len(use)) if resting[k, i] or delta[k, i] > 0]
-        still = [bool(resting[k, i]) for k in own]
-        if not any(still) or not e.numel[i]:
-            if n == 1 and name in buffers:
-                yield e.finding(0, name, "buffer", _buffer(buffers[name], name, "counts as a parameter"))
-            continue
-        if all(still):
-            yield _never_moved(e, i, buffers)
-            continue
-        ends = np.cumsum([len(list(run)) for _, run in groupby(still)]).tolist()
-        for start, stop in zip([0, *ends], ends, strict=False):
-            if not still[start]:
-                continue
-            sides = [own[k] for k in (start - 1, stop) if 0 <= k < len(own)]
-            first, last = use[own[start]], use[own[stop - 1]]
-            pace = min(_pace(delta, own[start], side) for side in sides)
-            rate = min(changed[side, i] for side in sides) * min(1.0, pace)
-            if not sure_to_change(e.numel[i], rate):
-                continue
-            span = f"did not move between {e.step(first - 1)} and {e.step(last)} while others did"
-            # Between copies no interval tells of the time before, but the values do.
-            earlier = [row for row in range(first) if row not in copies and e.square[row, i] > 0]
-            if start == 0 and len(set(e.square[earlier, i])) <= 1:
-                yield e.finding(first, name, "frozen", f"{span}, and moved afterwards", "remark")
-            elif stop == len(own):
-                alone = stop == start + 1 and len(own) > 2
-                why = f"{span}; it moved before"
-                yield e.finding(first, name, *(("stale", why) if alone else ("frozen", why, "remark")))
-            else:
-                why = f"{span}; it moved before and after"
-                thawed = stop > start + 1 and (start == 0 or _catch_up(delta, i, *sides) < 1.5)
-                yield e.finding(first, name, *(("frozen", why, "remark") if thawed else ("stale", why)))
-
-
-def sure_to_change(numel: float, rate: float) -> bool:
-    """Is it out of the question that none of so many values changes, if each does at this rate?"""
-    return numel * -np.log1p(-min(rate, 0.99)) >= SURE
-
-
-def _pace(delta: Floats, here: int, beside: int) -> float:
-    """How far others moved in an interval, as a part of how far they did in one beside it."""
-    both = (delta[here] > 0) & (delta[beside] > 0)
-    return float(np.sqrt(np.median(delta[here, both] / delta[beside, both]))) if both.any() else 0.0
-
-
-def _catch_up(delta: Floats, i: int, before: int, after: int) -> float:
-    """What was not saved for several steps comes back in one: then its δ² is that of all of them."""
-    both = (delta[before] > 0) & (delta[after] > 0)
-    ratio = delta[after] / np.where(both, delta[before], np.nan)
-    return float(ratio[i] / np.nanmedian(ratio))
-
-
-def _never_moved(e: Evidence, i: int, buffers: Mapping[str, str]) -> Finding:
-    name = e.names[i]
-    rows = [row for row, look in enumerate(e.looks) if name in look.names]
-    row = rows[1] if len(rows) > 1 else rows[0]
-    if name in buffers:
-        return e.finding(row, name, "buffer", _buffer(buffers[name], name, "never moves"))
-    why = f"never moves, {e.step(rows[0])} to {e.step(rows[-1])}, while others do"
-    match e.pattern[row, i]:
-        case "zeros" | "ones" as which:
-            return e.finding(row, name, "initial", f"{why}: still all {which}", "remark")
-        case "normal" | "uniform" as shape:
-            rms = np.sqrt(e.square[row, i] / e.numel[i])
-            spread = f"still as it was drawn ({shape}, mean 0, rms {rms:.3g})"
-            return e.finding(row, name, "initial", f"{why}: {spread}", "remark")
-    return e.finding(row, name, "frozen", why, "remark")
-
-
-def _buffer(what: str, name: str, does: str) -> str:
-    return f"{does} and looks like a buffer ({what}); leave it out with --exclude '{_escaped(name)}'"
-
-
-def _escaped(name: str) -> str:
-    return name.replace(".", r"\.")

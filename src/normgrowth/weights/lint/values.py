@@ -13,6 +13,7 @@ from normgrowth.weights.sources.checkpoint import (
     Strided,
     Tensor,
     assemble,
+    check_whole,
     decode,
 )
 
@@ -49,7 +50,9 @@ def sample(checkpoint: Checkpoint, name: str, count: int) -> Floats:
                     bits[held] = piece[np.ravel_multi_index([i[held] for i in inside], shape)]
         case _:
             bits = assemble(tensor, pieces)[at]
-    return decode(tensor.dtype, bits)
+    values = decode(tensor.dtype, bits)
+    check_whole(checkpoint)
+    return values
 
 
 def pattern(values: Floats) -> str:

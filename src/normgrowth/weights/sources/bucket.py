@@ -6,7 +6,7 @@ it is kept here or goes along with a pickle. Where there are no keys, the bucket
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -16,16 +16,16 @@ from normgrowth.errors import InputError
 from normgrowth.weights.sources import attempts
 from normgrowth.weights.sources.attempts import TRANSIENT, Failure, patience, persist
 from normgrowth.weights.sources.hub import stays_below
-from normgrowth.weights.sources.remote import Bytes, Listed, Seen
+from normgrowth.weights.sources.remote import Bytes, Listed, Seen, Session
 
 T = TypeVar("T")
 
 EXTRA = {"s3": "s3", "gs": "gs"}  # scheme -> what to install
+LIBRARIES = ("aiobotocore", "aiohttp", "asyncio", "botocore", "fsspec", "gcsfs", "google", "s3fs")
 KEYS = {
     "s3": "set it up with `aws configure`, or name a profile in AWS_PROFILE",
     "gs": "set it up with `gcloud auth application-default login`",
 }
-_keyless: set[tuple[int, str]] = set()  # processes and schemes
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ class Bucket:
 
     scheme: str
     path: str  # bucket/folder
+    session: Session = field(default_factory=Session, compare=False, repr=False)
 
     def child(self, name: str) -> "Bucket":
-        return Bucket(self.scheme, f"{self.path}/{name}")
+        return Bucket(self.scheme, f"{self.path}/{name}", self.session)
 
     def show(self, file: str = "") -> str:
         return f"{self.scheme}://{self.path}/{file}" if file else f"{self.scheme}://{self.path}"
@@ -77,7 +78,9 @@ class Bucket:
         if self.look(file, where) == seen:
             return
         folder, _, name = f"{self.path}/{file}".rpartition("/")  # whose list may say it in other words
-        if seen not in [entry.seen for entry in Bucket(self.scheme, folder).ls() if entry.name == name]:
+        if seen not in [
+            entry.seen for entry in Bucket(self.scheme, folder, self.session).ls() if entry.name == name
+        ]:
             raise InputError(f"{where}: has changed since it was first looked at; begin again")
 
     def ls(self) -> list[Listed]:
@@ -93,19 +96,20 @@ class Bucket:
         return found
 
     def _ask(self, call: Callable[[Any], T], where: str) -> T:
+        keyless, me = self.session.keyless, (os.getpid(), self.scheme)
+
         def attempt() -> T:
             try:
-                me = os.getpid(), self.scheme
                 try:
-                    return call(_filesystem(*me, anyone=me in _keyless))
+                    return call(_filesystem(*me, anyone=me in keyless))
                 except Exception as error:
-                    if not _is_keyless(error) or me in _keyless:
+                    if not _is_keyless(error) or me in keyless:
                         raise
-                    _keyless.add(me)  # looking for keys takes seconds: not for every range
+                    keyless.add(me)  # looking for keys takes seconds: not for every range
                     return call(_filesystem(*me, anyone=True))
-            except (Failure, InputError):
-                raise
             except Exception as error:
+                if not _is_theirs(error):
+                    raise
                 raise self._failure(error) from None
 
         return persist(attempt, where)
@@ -151,6 +155,12 @@ def _status(error: BaseException | None) -> int | None:
             return int(getattr(error, "code", 0))
         error = error.__cause__
     return None
+
+
+def _is_theirs(error: Exception) -> bool:
+    """Whether it is about the bucket, the network or the address. Anything else is a mistake here, and stays one."""
+    library = type(error).__module__.partition(".")[0] in LIBRARIES
+    return library or (isinstance(error, OSError | ValueError) and not isinstance(error, InputError))
 
 
 def _is_keyless(error: Exception) -> bool:

@@ -2,7 +2,7 @@
 
 A format's file has one job, to fill an index: name -> dtype, shape, and where the values lie. Most
 formats store plain bytes, so their index is a list of byte ranges in files and `MappedCheckpoint`
-does the rest; a format that must decode first (TensorFlow, torch's legacy one) gives a function
+does the rest; a format that must decode first (TensorFlow) gives a function
 for each tensor instead and becomes a `LoadedCheckpoint`. What is read over a network is a
 `remote.RemoteCheckpoint`.
 
@@ -10,7 +10,6 @@ Values are handed out as raw bits in pieces, each one-dimensional, in the order 
 not mind the order, as long as both sides of a pair have the same; `Tensor.layout` says which it is.
 """
 
-import mmap
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -20,7 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, UnsupportedDtype
+from normgrowth.weights.sources.gathered import Gathered
+from normgrowth.weights.sources.mapped_file import FileState, MappedFile
 
 if TYPE_CHECKING:
     from normgrowth.weights.sources.remote import RemoteCheckpoint
@@ -64,7 +65,15 @@ class Tensor(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.numel * STORAGE[self.dtype].itemsize
+        """0 where the dtype is not one of STORAGE: such values are never read."""
+        return self.numel * WIDTH.get(self.dtype, 0)
+
+
+def storage_of(label: str, name: str, dtype: str) -> np.dtype:
+    """How the bits of a checkpoint's tensor are held."""
+    if (bits := STORAGE.get(dtype)) is None:
+        raise UnsupportedDtype(label, name, dtype)
+    return bits
 
 
 class Piece(NamedTuple):
@@ -84,7 +93,7 @@ class Located(NamedTuple):
     stop: NDArray[np.int64]
 
 
-class Ranges(dict[str, tuple[Piece, ...]]):
+class Ranges(dict[str, tuple[Piece | Gathered, ...]]):
     """Name -> where the values lie. Checkpoints of one series share it where their headers are the same.
 
     It remembers the list of names that it was last asked for, since a series asks for the same list at
@@ -100,7 +109,7 @@ class Ranges(dict[str, tuple[Piece, ...]]):
         rows: list[tuple[int, int, int]] = []
         for name in names:
             pieces, tensor = self[name], tensors[name]
-            if len(pieces) != 1 or tensor.layout is not None:
+            if len(pieces) != 1 or tensor.layout is not None or type(pieces[0]) is not Piece:
                 rows.append((-1, 0, 0))
                 continue
             file, offset, numel = pieces[0]
@@ -123,20 +132,20 @@ class MappedCheckpoint:
     aliases: dict[str, str] = field(default_factory=dict)  # tied names: name -> the one with the values
     copies_whole: bool = False  # asking for a tensor copies all of it: do not ask for parts one by one
     on_close: Callable[[], None] | None = None  # what to clean up behind it (files that were fetched)
-    _maps: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    states: dict[str, FileState] = field(default_factory=dict, repr=False)  # of files whose headers were read
+    notes: tuple[str, ...] = ()  # what its reader must know, such as tensors that were left out
+    _maps: dict[str, MappedFile] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_maps": {}}
+        return {**self.__dict__, "_maps": {}, "states": {}}  # another machine may have a copy of the file
 
     def _map(self, file: str) -> np.ndarray:
         mapped = self._maps.get(file)
         if mapped is None:
-            with (self.root / file).open("rb") as opened:
-                # The array keeps the mapping alive; it goes with the last view of it.
-                buffer = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            path = self.root / file if file else self.root
             # Atomic: of two threads that map it at once, both must use the one that is kept alive.
-            mapped = self._maps.setdefault(file, np.frombuffer(buffer, np.uint8))
-        return mapped
+            mapped = self._maps.setdefault(file, MappedFile(path, self.states.get(file)))
+        return mapped.array
 
     def _cut_short(self, file: str, name: str) -> InputError:
         return InputError(
@@ -145,15 +154,18 @@ class MappedCheckpoint:
 
     def pieces(self, name: str) -> list[np.ndarray]:
         """The raw bits of a tensor in its layout's order; views of the file where that can be."""
-        bits = STORAGE[self.tensors[name].dtype]
-        views = []
-        for piece in self.ranges[name]:
-            start, stop = piece.offset, piece.offset + piece.numel * bits.itemsize
-            mapped = self._map(piece.file)
-            if stop > len(mapped):
-                raise self._cut_short(piece.file, name)
-            views.append(mapped[start:stop].view(bits))
-        return views
+        return [self._view(name, piece) for piece in self.ranges[name]]
+
+    def _view(self, name: str, piece: Piece | Gathered) -> np.ndarray:
+        dtype = self.tensors[name].dtype
+        bits = storage_of(self.label, name, dtype)
+        values = piece.numel if isinstance(piece, Piece) else piece.extent
+        start, stop = piece.offset, piece.offset + values * bits.itemsize
+        mapped = self._map(piece.file)
+        if stop > len(mapped):
+            raise self._cut_short(piece.file, name)
+        view = mapped[start:stop].view(bits)
+        return view if isinstance(piece, Piece) else piece.copied(view, dtype)
 
     def dense(self, name: str) -> np.ndarray:
         """The raw bits of a tensor, whole and row-major, flattened; a copy where it must be."""
@@ -195,6 +207,7 @@ class LoadedCheckpoint:
     copies_whole: bool = True
     on_close: Callable[[], None] | None = None
     reopen: "Callable[[], Checkpoint] | None" = None  # how another process gets at it
+    notes: tuple[str, ...] = ()
 
     def __reduce__(self) -> tuple[Callable[[], "Checkpoint"], tuple[()]]:
         if self.reopen is None:
@@ -227,6 +240,29 @@ class LoadedCheckpoint:
 
 # Opened: the index is read, the values are not.
 Checkpoint = Union[MappedCheckpoint, LoadedCheckpoint, "RemoteCheckpoint"]
+
+
+def one_piece(checkpoint: Checkpoint, name: str, place: int) -> np.ndarray:
+    """One of `pieces`, without making the others: there may be thousands."""
+    if isinstance(checkpoint, MappedCheckpoint):
+        return checkpoint._view(name, checkpoint.ranges[name][place])
+    return checkpoint.pieces(name)[place]
+
+
+def check_whole(*checkpoints: Checkpoint) -> None:
+    """Raise if values that were read were not in their file any more: they were taken as 0."""
+    for checkpoint in checkpoints:
+        if isinstance(checkpoint, MappedCheckpoint):
+            for mapped in list(checkpoint._maps.values()):
+                mapped.check_whole()
+
+
+def check_unchanged(*checkpoints: Checkpoint) -> None:
+    """The same, and if files on this machine were written to since they were opened."""
+    for checkpoint in checkpoints:
+        if isinstance(checkpoint, MappedCheckpoint):
+            for mapped in list(checkpoint._maps.values()):
+                mapped.check_unchanged()
 
 
 def _closed(name: str) -> np.ndarray:

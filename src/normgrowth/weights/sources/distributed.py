@@ -3,20 +3,22 @@
 Such a folder has `.metadata`, a pickle that says which box of which tensor lies where, and data
 files that are torch archives end to end, one for each box. torch's own reader unpickles
 `.metadata`, which runs whatever that names; ours is `inert.unpickle`, with a list of the few names
-that checkpoints use. What it returns is still untrusted, so every field is checked here.
+that checkpoints use. What it returns is still untrusted, so every field is checked here, in time that is linear in
+the size of `.metadata`; and no byte of a data file belongs to two items, so that tensors are never larger than what
+lies on disk.
 """
 
-import mmap
+import itertools
 import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
 from normgrowth.errors import InputError
+from normgrowth.weights.sources.boxes import Box, Corner, covering
 from normgrowth.weights.sources.checkpoint import (
     STORAGE,
     Chunked,
@@ -25,6 +27,7 @@ from normgrowth.weights.sources.checkpoint import (
     Ranges,
     Strided,
     Tensor,
+    check_whole,
 )
 from normgrowth.weights.sources.inert import (
     DTYPES,
@@ -37,7 +40,9 @@ from normgrowth.weights.sources.inert import (
     stored_tensor,
     unpickle,
 )
-from normgrowth.weights.sources.safetensors import STEP_KEYS
+from normgrowth.weights.sources.mapped_file import FileState, opened_map, unreadable
+from normgrowth.weights.sources.safetensors import MOST_AXES, MOST_VALUES, STEP_KEYS
+from normgrowth.weights.sources.steps import LARGEST_STEP
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _SHARDED = "torch.distributed._shard.sharded_tensor.metadata"  # until torch 2.2
@@ -66,9 +71,8 @@ METADATA_NAMES = frozenset(
     }
 )
 STEP_LIMIT = 65536  # bytes; a number takes less than a thousand
-
-Corner = tuple[int, ...]
-Box = tuple[Corner, tuple[int, ...]]  # corner and size
+METADATA_LIMIT = 1 << 30  # bytes
+PICKLE_LIMIT = 1 << 20  # bytes that describe one tensor; torch writes about 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +115,13 @@ def is_distributed(folder: Path) -> bool:
 def read_distributed(folder: Path) -> MappedCheckpoint:
     path = folder / ".metadata"
     try:
-        root = unpickle(path.read_bytes(), str(path), METADATA_NAMES)
-        entries, places = _entries(root), _places(root)
+        if path.stat().st_size > METADATA_LIMIT:
+            raise Malformed(f"has more than {METADATA_LIMIT} bytes, too many for what it is")
+        content = path.read_bytes()
+        root = unpickle(content, str(path), METADATA_NAMES)
+        entries, places = _entries(root, len(content)), _places(root)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except Malformed as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -125,18 +132,21 @@ def read_distributed(folder: Path) -> MappedCheckpoint:
             if place is None:
                 raise InputError(f"{path}: does not say where tensor {name!r} is stored, at {list(box[0])}")
             by_file[place.relative_path].append(_Item(place, name, tensor.dtype, box))
-    for (name, corner), place in places.items():
-        if corner is None and _is_step(name) and place.length <= STEP_LIMIT:
+    steps = {name for name, corner in places if corner is None and name not in entries}
+    for name in filter(_is_step, steps):
+        if (place := places[name, None]).length <= STEP_LIMIT:
             by_file[place.relative_path].append(_Item(place, name))
     spots: dict[tuple[str, Box], _Spot] = {}
     numbers: dict[str, int] = {}
+    states: dict[str, FileState] = {}
+    files = {relative: _file_below(folder, relative, path) for relative in by_file}
+    _check_apart(files, by_file)
     for relative, items in by_file.items():
-        try:
-            _look_at(_file_below(folder, relative, path), items, spots, numbers)
-        except OSError as error:
-            raise InputError(f"{folder / relative}: cannot be read: {error.strerror}") from error
+        with opened_map(files[relative]) as mapped:
+            states[relative] = mapped.state
+            _look_at(files[relative], mapped.memory, items, spots, numbers)
 
-    checkpoint = MappedCheckpoint(str(folder), folder, {}, Ranges())
+    checkpoint = MappedCheckpoint(str(folder), folder, {}, Ranges(), states=states)
     for name, (tensor, boxes) in entries.items():
         own = [spots[name, box] for box in boxes]
         checkpoint.tensors[name] = Tensor(tensor.dtype, tensor.shape, _layout(folder, name, boxes, own))
@@ -145,8 +155,9 @@ def read_distributed(folder: Path) -> MappedCheckpoint:
     return checkpoint
 
 
-def _entries(root: Any) -> dict[str, tuple[Tensor, tuple[Box, ...]]]:
-    """Each tensor, with the boxes that make it up; none where its dtype cannot be read."""
+def _entries(root: Any, size: int) -> dict[str, tuple[Tensor, tuple[Box, ...]]]:
+    """Each tensor, with the boxes that make it up; none where its dtype cannot be read. size: of the pickle."""
+    count = 0
     entries: dict[str, tuple[Tensor, tuple[Box, ...]]] = {}
     for name, entry in _field(root, "Metadata", "state_dict_metadata", dict).items():
         if type(name) is not str or not name.isprintable() or type(entry) is not Made:
@@ -158,10 +169,15 @@ def _entries(root: Any) -> dict[str, tuple[Tensor, tuple[Box, ...]]]:
             raise Malformed(f"has no dtype for tensor {name!r}")
         dtype = DTYPES.get(properties[0], str(properties[0]))
         shape = _sizes(_field(entry, "TensorStorageMetadata", "size", tuple))
+        if prod(shape) >= MOST_VALUES:
+            raise Malformed(f"has a tensor {name!r} of {prod(shape)} values")
         chunks = _field(entry, "TensorStorageMetadata", "chunks", list)
+        count += len(chunks)
+        if count > size:  # a pickle can name one long list many times
+            raise Malformed(f"has more than {size} chunks, more than so many bytes can describe")
         fields = [_state(chunk, "ChunkStorageMetadata") for chunk in chunks]
         boxes = {(_sizes(field.get("offsets")), _sizes(field.get("sizes"))) for field in fields}
-        entries[name] = Tensor(dtype, shape), _covering(name, shape, boxes) if dtype in STORAGE else ()
+        entries[name] = Tensor(dtype, shape), covering(name, shape, boxes) if dtype in STORAGE else ()
     return entries
 
 
@@ -201,31 +217,26 @@ def _field(thing: Any, kind: str, key: str, wanted: type) -> Any:
 def _sizes(value: Any) -> tuple[int, ...]:
     if type(value) is not tuple or not all(type(n) is int and 0 <= n < 2**62 for n in value):
         raise Malformed("has a shape or a corner that is no tuple of sizes")
+    if len(value) > MOST_AXES:
+        raise Malformed(f"has a tensor of {len(value)} axes; at most {MOST_AXES} can be read")
     return value
 
 
-def _covering(name: str, shape: tuple[int, ...], boxes: set[Box]) -> tuple[Box, ...]:
-    """The boxes in order of their corners, if they make up the tensor: all of it, and nothing twice."""
-    for corner, size in boxes:
-        inside = len(corner) == len(size) == len(shape) and all(
-            c + s <= n for c, s, n in zip(corner, size, shape, strict=True)
-        )
-        if not inside:
-            chunk = f"a chunk of {list(size)} at {list(corner)}"
-            raise Malformed(f"has {chunk} for {name!r}, which does not fit into its shape {list(shape)}")
-    # Where there are more ranks than rows, some have empty chunks.
-    ordered = sorted(box for box in boxes if prod(box[1])) if prod(shape) else sorted(boxes)[:1]
-    if not ordered or sum(prod(size) for _, size in ordered) != prod(shape):
-        raise Malformed(
-            f"has {len(ordered)} chunks for {name!r} of shape {list(shape)}, which do not make it up"
-        )
-    low = np.array([corner for corner, _ in ordered])
-    high = low + np.array([size for _, size in ordered])
-    for i in range(len(ordered) - 1):
-        near = slice(i + 1, np.searchsorted(low[:, 0], high[i, 0]))  # the others begin below this box
-        if np.all((low[near] < high[i]) & (low[i] < high[near]), axis=1).any():
-            raise Malformed(f"has chunks for {name!r} that overlap")
-    return tuple(ordered)
+def _check_apart(files: Mapping[str, Path], by_file: Mapping[str, Sequence[_Item]]) -> None:
+    """No byte of a file belongs to two items: else a small file could hold any number of tensors."""
+    found: dict[tuple[int, int], list[_Item]] = defaultdict(list)  # a file may have several names
+    for relative, items in by_file.items():
+        try:
+            stat = files[relative].stat()
+        except OSError as error:
+            raise unreadable(files[relative], error) from error
+        found[stat.st_dev, stat.st_ino] += items
+    for items in found.values():
+        items.sort(key=lambda item: item.place.offset)
+        for one, other in itertools.pairwise(items):
+            if other.place.offset < one.place.offset + one.place.length:
+                path = files[other.place.relative_path]
+                raise InputError(f"{path}: {one.name!r} and {other.name!r} share bytes of it; is it damaged?")
 
 
 def _file_below(folder: Path, relative: str, metadata: Path) -> Path:
@@ -244,30 +255,35 @@ def _file_below(folder: Path, relative: str, metadata: Path) -> Path:
 
 
 def _look_at(
-    path: Path, items: list[_Item], spots: dict[tuple[str, Box], _Spot], numbers: dict[str, int]
+    path: Path,
+    data: Any,
+    items: list[_Item],
+    spots: dict[tuple[str, Box], _Spot],
+    numbers: dict[str, int],
 ) -> None:
     """Find the values of one file's items, in the order in which they lie there."""
-    size = path.stat().st_size
+    size = len(data)
     for item in items:
         end = item.place.offset + item.place.length
         if end > size or not size:
             raise InputError(f"{path}: truncated: {item.name!r} ends at byte {end}, but the file has {size}")
     known: dict[bytes, StoredTensor] = {}  # tensors of one shape have one pickle
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for item in sorted(items, key=lambda item: item.place.offset):
-            try:
-                archive = Archive(data, item.place.offset, item.place.length)
-                pickled = archive.read("data.pkl")
-                if item.box is None:
-                    _note_number(pickled, item.name, numbers)
-                    continue
-                if pickled not in known:
-                    where = f"{path}: tensor {item.name!r}"
-                    known[pickled] = stored_tensor(unpickle(pickled, where, TENSOR_NAMES, storages=True))
-                spots[item.name, item.box] = _spot(archive, item, item.box, known[pickled])
-            except Malformed as error:
-                if item.box is not None:
-                    raise InputError(f"{path}: tensor {item.name!r} {error}") from error
+    for item in sorted(items, key=lambda item: item.place.offset):
+        try:
+            archive = Archive(data, item.place.offset, item.place.length)
+            if archive.span("data.pkl")[1] > PICKLE_LIMIT:
+                raise Malformed("has a description that is too long")
+            pickled = archive.read("data.pkl")
+            if item.box is None:
+                _note_number(pickled, item.name, numbers)
+                continue
+            if pickled not in known:
+                where = f"{path}: tensor {item.name!r}"
+                known[pickled] = stored_tensor(unpickle(pickled, where, TENSOR_NAMES, storages=True))
+            spots[item.name, item.box] = _spot(archive, item, item.box, known[pickled])
+        except Malformed as error:
+            if item.box is not None:
+                raise InputError(f"{path}: tensor {item.name!r} {error}") from error
 
 
 def _spot(archive: Archive, item: _Item, box: Box, stored: StoredTensor) -> _Spot:
@@ -306,14 +322,17 @@ def _note_number(pickled: bytes, name: str, numbers: dict[str, int]) -> None:
         value = unpickle(pickled, name, frozenset())
     except InputError:
         return  # a step that is no plain number is none; the folder's name will have to do
-    if type(value) is int and value >= 0:
+    if type(value) is int and 0 <= value < LARGEST_STEP:
         numbers[name] = value
 
 
 def _step(checkpoint: MappedCheckpoint, numbers: dict[str, int]) -> int | None:
     for name, tensor in checkpoint.tensors.items():
         if tensor.dtype in ("I64", "I32") and tensor.numel == 1 and _is_step(name):
-            numbers[name] = int(checkpoint.pieces(name)[0][0])
+            value = int(checkpoint.pieces(name)[0][0])
+            check_whole(checkpoint)
+            if 0 <= value < LARGEST_STEP:
+                numbers[name] = value
     checkpoint.close()  # the index is to be small; files are mapped again when they are used
 
     def nearness(name: str) -> tuple[int, int, str]:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from normgrowth.errors import InputError
 from normgrowth.weights.sources import hub, safetensors
 from normgrowth.weights.sources.bucket import EXTRA, Bucket
+from normgrowth.weights.sources.file_groups import PICKLED
 from normgrowth.weights.sources.folder import (
     NO_WEIGHTS_FOLDER,
     TRAINER_STATE,
@@ -23,12 +24,11 @@ from normgrowth.weights.sources.folder import (
     is_generic,
 )
 from normgrowth.weights.sources.places import Website, shown
-from normgrowth.weights.sources.remote import AT_ONCE, Folder, Seen
+from normgrowth.weights.sources.remote import AT_ONCE, Folder, Seen, Session
 from normgrowth.weights.sources.units import SMALL_FILE, Reading, RemoteUnit, path_of
 
 MOST_FOLDERS = 20_000
-_PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".torch")
-_NAMED = (".safetensors", *_PICKLED, ".index", ".index.json")
+_NAMED = (".safetensors", *PICKLED, ".index", ".index.json")
 _MAGIC = {"http": "*[", "https": "*[", "s3": "*?[", "gs": "*?["}  # a web address ends at its ?
 
 
@@ -43,7 +43,7 @@ def find_remote(address: str, reading: Reading) -> list[tuple[PurePosixPath, Rem
     """Every checkpoint at or below an address, or below each of those that a pattern matches; with that address."""
     found: list[tuple[PurePosixPath, RemoteUnit]] = []
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        for place, name in _roots(address, threads):
+        for place, name in _roots(address, reading.session, threads):
             root = path_of(place.show(name) if name else place.show().rstrip("/"))
             units = [_named_unit(place, name, reading)] if name else _walk(place, reading, threads)
             found += ((root, unit) for unit in sorted(units, key=lambda unit: unit.path))
@@ -51,7 +51,7 @@ def find_remote(address: str, reading: Reading) -> list[tuple[PurePosixPath, Rem
     return found
 
 
-def _roots(address: str, threads: ThreadPoolExecutor) -> list[tuple[Folder, str]]:
+def _roots(address: str, session: Session, threads: ThreadPoolExecutor) -> list[tuple[Folder, str]]:
     """Folders, and files with the folder that they lie in."""
     scheme, _, rest = address.partition("://")
     if scheme in EXTRA and "@" in rest.partition("/")[0]:
@@ -66,18 +66,20 @@ def _roots(address: str, threads: ThreadPoolExecutor) -> list[tuple[Folder, str]
     if plain is not None:
         top = f"{scheme}://{'/'.join((first, *parts[:plain]))}/"
         place = (
-            Website.of(top)[0] if scheme not in EXTRA else Bucket(scheme, top.partition("://")[2].rstrip("/"))
+            Website.of(top, session)[0]
+            if scheme not in EXTRA
+            else Bucket(scheme, top.partition("://")[2].rstrip("/"), session)
         )
         matches = _matching(place, [part for part in parts[plain:] if part], threads)
         if not matches:
             raise InputError(f"{shown(address)}: nothing matches this pattern")
         return sorted(matches, key=lambda match: match[0].show(match[1]))
     if scheme in EXTRA:
-        bucket = Bucket(scheme, rest.rstrip("/"))
+        bucket = Bucket(scheme, rest.rstrip("/"), session)
         parent, _, name = bucket.path.rpartition("/")
         is_file = [entry.name for entry in bucket.ls()] == [""]
-        return [(Bucket(scheme, parent), name)] if is_file else [(bucket, "")]
-    site, name = Website.of(address)
+        return [(Bucket(scheme, parent, session), name)] if is_file else [(bucket, "")]
+    site, name = Website.of(address, session)
     if not name or site.query or index_format(name) or _format(name, (name,)):
         return [(site, name)]
     return [(site.child(name), "")]
@@ -220,7 +222,7 @@ def _weight_map(place: Folder, name: str, reading: Reading) -> bytes:
 def _format(name: str, beside: Sequence[str]) -> str | None:
     if name.endswith(".safetensors"):
         return "safetensors"
-    if name.endswith(_PICKLED):
+    if name.endswith(PICKLED):
         return "pytorch"
     data = re.compile(re.escape(name.removesuffix(".index")) + r"\.data-\d{5}-of-\d{5}")
     is_tensorflow = name.endswith(".index") and any(data.fullmatch(other) for other in beside)

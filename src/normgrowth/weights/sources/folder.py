@@ -19,18 +19,10 @@ from pathlib import Path, PurePath
 from normgrowth.errors import InputError
 from normgrowth.weights.sources import distributed, pytorch, safetensors, tensorflow
 from normgrowth.weights.sources.checkpoint import Checkpoint, LoadedCheckpoint, without_wrappers
+from normgrowth.weights.sources.file_groups import WEIGHT_SUFFIXES, is_trainer_state
 from normgrowth.weights.sources.steps import LARGEST_STEP, sure_step
 
-_NO_WEIGHTS = re.compile(
-    r"^(optim|scheduler|lr_sched|rng_state|random_states|training_args|scaler|sampler|dataloader|train\.pt|rank_?\d)"
-    r"|optim_states|zero_pp_rank",
-    re.IGNORECASE,
-)
 NO_WEIGHTS_FOLDER = re.compile(r"^(\.|optim|train$|__pycache__)", re.IGNORECASE)
-_WEIGHT_SUFFIXES = {
-    *(".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".index", ".tar", ".model", ".pkl", ".torch"),
-    *(".weights", ""),
-}
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
 TRAINER_STATE = "trainer_state.json"
 _DEPTH = 6  # runs/name/lightning_logs/version_0/checkpoints/last.ckpt
@@ -59,21 +51,24 @@ class Unit:
         return [self.main]
 
     def fingerprint(self) -> str:
-        """Changes when the checkpoint does: place, size, time and a few bytes of each of its files."""
-        return ";".join(map(_file_fingerprint, self.files()))
+        """Changes when the checkpoint does: name, size, time and a few bytes of each of its files.
 
-    def open(self, allow: tuple[str, ...] = ()) -> Checkpoint:
-        checkpoint = self._read(allow)
+        Not where they lie: a folder that was moved or mounted elsewhere holds the same checkpoints.
+        """
+        return ";".join([self.path.name, *map(_file_fingerprint, self.files())])
+
+    def open(self) -> Checkpoint:
+        checkpoint = self._read()
         if not checkpoint.tensors:
             raise InputError(f"{self.path}: holds no tensors")
         checkpoint.label = str(self.path)
         if (old_name := without_wrappers(checkpoint.tensors)) is not None:
             checkpoint = checkpoint.renamed(old_name)
         if isinstance(checkpoint, LoadedCheckpoint):
-            checkpoint.reopen = partial(self.open, allow)
+            checkpoint.reopen = self.open
         return checkpoint
 
-    def _read(self, allow: tuple[str, ...]) -> Checkpoint:
+    def _read(self) -> Checkpoint:
         try:
             match self.format:
                 case "safetensors":
@@ -81,9 +76,9 @@ class Unit:
                 case "safetensors-index":
                     return safetensors.read_sharded(self.main)
                 case "pytorch":
-                    return pytorch.read_pytorch(self.main, allow)
+                    return pytorch.read_pytorch(self.main)
                 case "pytorch-index":
-                    return pytorch.read_pytorch_sharded(self.main, allow)
+                    return pytorch.read_pytorch_sharded(self.main)
                 case "distributed":
                     return distributed.read_distributed(self.main.parent)
                 case _:
@@ -122,7 +117,7 @@ def step_of_trainer(state: bytes) -> int | None:
         step = json.loads(state)["global_step"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return step if isinstance(step, int) and 0 <= step < LARGEST_STEP else None
+    return step if type(step) is int and 0 <= step < LARGEST_STEP else None
 
 
 def _file_fingerprint(file: Path) -> str:
@@ -134,7 +129,7 @@ def _file_fingerprint(file: Path) -> str:
             opened.seek(place)
             samples.append(opened.read(4096))
     digest = hashlib.sha256(b"".join(samples)).hexdigest()[:16]
-    return f"{file.resolve()}:{stat.st_size}:{stat.st_mtime_ns}:{digest}"
+    return f"{file.name}:{stat.st_size}:{stat.st_mtime_ns}:{digest}"
 
 
 def find_units(root: Path) -> list[Unit]:
@@ -207,10 +202,10 @@ def grouped(
             found.append((name, format))
             shards |= shards_of(name)
     for name in names:
-        if name in shards or name.startswith(".") or _NO_WEIGHTS.match(name):
+        if name in shards or name.startswith(".") or is_trainer_state(name):
             continue
         suffix = PurePath(name).suffix
-        if suffix.lower() not in _WEIGHT_SUFFIXES and not suffix[1:].isdecimal():
+        if suffix.lower() not in WEIGHT_SUFFIXES and not suffix[1:].isdecimal():
             continue
         if (format := format_of(name)) is not None:
             if _SHARD.search(name):
@@ -253,9 +248,7 @@ def _format(file: Path) -> str | None:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from error
 
 
-def open_fetched(
-    label: str, fetch: Callable[[Path], Path], scratch: Path | None, allow: tuple[str, ...]
-) -> Checkpoint:
+def open_fetched(label: str, fetch: Callable[[Path], Path], scratch: Path | None) -> Checkpoint:
     """Have a checkpoint put into a new folder, open it, and remove it from the disk when it is closed."""
     folder = Path(tempfile.mkdtemp(prefix="normgrowth-", dir=scratch))
     remove = partial(shutil.rmtree, folder, ignore_errors=True)
@@ -263,7 +256,7 @@ def open_fetched(
         units = find_units(fetch(folder))
         if len(units) != 1:
             raise InputError(f"{label}: holds {len(units)} checkpoints, not one")
-        checkpoint = units[0].open(allow)
+        checkpoint = units[0].open()
     except BaseException:
         remove()
         raise

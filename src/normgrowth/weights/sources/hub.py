@@ -12,16 +12,17 @@ and anything that goes wrong is an `InputError` of one line.
 import errno
 import json
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PureWindowsPath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from normgrowth import engine
 from normgrowth.errors import InputError
 from normgrowth.weights.sources.attempts import TRANSIENT, wait_asked_for
+from normgrowth.weights.sources.file_groups import PICKLED, is_trainer_state
+from normgrowth.weights.sources.safetensors import parse_index
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -31,13 +32,6 @@ T = TypeVar("T")
 SCHEME = "hf://"
 TIMEOUT = 30.0  # seconds that a listing may take to answer; downloads have the library's own
 PAUSES = (1.0, 3.0)  # seconds before the second and the third attempt at what may pass
-
-PICKLED = (".pt", ".pth", ".ckpt")
-# What trainers save beside the weights, as large as they are or larger.
-TRAINER_STATE = re.compile(
-    r"^(scheduler|scaler|rng_state|random_states|training_args)|(^|[-_.])optim(izers?)?([-_.\d]|$)",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -75,9 +69,15 @@ def list_revisions(
     api = api_of(endpoint, token)
 
     def refs() -> list[tuple[str, str]]:
-        with _impatient():
-            found = api.list_repo_refs(repo)
-        return [(str(ref.name), str(ref.target_commit)) for ref in (*found.branches, *found.tags)]
+        # Not by list_repo_refs, which takes no time limit: a lost connection would wait for ever.
+        from huggingface_hub import get_session
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, validate_repo_id
+
+        validate_repo_id(repo)
+        headers = build_hf_headers(token=api.token, headers=api.headers)
+        answer = get_session().get(f"{api.endpoint}/api/models/{repo}/refs", headers=headers, timeout=TIMEOUT)
+        hf_raise_for_status(answer)
+        return _refs_in(answer.json())
 
     known = ask(refs, f"{SCHEME}{repo}", api.endpoint)
     if re.fullmatch(r"[0-9a-f]{40}", pattern):
@@ -140,17 +140,19 @@ def api_of(endpoint: str | None, token: str | bool | None) -> "HfApi":
     return HfApi(endpoint=address, token=token, headers={"user-agent": "normgrowth"})
 
 
-@contextmanager
-def _impatient() -> Iterator[None]:
-    """A time limit for the calls that take none: without one, a lost connection waits for ever."""
-    from huggingface_hub import get_session
+class _NotAHub(Exception):
+    """An answer that no hub gives."""
 
-    session = get_session()
-    before, session.timeout = session.timeout, TIMEOUT
+
+def _refs_in(answer: Any) -> list[tuple[str, str]]:
+    """Name and commit of the branches, then of the tags."""
     try:
-        yield
-    finally:
-        session.timeout = before
+        found = [(ref["name"], ref["targetCommit"]) for kind in ("branches", "tags") for ref in answer[kind]]
+    except (LookupError, TypeError):
+        raise _NotAHub("no list of branches and tags") from None
+    if not all(type(part) is str for pair in found for part in pair):
+        raise _NotAHub("a branch without a name or a commit")
+    return found
 
 
 def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
@@ -161,7 +163,10 @@ def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
 
     def listing() -> dict[str, int]:
         info = api.model_info(revision.repo, revision=revision.commit, files_metadata=True, timeout=TIMEOUT)
-        return {str(file.rfilename): int(file.size or 0) for file in info.siblings or ()}  # 0: not said
+        files = info.siblings or ()
+        return {
+            str(file.rfilename): file.size if type(file.size) is int else 0 for file in files
+        }  # 0: not said
 
     everything = ask(listing, revision.label, api.endpoint)
     for name in everything:
@@ -179,7 +184,7 @@ def stays_below(name: str) -> bool:
 
 def _choose(names: list[str]) -> tuple[str | None, list[str]]:
     """The files of one format, the best: those, or the index that names them."""
-    names = sorted(name for name in names if not TRAINER_STATE.search(name))
+    names = sorted(name for name in names if not is_trainer_state(name))
 
     def ending(*ends: str) -> list[str]:
         return [name for name in names if name.endswith(ends)]
@@ -195,7 +200,7 @@ def _choose(names: list[str]) -> tuple[str | None, list[str]]:
         # Some repositories hold the weights twice, in shards and "consolidated".
         shards = [name for name in found if re.fullmatch(rf"{stem}-\d+-of-\d+\{end}", name)]
         return None, shards or found
-    for end in PICKLED:
+    for end in PICKLED[1:]:  # .bin is the first, above
         if found := ending(end):
             return None, found
     pairs = []
@@ -223,12 +228,7 @@ def _why_nothing(revision: Revision, sizes: Mapping[str, int]) -> str:
 
 def shards(revision: Revision, index: str, content: bytes, sizes: Mapping[str, int]) -> list[str]:
     """The files that an index names, each of which has to be in the listing."""
-    try:
-        named = sorted(set(json.loads(content)["weight_map"].values()))
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(f"{revision.label}: {index} is not an index of shards") from error
-    if not named:
-        raise InputError(f"{revision.label}: {index} names no shards")
+    named = sorted(set(parse_index(content, f"{revision.label}: {index}").values()))
     for shard in named:
         if shard not in sizes:
             raise InputError(f"{revision.label}: {index} names {shard!r}, which the repository does not have")
@@ -241,12 +241,23 @@ def ask(call: Callable[[], T], what: str, address: str) -> T:
         try:
             return call()
         except Exception as error:
+            if _is_ours(error):
+                raise
             if pause is None or not _may_pass(error):
                 # Not `from error`: its words may have a signed address in them.
                 raise InputError(f"{what}: {_reason(error, address)}") from None
             wait = max(pause, _wait_asked_for(error))
-        time.sleep(wait)
+        engine.pause(wait)
     raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether it was raised in this package: then it is a mistake here, and not the hub's."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    raised_in = str(frame.tb_frame.f_globals.get("__name__")) if frame is not None else ""
+    return raised_in.startswith("normgrowth.") and not isinstance(error, _NotAHub)
 
 
 def _may_pass(error: Exception) -> bool:
@@ -310,7 +321,14 @@ def _reason(error: BaseException, address: str) -> str:
             return f"is not a repository's name: {first_line}"
         case OSError(errno=errno.ENOSPC):
             return "the disk is full; make room, or choose a folder on another disk"
-        case json.JSONDecodeError() | UnicodeDecodeError() | LookupError() | TypeError() | AttributeError():
+        case (
+            _NotAHub()
+            | json.JSONDecodeError()
+            | UnicodeDecodeError()
+            | LookupError()
+            | TypeError()
+            | AttributeError()
+        ):
             return f"the answer of {address} is not a hub's ({first_line}); check the address"
     if _is_transport(error):
         detail = "no answer in time" if "Timeout" in type(error).__name__ else first_line

@@ -1,21 +1,22 @@
 """Folders on web servers and on the Hugging Face hub, whose files are read by ranges.
 
 An address is split here into what may be seen and what may not: the password and the query of a signed
-address stay in the memory of this process, and labels, records, messages and pickles have the rest.
+address stay in the session of the series, in this process, and labels, records, messages and pickles have the rest.
 """
 
 import hashlib
 import html
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from normgrowth.errors import InputError
 from normgrowth.weights.sources import hub
+from normgrowth.weights.sources.attempts import Failure
 from normgrowth.weights.sources.connections import basic, origin, saved_login
-from normgrowth.weights.sources.remote import Bytes, Listed, Seen
+from normgrowth.weights.sources.remote import Bytes, Listed, Seen, Session
 from normgrowth.weights.sources.web import Target, get_page, get_range
 
 PAGE_LIMIT = 16 << 20  # bytes of a list of files
@@ -25,8 +26,10 @@ _LINK = re.compile(
     r"""<a\s(?:[^<>]{0,1000}?\s)?href\s{0,9}=\s{0,9}(?:"([^"<>]*)"|'([^'<>]*)'|([^\s"'<>]+))""", re.IGNORECASE
 )
 
-_logins: dict[tuple[str, str | None, int], str] = {}  # of this process: host -> header
-_queries: dict[str, str] = {}
+_BEGINS, _ENDS = (
+    re.compile(rb"\s*<(?:!doctype\s+)?html", re.IGNORECASE),
+    re.compile(rb"</html\s*>", re.IGNORECASE),
+)
 
 
 def shown(address: str) -> str:
@@ -88,10 +91,11 @@ class Website(_Web):
     """A folder of a web server; or one file there, if its address has a query."""
 
     base: str  # with / at the end
-    query: str = ""  # a digest of the query, which this process keeps
+    query: str = ""  # a digest of the query, which the session keeps
+    session: Session = field(default_factory=Session, compare=False, repr=False)
 
     @staticmethod
-    def of(address: str) -> "tuple[Website, str]":
+    def of(address: str, session: Session) -> "tuple[Website, str]":
         """The folder that an address lies in, and its name there; what is private is put aside."""
         try:
             parts = urlsplit(address)
@@ -103,28 +107,29 @@ class Website(_Web):
         folder, _, name = clean.rpartition("/")
         base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{folder}/"
         if parts.username:
-            _logins[origin(base)] = basic(unquote(parts.username), unquote(parts.password or ""))
+            session.logins[origin(base)] = basic(unquote(parts.username), unquote(parts.password or ""))
         digest = hashlib.sha256(parts.query.encode()).hexdigest()[:16] if parts.query else ""
         if digest:
-            _queries[digest] = quote(parts.query, safe=_PLAIN + "%?[]")
-        return Website(base, digest), unquote(name)
+            session.queries[digest] = quote(parts.query, safe=_PLAIN + "%?[]")
+        return Website(base, digest, session), unquote(name)
 
     def child(self, name: str) -> "Website":
-        return Website(f"{self.base}{quote(name, safe=_PLAIN)}/")
+        return Website(f"{self.base}{quote(name, safe=_PLAIN)}/", session=self.session)
 
     def show(self, file: str = "") -> str:
         return f"{self.base}{quote(file, safe=_PLAIN)}"
 
     def _target(self, file: str, where: str) -> Target:
-        if self.query and self.query not in _queries:
+        queries, logins = self.session.queries, self.session.logins
+        if self.query and self.query not in queries:
             raise InputError(f"{where}: the query of its address stays in the process that was given it")
-        query = f"?{_queries[self.query]}" if self.query else ""
-        login = _logins.get(origin(self.base)) or saved_login(urlsplit(self.base).hostname or "")
+        query = f"?{queries[self.query]}" if self.query else ""
+        login = logins.get(origin(self.base)) or saved_login(urlsplit(self.base).hostname or "")
         return Target(f"{self.show(file)}{query}", {"Authorization": login} if login else {})
 
     def ls(self) -> list[Listed]:
         """What an index page links to, directly below it."""
-        page, address = get_page(self._target("", self.base), PAGE_LIMIT, self.base)
+        page, address = get_page(self._target("", self.base), PAGE_LIMIT, self.base, _check_end)
         base = urljoin(address, ".")
         names: dict[str, bool] = {}
         for found in _LINK.finditer(page.decode("utf-8", "replace")):
@@ -139,3 +144,11 @@ class Website(_Web):
             if name and hub.stays_below(name):
                 names[name] = names.get(name, False) or target.endswith("/")
         return [Listed(name, is_folder) for name, is_folder in names.items()]
+
+
+def _check_end(page: bytes) -> None:
+    """A list that is cut short would make the series shorter; a server that opens a page with <html> also closes it."""
+    if _BEGINS.match(page) and not _ENDS.search(page, max(0, len(page) - 4096)):
+        raise Failure(
+            "its list of files is cut short (no </html> at its end); name the files one by one", again=True
+        )

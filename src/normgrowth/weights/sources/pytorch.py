@@ -1,231 +1,250 @@
 """PyTorch's own files: .pt, .pth, .bin, .ckpt, whatever they wrap the weights in.
 
-Loaded with ``weights_only=True`` and mapped, so nothing in the file can run and nothing is copied.
-Whatever else the file holds (optimiser, scheduler, arguments) stays on disk.
+torch is not asked: the pickle is read as inert data and tensors are byte ranges of the mapped file, so nothing in it
+can run and nothing is copied. Whatever else it has (optimizer, scheduler, arguments) stays on disk; objects of unknown
+classes are data that nobody needs, and a note names them.
 """
 
-import warnings
-from contextlib import AbstractContextManager
-from importlib import import_module
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from normgrowth.errors import InputError, SeriesWarning
-from normgrowth.weights.sources.checkpoint import STORAGE, LoadedCheckpoint, Strided, Tensor
-from normgrowth.weights.sources.inert import DTYPES
+from normgrowth.engine import no_collection
+from normgrowth.errors import InputError
+from normgrowth.weights.sources.checkpoint import (
+    STORAGE,
+    WIDTH,
+    MappedCheckpoint,
+    Piece,
+    Ranges,
+    Strided,
+    Tensor,
+)
+from normgrowth.weights.sources.gathered import Gathered
+from normgrowth.weights.sources.mapped_file import FileState
+from normgrowth.weights.sources.pickle_values import Made, Malformed
 from normgrowth.weights.sources.safetensors import STEP_KEYS, read_index
+from normgrowth.weights.sources.state_dict import StateDict
 from normgrowth.weights.sources.steps import LARGEST_STEP
+from normgrowth.weights.sources.torch_file import TorchFile, looks_like_pytorch, open_torch_file
+from normgrowth.weights.sources.torch_tensors import Unreadable, View, tensor_call, view_of
 
-if TYPE_CHECKING:
-    import torch
-
-ZIP_START = b"PK\x03\x04"
-LEGACY_START = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # torch's magic number, as a pickled long
-
-# Where training code keeps the weights, in the order in which we look.
-WRAPPINGS = ("state_dict", "model_state_dict", "model", "module", "model_state", "net", "network", "params")
-NOT_WEIGHTS = ("optim", "sched", "rng", "scaler", "loops", "callbacks", "args", "config", "hyper_parameters")
+_STEPS = (*STEP_KEYS, "global_steps", "iter_num", "iteration", "num_updates", "step_count")
+# Views may overlap, so that tensors have more values than the file; not without bound.
+_VIEWED, _VIEWED_FREE = 16, 1 << 26  # times the file's bytes; bytes that are always granted
+_ARRAYS = frozenset(
+    f"numpy.{core}.{name}"
+    for core in ("core", "_core")
+    for name in ("multiarray._reconstruct", "numeric._frombuffer")
+)
+# Names that every such file has, or that are no more than data; all others are mentioned.
+_USUAL = frozenset(
+    {
+        *("collections.OrderedDict", "collections.defaultdict", "collections.Counter", "collections.deque"),
+        *(
+            "builtins." + name
+            for name in ("set", "frozenset", "slice", "range", "complex", "bytearray", "dict", "list")
+        ),
+        *("datetime." + name for name in ("datetime", "date", "time", "timedelta", "timezone")),
+        *(
+            f"{module}.{name}Path"
+            for module in ("pathlib", "pathlib._local")
+            for name in ("Posix", "Windows")
+        ),
+        *("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", *_ARRAYS),
+        *("numpy.dtype", "numpy.ndarray", "_codecs.encode", "copyreg._reconstructor", "builtins.object"),
+    }
+)
+_OF_TORCH = re.compile(
+    r"torch\.(Size|device|dtype|storage\.\w+|(cuda\.)?\w+Storage|_(utils|tensor)\._rebuild_\w+|nn\.[\w.]+"
+    r"|(b?float|complex|q?u?int|bool|bits|sparse_|per_)\w*|strided|serialization\._get_layout)"
+)
 
 
 def is_pytorch(path: Path) -> bool:
     """By content: torch's zip archive, or the pickles of its legacy format."""
     with path.open("rb") as file:
-        start = file.read(32)
-    return start.startswith(ZIP_START) or LEGACY_START in start
+        return looks_like_pytorch(file.read(32))
 
 
-def read_pytorch(path: Path, allow: tuple[str, ...] = ()) -> LoadedCheckpoint:
-    content = _load(path, allow)
-    found = find_state_dict(content)
-    if not found:
-        raise InputError(f"{path}: holds no tensors that look like a model's")
-    return _checkpoint(str(path), found, path, stored_step(content))
+def read_pytorch(path: Path) -> MappedCheckpoint:
+    index = _read(path)
+    if not index.tensors:
+        raise InputError(f"{path}: {_nothing(index)}")
+    return _checkpoint(str(path), path, index, index.step)
 
 
-def read_pytorch_sharded(index: Path, allow: tuple[str, ...] = ()) -> LoadedCheckpoint:
+def read_pytorch_sharded(index: Path) -> MappedCheckpoint:
     """An index file (``pytorch_model.bin.index.json``) and the shards that it names."""
     weight_map = read_index(index)
-    loaded = {
-        shard: find_state_dict(_load(index.parent / shard, allow)) for shard in set(weight_map.values())
-    }
-    found: dict[str, torch.Tensor] = {}
+    whole = _Index()
+    shards = {shard: _read(index.parent / shard, shard) for shard in sorted(set(weight_map.values()))}
     for name, shard in weight_map.items():
-        if name not in loaded[shard]:
+        part = shards[shard]
+        if name in part.left_out:
+            whole.left_out[name] = part.left_out[name]
+        elif name in part.tensors:
+            whole.tensors[name], whole.ranges[name] = part.tensors[name], part.ranges[name]
+        else:
             raise InputError(f"{index}: says that {shard} holds tensor {name}, but it does not")
-        found[name] = loaded[shard][name]
-    return _checkpoint(str(index.parent), found, index, None)
+    for part in shards.values():
+        whole.names |= part.names
+        whole.states |= part.states
+    if not whole.tensors:
+        raise InputError(f"{index}: {_nothing(whole)}")
+    return _checkpoint(str(index.parent), index.parent, whole, None)
 
 
-def _load(path: Path, allow: tuple[str, ...]) -> Any:
-    import torch
+@dataclass
+class _Index:
+    """What a file's pickle says of its tensors."""
 
-    with path.open("rb") as file:
-        start = file.read(32)
-    mappable = start.startswith(ZIP_START)
-    if not mappable and LEGACY_START not in start:
-        raise InputError(
-            f"{path}: no PyTorch file: neither its archive nor its legacy format; is it truncated?"
-        )
-    if not mappable:
-        gigabytes = path.stat().st_size / 1e9
-        warnings.warn(
-            f"{path}: torch's legacy format cannot be mapped; reading it takes {gigabytes:.2f} GB of memory "
-            "(save it again with torch.save to avoid that)",
-            SeriesWarning,
-            stacklevel=2,
-        )
-    allowed = _allowed(allow)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    ranges: Ranges = field(default_factory=Ranges)
+    left_out: dict[str, str] = field(default_factory=dict)  # name -> what it is
+    names: set[str] = field(default_factory=set)  # of classes
+    step: int | None = None
+    states: dict[str, FileState] = field(default_factory=dict)
+
+
+def _read(path: Path, file: str = "") -> _Index:
     try:
-        with allowed, warnings.catch_warnings():
-            # torch remarks on typed storages in files that others wrote; nothing to act on here.
-            warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
-            return torch.load(path, map_location="cpu", mmap=mappable or None, weights_only=True)
-    except MemoryError:
-        raise
-    except Exception as error:
-        unknown = _unknown_classes(path, allow) if mappable else _named_global(error)
-        if unknown:
-            names = ", ".join(unknown)
-            flags = " ".join(f"--allow {name}" for name in unknown)
-            raise InputError(
-                f"{path}: refused: it asks for {names}, which could run code; nothing was run. "
-                f"If you trust the file: {flags}"
-            ) from error
-        raise InputError(f"{path}: PyTorch cannot read it: {_first_line(error)}") from error
+        with no_collection(), open_torch_file(path) as opened:
+            return _index(opened, file)
+    except Malformed as error:
+        raise InputError(f"{path}: {error}") from error
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _unknown_classes(path: Path, allow: tuple[str, ...]) -> list[str]:
-    import torch
-
-    try:
-        named = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
-    except Exception:  # the archive itself is broken; the caller's first error says how
-        return []
-    return sorted(set(named) - set(allow))
-
-
-def _named_global(error: Exception) -> list[str]:
-    """The class in torch's message; for the legacy format there is no function that lists them."""
-    words = str(error).split()
-    return [words[i + 1] for i, word in enumerate(words[:-1]) if word == "GLOBAL" and "." in words[i + 1]][:1]
-
-
-def _allowed(names: tuple[str, ...]) -> AbstractContextManager[None]:
-    import torch
-
-    classes: list[Any] = []
-    for name in names:
-        module, _, attribute = name.rpartition(".")
+def _index(opened: TorchFile, file: str) -> _Index:
+    state = StateDict(opened.pickled.value, opened.pickled.size)
+    index = _Index(names=opened.pickled.names, states={file: opened.state})
+    granted = _VIEWED * len(opened.data) + _VIEWED_FREE
+    seen: set[tuple[object, ...]] = set()
+    for name, value in state.tensors().items():
         try:
-            classes.append((getattr(import_module(module), attribute), name))
-        except (ImportError, AttributeError, ValueError) as error:
-            raise InputError(f"--allow {name}: there is no such class here: {error}") from error
-    return torch.serialization.safe_globals(classes)
+            view = view_of(value)
+            index.tensors[name], piece = _located(view, opened, file)
+        except Unreadable as error:
+            index.left_out[name] = str(error)
+            continue
+        except Malformed as error:
+            raise Malformed(f"tensor {name!r} {error}") from error
+        index.ranges[name] = (piece,)
+        if piece not in seen:
+            seen.add(piece)
+            granted -= view.numel * WIDTH[view.dtype]
+        if granted < 0:
+            raise Malformed(
+                f"tensor {name!r} of shape {list(view.shape)} and those before it repeat the same bytes: "
+                f"they have more than {_VIEWED} times the {len(opened.data)} bytes of the file"
+            )
+    index.step = _step(state.top(), opened)
+    return index
 
 
-def find_state_dict(content: Any) -> "dict[str, torch.Tensor]":
-    """The model's tensors, by looking: below a wrapping that we know, else all that is there.
-
-    Parts of a model kept beside each other (encoder, decoder) stay together under dotted names; what is
-    no part of it (optimiser, scheduler, random state) is left where it is.
-    """
-    if not isinstance(content, dict):
-        return {}
-    for key in WRAPPINGS:
-        if isinstance(content.get(key), dict) and (found := find_state_dict(content[key])):
-            return found
-    import torch
-
-    tensors = {k: v for k, v in content.items() if isinstance(v, torch.Tensor)}
-    inner = {k: v for k, v in content.items() if isinstance(v, dict) and not _is_other(k)}
-    if not any(tensor.dim() for tensor in tensors.values()) and len(inner) == 1:
-        return find_state_dict(*inner.values())  # one more wrapping, of a name that we do not know
-    found = _flatten(tensors | inner)
-    return found if any(tensor.dim() for tensor in found.values()) else {}  # else a counter, not a model
+def _located(view: View, opened: TorchFile, file: str) -> tuple[Tensor, Piece | Gathered]:
+    """Where a view lies in the file."""
+    start, size = opened.place(view.key)
+    if size != view.storage_bytes:
+        raise Malformed(f"should have a storage of {view.storage_bytes} bytes, but that has {size}")
+    start += view.offset * STORAGE[view.dtype].itemsize if view.numel else 0
+    order = view.order
+    if order == "scattered" or (view.negated and view.numel):
+        piece = Gathered(file, start, view.numel, view.shape, view.strides, view.negated)
+        return Tensor(view.dtype, view.shape), piece
+    layout = Strided(view.strides) if order == "permuted" else None
+    return Tensor(view.dtype, view.shape, layout), Piece(file, start, view.numel)
 
 
-def _flatten(content: dict[Any, Any]) -> "dict[str, torch.Tensor]":
-    """Tensors by dotted name."""
-    import torch
-
-    tensors: dict[str, torch.Tensor] = {}
-    for key, value in content.items():
-        if isinstance(value, torch.Tensor):
-            tensors[str(key)] = value.detach()
-        elif isinstance(value, dict):
-            tensors |= {f"{key}.{name}": tensor for name, tensor in _flatten(value).items()}
-    return tensors
-
-
-def _is_other(key: Any) -> bool:
-    return isinstance(key, str) and key.lower().startswith(NOT_WEIGHTS)
-
-
-def stored_step(content: Any) -> int | None:
-    if isinstance(content, dict):
-        for key in (*STEP_KEYS, "global_steps", "iter_num", "iteration", "num_updates", "step_count"):
-            value = content.get(key)
-            if hasattr(value, "item") and getattr(value, "numel", lambda: 0)() == 1:
-                value = value.item()  # pyright: ignore[reportOptionalMemberAccess]
-            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_STEP:
-                return value
+def _step(top: Mapping[str, Any], opened: TorchFile) -> int | None:
+    for key in _STEPS:
+        value = _number(top.get(key), opened)
+        if value is not None and 0 <= value < LARGEST_STEP:
+            return value
     return None
 
 
-def _checkpoint(
-    label: str, found: "dict[str, torch.Tensor]", path: Path, step: int | None
-) -> LoadedCheckpoint:
-    import torch
-
-    tensors: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    first_name: dict[tuple[Any, ...], str] = {}
-    for name, tensor in found.items():
-        if tensor.layout is not torch.strided or tensor.is_quantized:
-            raise InputError(f"{path}: tensor {name} is sparse or quantised; only plain tensors are read")
-        if tensor.is_meta:
-            raise InputError(f"{path}: tensor {name} was saved without values, on the meta device")
-        shape = tuple(tensor.shape)
-        tensors[name] = Tensor(DTYPES.get(str(tensor.dtype), str(tensor.dtype)), shape, _layout(tensor))
-        if tensor.numel():
-            place = (tensor.data_ptr(), shape, tensor.stride(), tensor.dtype)
-            if place in first_name:
-                aliases[name] = first_name[place]
-            else:
-                first_name[place] = name
-
-    def load(name: str) -> np.ndarray:
-        return _bits(found[name], tensors[name])
-
-    return LoadedCheckpoint(label, tensors, load, step, aliases, copies_whole=False)
-
-
-def _layout(tensor: "torch.Tensor") -> Strided | None:
-    """None for row-major; the strides where all values lie together in another order of the axes."""
-    if tensor.is_contiguous() or tensor.is_neg():
+def _number(value: Any, opened: TorchFile) -> int | None:
+    """A whole number, as Python, torch or numpy write it."""
+    if type(value) is int:
+        return value
+    if type(value) is not Made:
         return None
-    expected = 1
-    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1):
-        if stride != expected:
-            return None  # with gaps or repeats: `_bits` makes it row-major by a copy
-        expected *= size
-    return Strided(tensor.stride())
+    if tensor_call(value) is None:
+        return _numpy_integer(value)
+    try:
+        view = view_of(value)
+        if view.numel != 1 or view.dtype[0] not in "IU":
+            return None
+        start, _ = opened.place(view.key)
+    except Malformed:
+        return None  # a step that is no plain number is none; the file's name will have to do
+    bits = STORAGE[view.dtype]
+    start += view.offset * bits.itemsize
+    return int(np.frombuffer(opened.data[start : start + bits.itemsize], bits)[0])
 
 
-def _bits(tensor: "torch.Tensor", entry: Tensor) -> np.ndarray:
-    import torch
+def _numpy_integer(value: Made) -> int | None:
+    """numpy.int64(5) and the like: a dtype and its bytes."""
+    if not value.name.endswith(".multiarray.scalar") or len(value.args) != 2:
+        return None
+    dtype, raw = value.args
+    if type(raw) is Made and raw.name == "_codecs.encode" and raw.args and type(raw.args[0]) is str:
+        raw = raw.args[0].encode("latin-1", "replace")  # how protocol 2 writes bytes
+    kind = dtype.args[0] if type(dtype) is Made and dtype.name == "numpy.dtype" and dtype.args else None
+    if type(kind) is not str or kind[:1] not in ("i", "u") or type(raw) is not bytes or not 0 < len(raw) <= 8:
+        return None
+    return int.from_bytes(raw, "little", signed=kind[0] == "i")
 
-    bits = STORAGE[entry.dtype]
-    plain = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[bits.itemsize]
-    if entry.layout is None:
-        tensor = tensor.contiguous()
-    tensor = tensor.resolve_neg()
-    flat = torch.empty(0, dtype=plain)
-    flat.set_(tensor.untyped_storage(), tensor.storage_offset(), (tensor.numel(),), (1,))
-    return flat.numpy().view(bits)
+
+def _checkpoint(label: str, root: Path, index: _Index, step: int | None) -> MappedCheckpoint:
+    aliases: dict[str, str] = {}
+    first_name: dict[tuple[object, ...], str] = {}
+    for name, tensor in index.tensors.items():
+        if prod(tensor.shape):
+            first = first_name.setdefault((tensor, index.ranges[name]), name)
+            if first != name:
+                aliases[name] = first
+    gathered = any(type(pieces[0]) is Gathered for pieces in index.ranges.values())
+    return MappedCheckpoint(
+        label,
+        root,
+        index.tensors,
+        index.ranges,
+        step,
+        aliases,
+        copies_whole=gathered,
+        states=index.states,
+        notes=_notes(index),
+    )
+
+
+def _notes(index: _Index) -> tuple[str, ...]:
+    notes: list[str] = []
+    if index.left_out:
+        listed = [f"{name} ({reason})" for name, reason in index.left_out.items()]
+        notes.append(f"tensors left out: {_some(listed)}")
+    unusual = sorted(name for name in index.names - _USUAL if not _OF_TORCH.fullmatch(name))
+    if unusual:
+        notes.append(f"objects read as plain data, not run: {_some(unusual)}")
+    return tuple(notes)
+
+
+def _nothing(index: _Index) -> str:
+    """Why there is nothing to measure."""
+    if index.left_out:
+        return "none of its tensors can be read: " + _some(
+            [f"{n} is {why}" for n, why in index.left_out.items()]
+        )
+    arrays = "; numpy arrays are not read" if index.names & _ARRAYS else ""
+    return f"holds no tensors that look like a model's{arrays}"
+
+
+def _some(items: Sequence[str], most: int = 3) -> str:
+    shown = ", ".join(item if item.isprintable() else ascii(item) for item in items[:most])
+    return shown + (f" and {len(items) - most} more" if len(items) > most else "")

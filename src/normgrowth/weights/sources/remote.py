@@ -29,6 +29,7 @@ from normgrowth.weights.sources.checkpoint import (
     assemble,
     renamed_aliases,
     renamed_index,
+    storage_of,
     without_wrappers,
 )
 
@@ -77,6 +78,18 @@ class Folder(Place, Protocol):
 
     def child(self, name: str) -> "Folder": ...
     def ls(self) -> list[Listed]: ...
+
+
+class Session:
+    """What a series was given or found out and what stays in this process: it pickles as a new one."""
+
+    def __init__(self) -> None:
+        self.logins: dict[tuple[str, str | None, int], str] = {}  # scheme, host and port -> header
+        self.queries: dict[str, str] = {}  # digest -> query of a signed address
+        self.keyless: set[tuple[int, str]] = set()  # processes and schemes without keys
+
+    def __reduce__(self) -> tuple[type["Session"], tuple[()]]:
+        return Session, ()
 
 
 class Spare:
@@ -152,6 +165,7 @@ class RemoteCheckpoint:
     copies_whole: bool = True
     on_close: Callable[[], None] | None = None
     cache: RangeCache | None = None
+    notes: tuple[str, ...] = ()
 
     def read(self, file: str, start: int, stop: int, into: Bytes | None = None) -> Bytes:
         """These bytes of a file, asked for with one request; safe from several threads at once.
@@ -199,7 +213,7 @@ class RemoteCheckpoint:
             self.place.check_unchanged(file, named(self.label, file), seen)
 
     def pieces(self, name: str) -> list[np.ndarray]:
-        bits = STORAGE[self.tensors[name].dtype]
+        bits = storage_of(self.label, name, self.tensors[name].dtype)
         return [
             self.read(piece.file, piece.offset, piece.offset + piece.numel * bits.itemsize).view(bits)
             for piece in self.ranges[name]
@@ -252,7 +266,7 @@ def read_index(place: Place, label: str, files: Mapping[str, Seen], weight_map: 
             tensors[name] = header.tensors[name]
             # One file has no name here, so that checkpoints of a series can have one index.
             called = file if weight_map is not None else ""
-            ranges[name] = tuple(Piece(called, offset, numel) for _, offset, numel in header.ranges[name])
+            ranges[name] = tuple(Piece(called, piece.offset, piece.numel) for piece in header.ranges[name])
         if (old_name := without_wrappers(tensors)) is not None:
             tensors, ranges = renamed_index(tensors, ranges, old_name)
     if not tensors:

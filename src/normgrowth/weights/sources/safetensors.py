@@ -7,6 +7,7 @@ offset is used.
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
@@ -16,8 +17,12 @@ from typing import Any, NamedTuple
 from normgrowth.engine import no_collection
 from normgrowth.errors import InputError
 from normgrowth.weights.sources.checkpoint import WIDTH, MappedCheckpoint, Piece, Ranges, Tensor
+from normgrowth.weights.sources.mapped_file import FileBytes, FileState
 
 HEADER_LIMIT = 100_000_000  # the format's own limit, in bytes
+MOST_AXES = 64  # of a tensor, as in numpy
+MOST_VALUES = 1 << 60
+_DTYPE = re.compile(r"[A-Za-z0-9_]{1,40}")  # those that cannot be read (C64, F4) are known by name
 STEP_KEYS = ("step", "global_step")
 
 
@@ -29,8 +34,8 @@ def is_safetensors(path: Path) -> bool:
 
 
 def read_safetensors(path: Path) -> MappedCheckpoint:
-    header = _read_header(path)
-    return MappedCheckpoint(str(path), path, header.tensors, header.ranges, header.step)
+    header, state = _read_header(path)
+    return MappedCheckpoint(str(path), path, header.tensors, header.ranges, header.step, states={"": state})
 
 
 def read_sharded(index: Path) -> MappedCheckpoint:
@@ -38,16 +43,17 @@ def read_sharded(index: Path) -> MappedCheckpoint:
     tensors: dict[str, Tensor] = {}
     ranges = Ranges()
     headers: dict[str, Header] = {}
+    states: dict[str, FileState] = {}
     for name, shard in read_index(index).items():
         if shard not in headers:
-            headers[shard] = _read_header(index.parent / shard)
+            headers[shard], states[shard] = _read_header(index.parent / shard)
         header = headers[shard]
         if name not in header.tensors:
             raise InputError(f"{index}: says that {shard} holds tensor {name}, but it does not")
         tensors[name] = header.tensors[name]
         ranges[name] = tuple(piece._replace(file=shard) for piece in header.ranges[name])
     step = next((header.step for header in headers.values() if header.step is not None), None)
-    return MappedCheckpoint(str(index.parent), index.parent, tensors, ranges, step)
+    return MappedCheckpoint(str(index.parent), index.parent, tensors, ranges, step, states=states)
 
 
 def read_index(index: Path) -> dict[str, str]:
@@ -103,9 +109,9 @@ class Header(NamedTuple):
     step: int | None
 
 
-def _read_header(path: Path) -> Header:
-    with path.open("rb") as file:
-        return read_header(lambda start, stop: file.read(stop - start), path.stat().st_size, str(path))
+def _read_header(path: Path) -> tuple[Header, FileState]:
+    with FileBytes(path) as file:
+        return read_header(lambda start, stop: file[start:stop], len(file), str(path)), file.state
 
 
 def read_header(read: Callable[[int, int], bytes], size: int, where: str) -> Header:
@@ -141,20 +147,15 @@ def _parse(raw: bytes, room: int) -> Header:
     tensors: dict[str, Tensor] = {}
     ranges = Ranges()
     spans: list[tuple[int, int, str]] = []
+    _check_text("".join(header))
     for name, entry in header.items():
-        try:
-            dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-            numel = prod(shape)
-            # A number of another kind (a fraction, true, text) makes the kinds here more than these two.
-            if {int, str} != {type(start), type(stop), type(numel), type(dtype), *map(type, shape)}:
-                raise TypeError
-        except (KeyError, TypeError, ValueError):
-            raise _Malformed(f"tensor {name!r} has no valid dtype, shape and data_offsets") from None
+        dtype, shape, (start, stop) = _fields(name, entry)
+        numel = prod(shape)
         if not 0 <= start <= stop <= room:
             where = f"at bytes {start} to {stop}, but the file has {room} bytes of data"
             raise _Malformed(f"tensor {name!r} lies {where}; is it truncated?")
         width = WIDTH.get(dtype)
-        if (width is not None and numel * width != stop - start) or (shape and min(shape) < 0):
+        if (width is not None and numel * width != stop - start) or numel >= MOST_VALUES:
             what = f"of shape {list(shape)} and dtype {dtype}"
             raise _Malformed(f"tensor {name!r} {what} cannot have {stop - start} bytes")
         tensors[name] = Tensor(dtype, shape)
@@ -166,3 +167,33 @@ def _parse(raw: bytes, room: int) -> Header:
         if start < stop:
             raise _Malformed(f"the bytes of tensors {name!r} and {other!r} overlap")
     return Header(tensors, ranges, _stored_step(metadata if isinstance(metadata, dict) else {}))
+
+
+def _fields(name: str, entry: Any) -> tuple[str, tuple[int, ...], list[int]]:
+    """Dtype, shape and offsets of an entry: the format's schema, before anything is counted or compared."""
+    dtype, shape, offsets = (
+        (entry.get("dtype"), entry.get("shape"), entry.get("data_offsets"))
+        if type(entry) is dict
+        else (None,) * 3
+    )
+    if (
+        type(dtype) is not str
+        or type(shape) is not list
+        or type(offsets) is not list
+        or len(offsets) != 2
+        or {*map(type, shape), *map(type, offsets)} != {int}  # and so neither fractions nor true
+        or (shape and min(shape) < 0)
+    ):
+        raise _Malformed(f"tensor {name!r} has no valid dtype, shape and data_offsets")
+    if dtype not in WIDTH and not _DTYPE.fullmatch(dtype):
+        raise _Malformed(f"tensor {name!r} has a dtype that is no name: {dtype[:40]!a}")
+    if len(shape) > MOST_AXES:
+        raise _Malformed(f"tensor {name!r} has {len(shape)} axes; at most {MOST_AXES} can be read")
+    return dtype, tuple(shape), offsets
+
+
+def _check_text(names: str) -> None:
+    try:
+        names.encode()
+    except UnicodeEncodeError:  # JSON can spell half a character
+        raise _Malformed("its header has a name that is no valid Unicode") from None

@@ -6,26 +6,36 @@ web server or in a bucket, a list of these, or a hub repository with a pattern o
 
 import glob
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shlex
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path, PurePath
+from typing import Literal
 
 import numpy as np
 
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 from normgrowth.showing import html_table
 from normgrowth.weights.sources import hub
-from normgrowth.weights.sources.checkpoint import Checkpoint, decode
+from normgrowth.weights.sources.checkpoint import STORAGE, Checkpoint, check_unchanged, decode
 from normgrowth.weights.sources.elsewhere import find_remote, is_remote
 from normgrowth.weights.sources.folder import Unit, find_units
+from normgrowth.weights.sources.name_globs import by_pattern, separating_globs
 from normgrowth.weights.sources.places import shown
 from normgrowth.weights.sources.remote import range_cache
-from normgrowth.weights.sources.steps import likely_step, sure_step
+from normgrowth.weights.sources.steps import is_counter, likely_step, sure_step
 from normgrowth.weights.sources.units import Reading, RemoteUnit, RevisionUnit
 
 _Unit = tuple[PurePath, Unit | RemoteUnit]  # with the path it was found at or below
 _TENSORFLOW_COMPANION = re.compile(r"\.(data-\d{5}-of-\d{5}|meta)$")
+
+
+# How a step became known, the surest first: its name says it, it is stored inside or beside, its name suggests it,
+# or nothing does and checkpoints are counted.
+StepOrigin = Literal["name", "stored", "guessed", "counted"]
+SAID, STORED, GUESSED, UNKNOWN = range(4)
+ORIGINS: tuple[StepOrigin, ...] = ("name", "stored", "guessed", "counted")
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,7 @@ class Entry:
     label: str
     fingerprint: str  # changes when the checkpoint does
     open: Callable[[], Checkpoint]
+    step_origin: StepOrigin = "name"
 
 
 @dataclass(frozen=True)
@@ -49,26 +60,35 @@ class Series:
         return len(self.entries)
 
     def __iter__(self) -> Iterator[tuple[int, str, np.ndarray]]:
-        """Every tensor of every checkpoint as (step, name, float64 array), one at a time."""
+        """Every tensor of every checkpoint as (step, name, float64 array), one at a time.
+
+        A tensor whose dtype cannot be read (complex numbers, 4-bit floats) is left out with a warning.
+        """
         for entry in self.entries:
             checkpoint = entry.open()
             try:
                 for name, tensor in checkpoint.tensors.items():
-                    yield entry.step, name, decode(tensor.dtype, checkpoint.dense(name)).reshape(tensor.shape)
+                    if tensor.dtype not in STORAGE:
+                        error = UnsupportedDtype(entry.label, name, tensor.dtype)
+                        warnings.warn(f"left out: {error}", SeriesWarning, stacklevel=2)
+                        continue
+                    values = decode(tensor.dtype, checkpoint.dense(name)).reshape(tensor.shape)
+                    values = values if values.flags.writeable else values.copy()  # else a view of the file
+                    check_unchanged(checkpoint)
+                    yield entry.step, name, values
             finally:
                 checkpoint.close()
 
     def _repr_html_(self) -> str:
-        rows = [(entry.step, entry.label) for entry in self.entries]
+        rows = [(entry.step, entry.step_origin, entry.label) for entry in self.entries]
         notes = [("note", note) for note in self.notes]
         about = html_table(("series", self.label), [("checkpoints", len(self)), *notes])
-        return about + html_table(("step", "checkpoint"), rows)
+        return about + html_table(("step", "from", "checkpoint"), rows)
 
 
 def open_source(
     source: str | Path | Iterable[str | Path],
     *,
-    allow: Sequence[str] = (),
     endpoint: str | None = None,
     scratch: Path | None = None,
     cache: int = 0,
@@ -76,9 +96,9 @@ def open_source(
     """The series behind a path, a glob, an address, a list of these, or ``hf://org/repo@pattern``.
 
     Addresses begin with ``https://``, ``http://``, ``s3://`` or ``gs://``; of safetensors files there and on
-    the hub, only what is asked for is read. allow: classes that PyTorch files may ask for, by full name;
-    endpoint: another address than the hub's; scratch: where checkpoints in other formats are put while they
-    are read; cache: bytes of memory for ranges that were read, in case they are wanted again.
+    the hub, only what is asked for is read. endpoint: another address than the hub's; scratch: where checkpoints
+    in other formats are put while they are read; cache: bytes of memory for ranges that were read, in case they
+    are wanted again.
     """
     parts = [source] if isinstance(source, str | Path) else list(source)
     if not parts:
@@ -91,16 +111,17 @@ def open_source(
     remote = [part for part in parts if isinstance(part, str) and is_remote(part)]
     units = _local([part for part in parts if part not in (*on_hub, *remote)])
     units += [pair for part in remote for pair in find_remote(part, reading)]
-    found = _found(units, tuple(allow), notes, damaged)
+    found = _found(units, notes, damaged)
     for part in on_hub:
-        found += _revisions(part, reading, endpoint, tuple(allow))
+        found += _revisions(part, reading, endpoint)
+    if not found and damaged:
+        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+        raise InputError(
+            f"{label}: none of its {len(damaged)} checkpoints can be read: {damaged[0][1]}{more}"
+        )
     if not found:
         raise InputError(f"{label}: no checkpoints here (safetensors, PyTorch, TensorFlow or distributed)")
     return Series(label, _in_order(found, notes), tuple(notes), tuple(damaged))
-
-
-# How a step became known, the surest first.
-SAID, STORED, GUESSED, UNKNOWN = range(4)
 
 
 @dataclass(frozen=True)
@@ -117,25 +138,31 @@ def _local(parts: list[str | Path]) -> list[_Unit]:
     return [(root, unit) for part in named for root in _roots(part) for unit in find_units(root)]
 
 
-def _found(
-    units: list[_Unit], allow: tuple[str, ...], notes: list[str], damaged: list[tuple[str, str]]
-) -> list[_Found]:
+def _found(units: list[_Unit], notes: list[str], damaged: list[tuple[str, str]]) -> list[_Found]:
     units = _without_final_model(units, notes)
     said = _said_steps(units)
+    counted = _stored_steps(units, said, notes)
     found: list[_Found] = []
-    for (_, unit), step in zip(units, said, strict=True):
+    stored: list[Entry] = []
+    for place, ((_, unit), step) in enumerate(zip(units, said, strict=True)):
         how = SAID
+        if place in counted:
+            step, how = counted[place], STORED
         try:
             if step is None:
-                step, how = _other_step(unit, allow)
-            opener = partial(unit.open, allow)
-            entry = Entry(-1 if step is None else step, unit.label, unit.fingerprint(), opener)
+                step, how = _other_step(unit)
+            known = -1 if step is None else step
+            entry = Entry(known, unit.label, unit.fingerprint(), unit.open, ORIGINS[how])
             found.append(_Found(entry, how))
+            if how == STORED and place not in counted:
+                stored.append(entry)
         except InputError as error:
             if step is not None or len(units) == 1:
                 raise
             notes.append(f"left out, it has no step and cannot be read: {error}")
             damaged.append((unit.label, str(error)))
+    if stored:
+        notes.append(f"{stored[0].label}: step {stored[0].step}, as stored inside (of {len(stored)})")
     return found
 
 
@@ -174,11 +201,15 @@ def _without_final_model(units: list[_Unit], notes: list[str]) -> list[_Unit]:
     return top + others
 
 
-def _below(root: PurePath, unit: Unit | RemoteUnit) -> int | None:
-    """The step in the name of the checkpoint, or of a folder between it and the root."""
+def _naming(root: PurePath, unit: Unit | RemoteUnit) -> str:
+    """The name that says the step: of the checkpoint, or of a folder between it and the root; "" if none does."""
     parts = unit.path.relative_to(root).parts if unit.path.is_relative_to(root) else ()
     names = [_stem(name) for name in reversed(parts or (unit.path.name,))]
-    return next((step for name in names if (step := sure_step(name)) is not None), None)
+    return next((name for name in names if sure_step(name) is not None), "")
+
+
+def _below(root: PurePath, unit: Unit | RemoteUnit) -> int | None:
+    return sure_step(_naming(root, unit))
 
 
 def _said_steps(units: list[_Unit]) -> list[int | None]:
@@ -190,18 +221,62 @@ def _said_steps(units: list[_Unit]) -> list[int | None]:
     return steps
 
 
-def _other_step(unit: Unit | RemoteUnit, allow: tuple[str, ...]) -> tuple[int | None, int]:
+def _stored_steps(units: list[_Unit], said: list[int | None], notes: list[str]) -> dict[int, int]:
+    """Place -> the step stored in a checkpoint whose name only counts: `ckpt-3` of TensorFlow is its third save.
+
+    Taken if every such checkpoint of this machine stores one and they rise as the counts do: a step within an epoch
+    does not.
+    """
+    counters = [
+        place
+        for place, (root, unit) in enumerate(units)
+        if isinstance(unit, Unit) and is_counter(_naming(root, unit))
+    ]
+    ordered = sorted(counters, key=lambda place: said[place] or 0)
+    steps: list[int] = []
+    for place in ordered:
+        unit = units[place][1]
+        step = _stored_step(unit) if isinstance(unit, Unit) else None
+        if step is None or (steps and step <= steps[-1]):
+            return {}
+        steps.append(step)
+    found = dict(zip(ordered, steps, strict=True))
+    other = [place for place in ordered if found[place] != said[place]]
+    if not other:
+        return {}
+    label, step, count = units[other[-1]][1].label, found[other[-1]], said[other[-1]]
+    notes.append(
+        f"{label}: step {step}, as stored inside; the {count} in its name is a count (of {len(other)})"
+    )
+    return found
+
+
+def _stored_step(unit: Unit) -> int | None:
+    """The step stored beside the weights or inside; None also if the file is damaged."""
+    if (step := unit.trainer_step()) is not None:
+        return step
+    try:
+        checkpoint = unit.open()
+    except InputError:
+        return None
+    checkpoint.close()
+    return checkpoint.step
+
+
+def _other_step(unit: Unit | RemoteUnit) -> tuple[int | None, int]:
     """From what is stored beside the weights or inside, else a guess from the name."""
     if (step := unit.trainer_step()) is not None:
         return step, STORED
     stem = _stem(unit.path.name)
     guess = likely_step(stem)
-    if not unit.slow or guess is None:
-        checkpoint = unit.open(allow)
+    if unit.slow and guess is not None:  # its name will do, if what it stores cannot be had
+        step = _stored_step(unit) if isinstance(unit, Unit) else None
+    else:
+        checkpoint = unit.open()
         step = checkpoint.step
         checkpoint.close()
-        if step is not None:
-            return step, STORED
+    if step is not None:
+        return step, STORED
     if guess is None:
         guess = likely_step(unit.path.parent.name)
     return guess, UNKNOWN if guess is None else GUESSED
@@ -236,32 +311,37 @@ def _in_order(found: list[_Found], notes: list[str]) -> tuple[Entry, ...]:
         if ordered and ordered[-1].entry.step == item.entry.step:
             one, other = ordered[-1].entry, item.entry
             if ordered[-1].how == item.how:
-                raise InputError(
-                    f"{other.label}: has step {one.step}, and so has {one.label}; {_way_out(other)}"
-                )
+                way_out = _way_out([item.entry for item in known], other)
+                raise InputError(f"{other.label}: has step {one.step}, and so has {one.label}; {way_out}")
             notes.append(f"{other.label}: left out, {one.label} says in its name that it is step {one.step}")
             continue
         ordered.append(item)
     return tuple(item.entry for item in ordered)
 
 
-def _way_out(entry: Entry) -> str:
+def _way_out(entries: list[Entry], entry: Entry) -> str:
     if re.search(r"mp_rank_\d|consolidated\.\d", entry.label):
         return "parts of one model under tensor parallelism are not joined here: convert them first"
-    return "name one by a glob or a list"
+    named = [(entry.label, entry.step) for entry in entries]
+    parts = [[named[i] for i in part] for part in by_pattern(named)]
+    globs = separating_globs(parts) if len(parts) > 1 and "://" not in entry.label else None
+    if globs is None:
+        return "name one by a glob or a list"
+    return f"two series? Name one of them: {' or '.join(shlex.quote(own[0]) for own in globs)}"
 
 
 def _natural(label: str) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", label)]
 
 
-def _revisions(uri: str, reading: Reading, endpoint: str | None, allow: tuple[str, ...]) -> list[_Found]:
+def _revisions(uri: str, reading: Reading, endpoint: str | None) -> list[_Found]:
     found: list[_Found] = []
     for revision in hub.list_revisions(uri, endpoint=endpoint):
         step, how = sure_step(revision.revision), SAID
         if step is None:
             step, how = likely_step(revision.revision), GUESSED
-        opener = partial(RevisionUnit(revision, reading).open, allow)
-        entry = Entry(-1 if step is None else step, revision.label, revision.commit, opener)
-        found.append(_Found(entry, UNKNOWN if step is None else how))
+        opener = RevisionUnit(revision, reading).open
+        how = UNKNOWN if step is None else how
+        entry = Entry(-1 if step is None else step, revision.label, revision.commit, opener, ORIGINS[how])
+        found.append(_Found(entry, how))
     return found

@@ -3,14 +3,16 @@
 ``checkpoint-500``, ``step_1000``, ``global_step12``, ``epoch=3-step=1200.ckpt``, ``iter_0000500``,
 ``step1000-tokens4B``, ``ckpt_10k``, ``step_1.5k``, ``model.ckpt-524288``, ``ep0-ba100``: a number behind a
 word that means step is sure; a bare number or one behind "epoch" is a guess, taken only where nothing
-better is known.
+better is known. A number behind "checkpoint" or "ckpt" is a step for some (the Trainer, TensorFlow 1) and a count of
+saves or epochs for others (TensorFlow 2, fairseq): a step that is stored inside wins over it.
 """
 
 import re
 
 LARGEST_STEP = 1 << 62  # anything above is no step, and would not fit into the records
 
-_WORDS = r"global[-_]?step|steps?|iter(?:ation)?s?|updates?|batch|ba|checkpoints?|ckpt|chkpt"
+_COUNTERS = r"checkpoints?|ckpt|chkpt"
+_WORDS = rf"global[-_]?step|steps?|iter(?:ation)?s?|updates?|batch|ba|{_COUNTERS}"
 _COUNT = r"0*(\d{1,18}(?:\.\d+(?=[km]))?)(k|m)?(?![a-z0-9])(?!\.\d)"
 _SURE = re.compile(rf"(?<![a-z])(?:{_WORDS})[-_=.]?{_COUNT}", re.IGNORECASE)
 _FAIRSEQ = re.compile(r"^checkpoint_\d+_(\d{1,18})$")  # epoch, then update
@@ -26,11 +28,20 @@ def sure_step(name: str) -> int | None:
     """The number that the name calls a step; the most explicit word wins (step before checkpoint)."""
     if match := _FAIRSEQ.match(name):
         return int(match.group(1))
+    best = _best(name)
+    return None if best is None else _number(best.group(1), best.group(2))
+
+
+def is_counter(name: str) -> bool:
+    """Whether the number that `sure_step` takes may count saves or epochs: ckpt-12, checkpoint_3."""
+    if _FAIRSEQ.match(name) or (best := _best(name)) is None:
+        return False
+    return re.match(_COUNTERS, best.group(0), re.IGNORECASE) is not None and not best.group(2)
+
+
+def _best(name: str) -> re.Match[str] | None:
     found = list(_SURE.finditer(name)) or list(_NUMBER_FIRST.finditer(name))
-    if not found:
-        return None
-    best = max(found, key=lambda match: "step" in match.group(0).lower())
-    return _number(best.group(1), best.group(2))
+    return max(found, key=lambda match: "step" in match.group(0).lower(), default=None)
 
 
 def likely_step(name: str) -> int | None:

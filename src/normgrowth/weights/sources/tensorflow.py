@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from normgrowth.errors import InputError
-from normgrowth.weights.sources.checkpoint import STORAGE, LoadedCheckpoint, Tensor
+from normgrowth.weights.sources.checkpoint import STORAGE, LoadedCheckpoint, Tensor, storage_of
+from normgrowth.weights.sources.steps import LARGEST_STEP
 
 TABLE_END = bytes.fromhex("57fb808b247547db")  # the table format's magic number, at the end of a file
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -74,7 +75,7 @@ def read_tensorflow(prefix_or_index: Path) -> LoadedCheckpoint:
         if GRAPH in shapes:
             stored.pop("save_counter" + VALUE, None)  # of TensorFlow's own: how often it has saved
             stored |= _names_beside_optimiser(reader.get_tensor(GRAPH), stored)
-    except Exception as error:
+    except (tf.errors.OpError, RuntimeError, UnicodeDecodeError) as error:
         raise InputError(f"{index}: TensorFlow cannot read it: {_first_line(error)}") from error
 
     tensors = {
@@ -87,14 +88,13 @@ def read_tensorflow(prefix_or_index: Path) -> LoadedCheckpoint:
     keys = {name: key for key, name in stored.items()}
 
     def load(name: str) -> np.ndarray:
+        bits = storage_of(prefix, name, tensors[name].dtype)
         try:
             values = np.asarray(reader.get_tensor(keys[name]))
-        except MemoryError:
-            raise
-        except Exception as error:
+        except (tf.errors.OpError, RuntimeError) as error:
             culprit = shards[0] if len(shards) == 1 else index
             raise InputError(f"{culprit}: tensor {name!r} cannot be read: {_first_line(error)}") from error
-        return np.ascontiguousarray(values).reshape(-1).view(STORAGE[tensors[name].dtype])
+        return np.ascontiguousarray(values).reshape(-1).view(bits)
 
     return LoadedCheckpoint(prefix, tensors, load, _step(tensors, load))
 
@@ -161,9 +161,13 @@ def _is_optimiser(part: str) -> bool:
 
 def _names_beside_optimiser(serialised: bytes, stored: dict[str, str]) -> dict[str, str]:
     """Better names for variables stored under the optimiser's: the shortest way that avoids it."""
+    from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import trackable_object_graph_pb2 as protocol  # pyright: ignore[reportMissingModuleSource]
 
-    nodes = protocol.TrackableObjectGraph.FromString(serialised).nodes
+    try:
+        nodes = protocol.TrackableObjectGraph.FromString(serialised).nodes
+    except DecodeError:
+        return {}  # the names are as they are stored
     names: dict[str, str] = {}
     ways: dict[int, str] = {0: ""}
     queue = [0]
@@ -173,7 +177,11 @@ def _names_beside_optimiser(serialised: bytes, stored: dict[str, str]) -> dict[s
             if key in stored and key.endswith(VALUE) and any(map(_is_optimiser, key.split("/"))):
                 names[key] = ways[node]
         for child in nodes[node].children:
-            if child.node_id not in ways and not _is_optimiser(child.local_name):
+            if (
+                child.node_id not in ways
+                and 0 <= child.node_id < len(nodes)
+                and not _is_optimiser(child.local_name)
+            ):
                 ways[child.node_id] = f"{ways[node]}/{child.local_name}".lstrip("/")
                 queue.append(child.node_id)
     return names
@@ -192,4 +200,4 @@ def _step(tensors: dict[str, Tensor], load: Any) -> int | None:
         return None
     nearest = min(counters, key=lambda name: (STEP_KEYS.index(last(name)), name.count("/"), name))
     value = int(load(nearest)[0])
-    return value if value >= 0 else None
+    return value if 0 <= value < LARGEST_STEP else None

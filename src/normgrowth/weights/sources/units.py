@@ -26,6 +26,7 @@ from normgrowth.weights.sources.remote import (
     RangeCache,
     RemoteCheckpoint,
     Seen,
+    Session,
     Sharing,
     named,
     read_index,
@@ -42,6 +43,7 @@ class Reading:
     scratch: Path | None = None
     cache: RangeCache | None = None
     sharing: Sharing = field(default_factory=Sharing)
+    session: Session = field(default_factory=Session)
     indexes: dict[bytes, bytes] = field(default_factory=dict)  # content of *.index.json, each once
 
 
@@ -95,10 +97,10 @@ class RemoteUnit:
         return {file: seen for file, seen in self.files.items() if seen is not None}
 
     def fingerprint(self) -> str:
-        """Changes when the checkpoint does: address, size and ETag (or time) of each of its files."""
+        """Changes when the checkpoint does: name, size and ETag (or time) of each of its files."""
         index = hashlib.sha256(self.weight_map or b"").hexdigest()[:16]
-        files = (f"{self.place.show(file)}:{seen.size}:{seen.tag}" for file, seen in self._seen().items())
-        return ";".join((index, *files))
+        files = (f"{file}:{seen.size}:{seen.tag}" for file, seen in self._seen().items())
+        return ";".join((self.path.name, index, *files))
 
     def trainer_step(self) -> int | None:
         where = self.place.show(TRAINER_STATE)
@@ -106,14 +108,14 @@ class RemoteUnit:
             return None
         return self._step(lambda: step_of_trainer(self.place.content(TRAINER_STATE, SMALL_FILE, where)))
 
-    def open(self, allow: tuple[str, ...] = ()) -> Checkpoint:
+    def open(self) -> Checkpoint:
         if self.format.startswith("safetensors"):
             files = self._seen()
             index = self._index(
                 lambda: self.reading.sharing(read_index(self.place, self.label, files, self.weight_map))
             )
             return _checkpoint(self.label, self.place, index, files, self.reading)
-        return open_fetched(self.label, self._fetch, self.reading.scratch, allow)
+        return open_fetched(self.label, self._fetch, self.reading.scratch)
 
     def _fetch(self, folder: Path) -> Path:
         """All its files, each under its own name; the file to start from."""
@@ -142,10 +144,10 @@ class RevisionUnit:
     reading: Reading
     _found: Once[tuple[Index, dict[str, Seen]] | None] = field(default_factory=Once, repr=False)
 
-    def open(self, allow: tuple[str, ...] = ()) -> Checkpoint:
+    def open(self) -> Checkpoint:
         if (found := self._found(self._find)) is None:
             fetch = partial(download.fetch, self.revision)
-            return open_fetched(self.revision.label, fetch, self.reading.scratch, allow)
+            return open_fetched(self.revision.label, fetch, self.reading.scratch)
         return _checkpoint(self.revision.label, HubFiles(self.revision), *found, self.reading)
 
     def _find(self) -> tuple[Index, dict[str, Seen]] | None:

@@ -108,8 +108,13 @@ def _check_range(answer: Answer, start: int, stop: int) -> int:
     return size
 
 
-def get_page(target: Target, limit: int, where: str) -> tuple[bytes, str]:
-    """A small file or a page, whole, and the address it came from in the end."""
+def get_page(
+    target: Target, limit: int, where: str, check: Callable[[bytes], None] | None = None
+) -> tuple[bytes, str]:
+    """A small file or a page, whole, and the address it came from in the end.
+
+    check: raises Failure if the page is not whole.
+    """
 
     def attempt() -> tuple[bytes, str]:
         begun = time.monotonic()
@@ -125,7 +130,10 @@ def get_page(target: Target, limit: int, where: str) -> tuple[bytes, str]:
                 raise Failure(f"has more than {limit} bytes, too many for what it is")
             if expected not in (None, length):
                 raise Failure("the connection is cut again and again", again=True)
-            return b"".join(parts), answer.url
+            page = b"".join(parts)
+            if check:
+                check(page)
+            return page, answer.url
 
     return persist(attempt, where)
 

@@ -1,0 +1,70 @@
+"""Globs that separate the checkpoints of one series from others in the same folder, by their names."""
+
+import glob
+import re
+import shlex
+from collections.abc import Sequence
+
+Named = tuple[str, int]  # the label of a checkpoint, and its step
+_WILDCARDS = ("*", "[0-9]*", "*[0-9]")  # the first that matches nothing else
+
+
+def name_pattern(label: str, step: int) -> tuple[str, str]:
+    """What a label has before and after the number of its step; ("label", "") if it has no number."""
+    numbers = list(re.finditer(r"\d+", label))
+    if not numbers:
+        return label, ""
+    own = [number for number in numbers if int(number[0]) == step] or numbers
+    return label[: own[-1].start()], label[own[-1].end() :]
+
+
+def by_pattern(checkpoints: Sequence[Named]) -> list[list[int]]:
+    """Positions of checkpoints whose names differ only in the step, in the order of their first ones."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for position, named in enumerate(checkpoints):
+        found.setdefault(name_pattern(*named), []).append(position)
+    return list(found.values())
+
+
+def separating_globs(parts: Sequence[Sequence[Named]]) -> list[list[str]] | None:
+    """For each part, globs that match its checkpoints and no others; None if names do not separate them.
+
+    >>> separating_globs([[("run/a_5.pt", 5), ("run/a_10.pt", 10)], [("run/b_5.pt", 5), ("run/b_10.pt", 10)]])
+    [['run/a_*.pt'], ['run/b_*.pt']]
+    """
+    found: list[list[str]] = []
+    for k, part in enumerate(parts):
+        others = [label for j, other in enumerate(parts) if j != k for label, _ in other]
+        globs: list[str] = []
+        for before, after in dict.fromkeys(name_pattern(*named) for named in part):
+            own = [label for label, step in part if name_pattern(label, step) == (before, after)]
+            if not after and own == [before]:
+                candidates = [glob.escape(before)]
+            else:
+                candidates = [glob.escape(before) + wild + glob.escape(after) for wild in _WILDCARDS]
+            fitting = [g for g in candidates if all(_matches(g, x) for x in own)]
+            clean = [g for g in fitting if not any(_matches(g, x) for x in others)]
+            if not clean:
+                return None
+            globs.append(clean[0])
+        found.append(globs)
+    return found
+
+
+def lint_commands(parts: Sequence[Sequence[Named]]) -> str:
+    """A command for each part, to be pasted; the names of two files where no glob separates the parts."""
+    local = not any("://" in label.removeprefix("hf://") for part in parts for label, _ in part)
+    globs = separating_globs(parts) if local else None
+    if globs is None:
+        return f"no glob separates them, for example {parts[0][0][0]} and {parts[1][0][0]}"
+    return "; ".join(f"normgrowth lint {' '.join(map(shlex.quote, own))}" for own in globs)
+
+
+def _matches(pattern: str, label: str) -> bool:
+    """As the shell and `glob` match: a star stops at a slash."""
+    parts = re.split(r"(\[.*?\]|\*)", pattern)
+    regex = "".join(
+        "[^/]*" if p == "*" else p if p == "[0-9]" else re.escape(p[1:-1] if p[:1] == "[" else p)
+        for p in parts
+    )
+    return re.fullmatch(regex, label) is not None

@@ -1,0 +1,262 @@
+"""Output folders: who may write where, and how files get there whole.
+
+    DIR/request.json    the kind of result and the request that makes it, written before anything else
+    DIR/.lock           held while a command writes here
+    DIR/.scratch/       downloads of a running command
+
+A folder belongs to one request. Another kind or another request is refused (`FolderMismatch`) and nothing is touched,
+unless `overwrite` is given; then the files of the old result are removed. Files of other programs are never removed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from normgrowth.errors import FolderLocked, FolderMismatch, InputError
+
+REQUEST = "request.json"
+CHECKSUM = "file_sha256"  # of all other entries of a JSON file
+UNKNOWN = "unknown"  # the kind of a folder whose request.json is damaged
+
+# What each kind of result consists of, apart from records and request.json: what `overwrite` removes.
+FILES: dict[str, tuple[str, ...]] = {
+    "trace": ("moments/step-*.parquet", "stripes/*.npz", "stripes/steps.json"),
+    "saturation": (
+        *("moments/step-*.parquet", "stripes/*.npz", "stripes/steps.json"),
+        "levels/step-*.parquet",
+    ),
+    "heads": (),
+    "scaling": (),
+    "tracker": ("journal",),
+    "train": (
+        *("settings.json", "state.pt", "checkpoints/step-*/*", "best/*"),
+        *("tracker/journal", "tracker/records.*", "tracker/request.json", "tracker/.lock"),
+    ),
+    "sweep": ("sweep.json", "cells/*.json"),
+    "reproduce": ("claims.json", "report.html"),
+    "figures": (),
+}
+SHARED = ("records.parquet", "records.json", REQUEST)
+# What a folder without request.json and without records.json is told by.
+MARKS = {"settings.json": "train", "sweep.json": "sweep", "claims.json": "reproduce", "journal": "tracker"}
+
+
+class replacing:
+    """Write to a file beside the target, then put it in the target's place; on an error, leave no trace."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+
+    def __enter__(self) -> Path:
+        return self.temporary
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if error is None:
+            self.temporary.replace(self.target)
+        else:
+            self.temporary.unlink(missing_ok=True)
+
+
+def refuse_foreign(path: Path, mark: bytes) -> None:
+    """Raise InputError if a file is there that does not carry our mark: it is somebody else's, and is kept."""
+    if path.is_dir() or (path.is_file() and mark not in path.read_bytes()):
+        raise InputError(
+            f"{path}: exists and was not written by normgrowth; move it, or choose another place with -o"
+        )
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object with a checksum, whole or not at all."""
+    plain = _plain(content)
+    text = json.dumps({**plain, CHECKSUM: _checksum(plain)}, indent=1)
+    with replacing(path) as part:
+        part.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that `write_json` wrote, or that was written without a checksum; ValueError if it is damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(content, dict):
+        raise ValueError("not a JSON object")
+    if (checksum := content.pop(CHECKSUM, None)) is not None and checksum != _checksum(content):
+        raise ValueError("its checksum does not match: it was changed or damaged")
+    return content
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a folder is for. request: decides whether it may be written; facts: remembered, never compared."""
+
+    kind: str
+    request: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    partial: bool = False  # told by older files: entries that are missing may have any value
+
+    @staticmethod
+    def read(folder: Path) -> "Claim | None":
+        """What request.json says, else what older files say; None for a folder without a result."""
+        path = folder / REQUEST
+        if path.is_file():
+            try:
+                said = read_json(path)
+                kind, request, facts = said["kind"], said["request"], said["facts"]
+            except (OSError, ValueError, KeyError):
+                return Claim(UNKNOWN)
+            whole = isinstance(kind, str) and isinstance(request, dict) and isinstance(facts, dict)
+            return Claim(kind, request, facts) if whole else Claim(UNKNOWN)
+        return _told_by_records(folder) or _told_by_marks(folder)
+
+    def differs(self, kind: str, request: Mapping[str, Any]) -> bool:
+        return self.kind != kind or bool(self.differences(request))
+
+    def differences(self, request: Mapping[str, Any]) -> list[str]:
+        """The entries of a request that have another value here."""
+        names = (
+            [name for name in request if name in self.request]
+            if self.partial
+            else {**request, **self.request}
+        )
+        return [name for name in names if self.request.get(name) != request.get(name)]
+
+
+def _told_by_records(folder: Path) -> Claim | None:
+    try:
+        made_by = read_json(folder / "records.json")
+    except (OSError, ValueError):
+        return None
+    kind, selection = made_by.get("command"), made_by.get("selection")
+    if not isinstance(kind, str) or kind not in FILES:
+        return None
+    request = {**made_by, **(selection if isinstance(selection, dict) else {})}
+    return Claim(kind, request, made_by, partial=True)
+
+
+def _told_by_marks(folder: Path) -> Claim | None:
+    found = [kind for mark, kind in MARKS.items() if (folder / mark).is_file()]
+    return Claim(found[0], partial=True) if found else None
+
+
+class Workspace:
+    """An output folder, held by one command at a time; without a folder, nothing is kept.
+
+        with Workspace.open("traces/gpt", "trace", {"scope": "blocks"}) as workspace: ...
+
+    A command that knows its request only after some reading opens without one and calls `claim` before it writes.
+    """
+
+    def __init__(self, folder: Path | None, kind: str, *, overwrite: bool = False) -> None:
+        self.folder, self.kind, self.overwrite = folder, kind, overwrite
+        found = Claim.read(folder) if folder is not None else None
+        self.found = found  # the result that was here before
+
+    @staticmethod
+    @contextmanager
+    def open(
+        folder: str | Path | None,
+        kind: str,
+        request: Mapping[str, Any] | None = None,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> "Iterator[Workspace]":
+        """Lock the folder; with a request, claim it. Errors of the disk become one line."""
+        if folder is None:
+            yield Workspace(None, kind)
+            return
+        if folder == "":
+            raise InputError("the output folder has an empty name; name one with -o")
+        from filelock import FileLock, Timeout
+
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder / ".lock", timeout=0)
+            lock.acquire()
+        except Timeout:
+            raise FolderLocked(folder) from None
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+        try:
+            workspace = Workspace(folder, kind, overwrite=overwrite)
+            if request is not None:
+                workspace.claim(request, facts)
+            yield workspace
+        except OSError as error:
+            # Reading errors are InputErrors by now; what is left comes from writing here.
+            raise InputError(
+                f"{error.filename or folder}: {error.strerror or error}; what was saved before is kept in {folder}"
+            ) from error
+        finally:
+            shutil.rmtree(folder / ".scratch", ignore_errors=True)
+            lock.release()
+
+    @property
+    def scratch(self) -> Path | None:
+        """A folder for downloads, removed when the workspace is closed."""
+        if self.folder is None:
+            return None
+        path = self.folder / ".scratch"
+        path.mkdir(exist_ok=True)
+        return path
+
+    def check(self, request: Mapping[str, Any]) -> None:
+        """Raise FolderMismatch if the folder holds another result, unless it is to be overwritten."""
+        request = _plain(request)
+        if self.found is None or self.overwrite or not self.found.differs(self.kind, request):
+            return
+        assert self.folder is not None
+        if self.found.kind != self.kind:
+            raise FolderMismatch(self.folder, {"kind": self.found.kind}, {"kind": self.kind})
+        names = self.found.differences(request)
+        old, new = ({name: said.get(name) for name in names} for said in (self.found.request, request))
+        raise FolderMismatch(self.folder, {"kind": self.kind, **old}, {"kind": self.kind, **new})
+
+    def claim(self, request: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> None:
+        """Make the folder this request's, before anything else is written; with overwrite, empty it first."""
+        if self.folder is None:
+            return
+        self.check(request)
+        for part in (*self.folder.glob(".*.[0-9]*.part"), *self.folder.glob("*/.*.[0-9]*.part")):
+            part.unlink(missing_ok=True)  # half-written by a killed process
+        if self.overwrite and self.found is not None:
+            self.clear()
+        wanted = Claim(self.kind, _plain(request), _plain(facts or {}))
+        if self.found != wanted:
+            said = {"format": 1, "kind": wanted.kind, "request": wanted.request, "facts": wanted.facts}
+            write_json(self.folder / REQUEST, said)
+            self.found = wanted
+
+    def clear(self) -> None:
+        """Remove the files of the result that is here. request.json goes last: a kill leaves the folder claimed."""
+        assert self.folder is not None
+        kinds = dict.fromkeys((self.kind, *([self.found.kind] if self.found else ())))
+        patterns = [pattern for kind in kinds for pattern in FILES.get(kind, ())]
+        for pattern in (*patterns, *SHARED):
+            for path in self.folder.glob(pattern):
+                if path.is_file() or path.is_symlink():
+                    path.unlink(missing_ok=True)
+        parents = {parent for pattern in patterns for parent in Path(pattern).parents if parent.parts}
+        for parent in sorted(parents, key=lambda p: -len(p.parts)):
+            for path in self.folder.glob(str(parent)):
+                if path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
+        self.found = None
+
+
+def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    """As it will be read back."""
+    return json.loads(json.dumps(dict(content)))

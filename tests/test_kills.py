@@ -1,0 +1,181 @@
+"""Fifty random kills: whatever moment a command is killed at, the same command ends with the same result.
+
+Real processes, ended by SIGKILL at seeded times of their work, then started again in the same folder. The result is
+compared with that of a run that nobody disturbed: bit for bit, apart from times.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from checkpoints import walk, write_series
+from own_folders import SHAPE
+from safetensors.torch import load_file
+
+from normgrowth import Records
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+NORMGROWTH = [sys.executable, "-m", "normgrowth"]
+APART = (
+    "time",
+    "seconds",
+    "notes",
+    "together",
+)  # when it was, that it was resumed, and what was left to do then
+IN_A_ROW = 4  # kills of one folder before it is let to end
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is run on a folder, how often it is killed, and what its result is."""
+
+    command: Callable[[Path, Path], list[str]]  # of a shared folder of inputs, and the output folder
+    kills: int
+    records: str = "."
+    files: tuple[str, ...] = ()
+    worker: bool = False  # kill a worker instead of the command, which then has to end well by itself
+
+
+def trace(inputs: Path, out: Path) -> list[str]:
+    series = inputs / "series"
+    if not series.exists():
+        write_series(series, walk(60, layers=4, width=128))
+    return [*NORMGROWTH, "trace", str(series), "-o", str(out)]
+
+
+def tracker(_: Path, out: Path) -> list[str]:
+    return [sys.executable, str(HERE / "tracked_script.py"), str(out), "400"]
+
+
+def train(_: Path, out: Path) -> list[str]:
+    more = ["--steps", "250", "--batch", "4", "--dev-sentences", "10", "--track", "2", "--evaluate", "25"]
+    return [*NORMGROWTH, "train", "dyck2", "--longest", "6", *SHAPE, *more, "--threads", "1", "-o", str(out)]
+
+
+def sweep(_: Path, out: Path) -> list[str]:
+    grid = ["--x", "lr=1e-3:1e-1:3", "--y", "weight_decay=1e-3:5:4", "--together", "1", "--workers", "2"]
+    more = ["--steps", "150", "--batch", "4", "--dev-sentences", "10"]
+    return [*NORMGROWTH, "sweep", "dyck2", "--longest", "6", *SHAPE, *more, *grid, "-o", str(out)]
+
+
+def reproduce(_: Path, out: Path) -> list[str]:
+    return [*NORMGROWTH, "reproduce", "--only", "encoder-degree", "--workers", "1", "-o", str(out)]
+
+
+JOBS = {
+    "trace": Job(trace, 14),
+    "tracker": Job(tracker, 12, "norms", ("model.safetensors",)),
+    "train": Job(train, 12, files=("best/model.safetensors", "checkpoints/step-00000250/model.safetensors")),
+    "sweep": Job(sweep, 7),
+    "workers of a sweep": Job(sweep, 3, worker=True),
+    "reproduce": Job(reproduce, 2, "stages/theory"),
+}
+
+
+def test_there_are_fifty():
+    assert sum(job.kills for job in JOBS.values()) == 50
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_kills_change_nothing(name, tmp_path):
+    job, chance = JOBS[name], random.Random(name)
+    whole = tmp_path / "whole" / "run"
+    whole.mkdir(parents=True)
+    command, began = job.command(tmp_path, whole), time.monotonic()
+    finish(command)
+    lasts = time.monotonic() - began
+    killed, tries = 0, 0
+    while killed < job.kills:
+        out = tmp_path / f"killed-{tries}" / "run"
+        out.mkdir(parents=True)
+        command = job.command(tmp_path, out)
+        for _ in range(min(IN_A_ROW, job.kills - killed)):
+            tries += 1
+            killed += (kill_worker if job.worker else kill)(command, lasts * chance.uniform(0.4, 0.95))
+        finish(command)
+        assert_same(job, out, whole)
+        assert tries < 4 * job.kills  # most have to hit
+
+
+def start(command: list[str]) -> "subprocess.Popen[bytes]":
+    paths = [str(Path(__file__).parents[1] / "src"), str(HERE)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def finish(command: list[str]) -> None:
+    with start(command) as process:
+        said = process.communicate(timeout=300)[1].decode()
+        assert process.returncode == 0, said
+
+
+def kill(command: list[str], seconds: float) -> bool:
+    """Whether it was still running. Its workers are killed with it, as where a machine goes down."""
+    with start(command) as process:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            below = psutil.Process(process.pid).children(recursive=True)
+            process.kill()
+            for child in below:
+                if child.is_running():
+                    child.kill()
+            process.wait()
+            return True
+        assert process.returncode == 0
+        return False
+
+
+def kill_worker(command: list[str], seconds: float) -> bool:
+    """One worker of a command that then has to go on."""
+    with start(command) as process:
+        try:
+            process.wait(seconds)
+            return False
+        except subprocess.TimeoutExpired:
+            found = [
+                child
+                for child in psutil.Process(process.pid).children(recursive=True)
+                if "spawn_main" in " ".join(child.cmdline())
+            ]
+            if found:
+                os.kill(found[0].pid, signal.SIGKILL)
+            said = process.communicate(timeout=300)[1].decode()
+            assert process.returncode == 0, said
+            return bool(found)
+
+
+def assert_same(job: Job, out: Path, whole: Path) -> None:
+    ours, theirs = (Records.read(folder / job.records) for folder in (out, whole))
+    assert provenance(ours) == provenance(theirs)
+    assert rows(ours).keys() == rows(theirs).keys()
+    np.testing.assert_array_equal(list(rows(ours).values()), list(rows(theirs).values()))
+    for file in job.files:
+        ours, theirs = (load_file(folder / file) for folder in (out, whole))
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours), file
+
+
+def rows(records: Records) -> dict[tuple[object, ...], float]:
+    names = ("run", "step", "scope", "name", "layer", "role", "quantity")
+    found = {tuple(row[name] for name in names): row["value"] for row in records.table.to_pylist()}
+    assert len(found) == len(records)
+    return {key: value for key, value in sorted(found.items(), key=str) if key[-1] not in APART}
+
+
+def provenance(records: Records) -> str:
+    return json.dumps(
+        {key: value for key, value in records.made_by.items() if key not in APART}, sort_keys=True
+    )

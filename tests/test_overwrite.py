@@ -1,0 +1,181 @@
+"""Commands that write into a folder: another request's result is refused, and a file of somebody else is kept."""
+
+import json
+import shutil
+
+import pytest
+from own_folders import KINDS, TRAIN, done, make_sweep, make_trace, make_train, run
+
+from normgrowth import InputError, Records
+from normgrowth.engine import Threads
+from normgrowth.errors import FolderMismatch
+from normgrowth.paper import reproduce as paper
+from normgrowth.paper.stages.cost import Cost
+from normgrowth.paper.stages.plan import Stage
+from normgrowth.paper.stages.theory import numbers
+from normgrowth.training.grid import Axis
+from normgrowth.training.settings import Settings
+from normgrowth.training.sweep import sweep
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("overwrite") / "trained"
+    make_train(folder)
+    return folder
+
+
+def content(folder):
+    """All files but locks and derived ones."""
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock" and "figures" not in path.parts
+    }
+
+
+def refused(folder, *argv):
+    """The command says no, and nothing in the folder has changed."""
+    before = content(folder)
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert "--overwrite" in err
+    assert content(folder) == before
+    return err
+
+
+@pytest.mark.parametrize(
+    ("command", "other"),
+    [
+        (("saturation", "{}/best", "--sentences", "4"), ("--sentences", "3")),
+        (("heads", "{}/best", "--sentences", "4"), ("--tolerance", "0.02")),
+        (("scaling", "{}/best", "--scales", "4"), ("--scales", "3")),
+    ],
+)
+def test_models_measured_otherwise_are_refused(tmp_path, trained, command, other):
+    command = [word.format(trained) for word in command]
+    done(*command, "-o", tmp_path)
+    first = (tmp_path / "records.parquet").read_bytes()
+    done(*command, "-o", tmp_path)  # the same request may be measured again
+    assert (tmp_path / "records.parquet").read_bytes() == first
+    refused(tmp_path, *command, *other, "-o", tmp_path)
+    done(*command, *other, "-o", tmp_path, "--overwrite")
+    assert (tmp_path / "records.parquet").read_bytes() != first
+    refused(tmp_path, *command, "-o", tmp_path)
+
+
+def test_one_command_does_not_replace_the_result_of_another(tmp_path, trained):
+    folder = tmp_path / "trace"
+    make_trace(folder)
+    (folder / "notes.txt").write_text("mine")
+    for command in (
+        ["saturation", trained / "best", "--sentences", "4"],
+        ["heads", trained / "best", "--sentences", "4"],
+        ["scaling", trained / "best", "--scales", "4"],
+        ["reproduce", "--only", "norm-sqrt"],
+    ):
+        refused(folder, *command, "-o", folder)
+    for command in (["train", *TRAIN], ["sweep", *TRAIN]):
+        before = content(folder)
+        assert run(*command, "-o", folder)[0] == 2
+        assert content(folder) == before
+    done("heads", trained / "best", "--sentences", "4", "-o", folder, "--overwrite")
+    assert Records.read(folder).made_by["command"] == "heads"
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert not (folder / "moments").exists()
+
+
+def test_a_training_run_with_other_settings_is_refused(tmp_path, trained):
+    folder = tmp_path / trained.name
+    shutil.copytree(trained, folder)
+    said = refused(folder, "train", *TRAIN, "--lr", "0.5", "-o", folder)
+    assert "lr 0.5" in said
+    assert "lr 0.001" in said
+    done("train", *TRAIN, "-o", folder, "--overwrite")  # the same run goes on: nothing is removed
+    assert content(folder).keys() == content(trained).keys()
+    done("train", *TRAIN, "--lr", "0.5", "-o", folder, "--overwrite")
+    assert Records.read(folder).made_by["settings"]["lr"] == 0.5
+    fresh = tmp_path / "fresh"
+    done("train", *TRAIN, "--lr", "0.5", "-o", fresh)
+    assert (fresh / "best/model.safetensors").read_bytes() == (folder / "best/model.safetensors").read_bytes()
+
+
+def test_a_sweep_with_other_settings_is_refused_and_its_cells_are_kept(tmp_path):
+    folder = tmp_path / "sweep"
+    make_sweep(folder)
+    settings = Settings(**json.loads((folder / "records.json").read_text())["settings"])
+    x, y = Axis("lr", (1e-3, 1e-2, 0.1)), Axis("weight_decay", (1e-3, 0.1, 5.0))
+    other = Settings(**{**vars(settings), "seed": 1})
+    before = content(folder)
+    engine = Threads(1)
+    with pytest.raises(FolderMismatch) as caught:
+        sweep(other, folder, x=x, y=y, engine=engine)
+    assert (caught.value.found["seed"], caught.value.wanted["seed"]) == (0, 1)
+    with pytest.raises(FolderMismatch):
+        sweep(settings, folder, x=x, y=Axis("batch", (2, 4)), engine=engine)
+    assert content(folder) == before
+    sweep(settings, folder, x=Axis("lr", (1e-3, 0.1)), y=y, engine=engine)  # another grid of the same sweep
+    sweep(other, folder, x=Axis("lr", (1e-3,)), y=y, engine=engine, overwrite=True)
+    assert Records.read(folder).made_by["settings"]["seed"] == 1
+    cells = {path for path in before if path.parts[0] == "cells"}
+    assert cells < content(folder).keys()
+    engine.close()
+
+
+def test_a_stage_that_was_run_with_other_settings_is_refused(tmp_path, monkeypatch):
+    runs = []
+
+    def stages(scale, data):
+        def made(work):
+            runs.append(scale)
+            return numbers("theory", {"value": 1.0 + len(runs)})
+
+        return [Stage("theory", "theory", (), {"of": scale}, Cost("nothing", 1.0), made)]
+
+    monkeypatch.setattr(paper, "stages", stages)
+    engine = Threads(1)
+    only = ["encoder-degree"]
+    paper.reproduce(tmp_path, only=only, engine=engine)
+    before = content(tmp_path)
+    with pytest.raises(FolderMismatch) as caught:
+        paper.reproduce(tmp_path, only=only, scale="paper", engine=engine)
+    assert (caught.value.found["scale"], caught.value.wanted["scale"]) == ("demo", "paper")
+    assert content(tmp_path) == before
+    paper.reproduce(tmp_path, only=only, engine=engine)
+    assert runs == ["demo"]
+    paper.reproduce(tmp_path, only=only, scale="paper", engine=engine, overwrite=True)
+    assert runs == ["demo", "paper"]
+    engine.close()
+
+
+def test_figures_and_pages_replace_their_own_kind_only(tmp_path):
+    folder = tmp_path / "trace"
+    make_trace(folder)
+    for _ in range(2):  # drawn again without a question
+        done("figures", folder)
+        done("report", folder)
+    figures = sorted((folder / "figures").iterdir())
+    assert {path.suffix for path in figures} == {".png", ".svg", ".pdf"}
+    for path in (*figures[:3], folder / "report.html"):
+        path.write_text("mine")
+    assert run("figures", folder)[0] == 2
+    code, _, said = run("report", folder)
+    assert code == 2
+    assert "report.html" in said
+    for path in (*figures[:3], folder / "report.html"):
+        assert path.read_text() == "mine"
+    done("report", folder, "-o", tmp_path / "other.html")
+
+
+def test_a_tracker_does_not_write_over_records(tmp_path):
+    from normgrowth.training.journal import Journal
+
+    KINDS["tracker"].make(tmp_path / "run")
+    make_trace(tmp_path / "trace")
+    for folder in (tmp_path / "run", tmp_path / "trace"):
+        before = content(folder)
+        with pytest.raises(InputError):
+            Journal.open(folder, None)
+        assert content(folder) == before

@@ -1,0 +1,143 @@
+"""Records on disk: two files that belong together, and damage that is noticed."""
+
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from normgrowth import InputError, Records
+from normgrowth.errors import RecordsMismatch
+from normgrowth.records import FILE, SIDECAR, Block
+
+
+def records(number=0, steps=3, **made_by):
+    rng = np.random.default_rng(number)
+    values = {"norm": rng.random((steps, 2)), "rms": rng.random((steps, 2))}
+    tensors = Block("tensor", ["a", "b"], [0, None], ["query", None], range(steps), values)
+    return Records.from_blocks("run", [tensors], {"number": number, **made_by})
+
+
+def same(one, other):
+    return one.table.equals(other.table) and one.made_by == other.made_by
+
+
+def test_they_are_read_as_they_were_written(tmp_path):
+    written = records(1, nested={"3": [None, 0.1, float("inf")]})
+    written.write(tmp_path)
+    assert same(Records.read(tmp_path), written)
+    assert same(Records.read(tmp_path), Records.read(tmp_path))
+    assert pq.read_table(tmp_path / FILE).equals(written.table)  # any reader of parquet
+
+
+def test_sidecars_with_keys_of_several_kinds(tmp_path):
+    Records(records().table, {"counts": {10: 1, 9: 2, "x": 3}}).write(tmp_path)
+    assert Records.read(tmp_path).made_by == {"counts": {"10": 1, "9": 2, "x": 3}}
+
+
+def test_a_mixed_pair_is_refused_and_mended_by_writing_again(tmp_path):
+    records(1).write(tmp_path)
+    old = (tmp_path / SIDECAR).read_bytes()
+    records(2).write(tmp_path)
+    (tmp_path / SIDECAR).write_bytes(old)  # as if killed between the two
+    with pytest.raises(RecordsMismatch, match="again") as caught:
+        Records.read(tmp_path)
+    assert caught.value.folder == tmp_path
+    records(2).write(tmp_path)
+    assert same(Records.read(tmp_path), records(2))
+
+
+def test_a_folder_from_before_that_is_being_replaced_is_a_mixed_pair_too(tmp_path):
+    records(1).write(tmp_path)
+    (tmp_path / SIDECAR).write_text('{"number": 0}')
+    with pytest.raises(RecordsMismatch):
+        Records.read(tmp_path)
+
+
+def test_files_without_checksums_are_read(tmp_path):
+    pq.write_table(records(1).table, tmp_path / FILE)
+    assert Records.read(tmp_path).made_by == {}
+    (tmp_path / SIDECAR).write_text('{"number": 1}')
+    assert same(Records.read(tmp_path), records(1))
+
+
+def test_a_reader_never_sees_one_file_of_each(tmp_path):
+    records(0).write(tmp_path)
+    ended = threading.Event()
+
+    def write():
+        for number in range(1, 60):
+            records(number, steps=1 + number % 3).write(tmp_path)
+            time.sleep(0.003)
+        ended.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = set()
+    while not ended.is_set():
+        read = Records.read(tmp_path)
+        number = read.made_by["number"]
+        assert same(read, records(number, steps=1 + number % 3 if number else 3))
+        seen.add(number)
+    writer.join()
+    assert len(seen) > 5
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, sys.argv[2])
+import test_records
+from normgrowth import records
+records.write_json = lambda *_: os._exit(9)
+test_records.records(2).write(sys.argv[1])
+"""
+
+
+def test_a_writer_that_is_killed_between_the_two(tmp_path):
+    from pathlib import Path
+
+    records(1).write(tmp_path)
+    ended = subprocess.run([sys.executable, "-c", KILLED, tmp_path, Path(__file__).parent], check=False)
+    assert ended.returncode == 9
+    with pytest.raises(RecordsMismatch):
+        Records.read(tmp_path)
+    records(2).write(tmp_path)
+    assert same(Records.read(tmp_path), records(2))
+
+
+@pytest.mark.parametrize("file", [FILE, SIDECAR])
+def test_flipped_bits_are_noticed(tmp_path, file):
+    records(1, notes=["one"] * 5).write(tmp_path)
+    expected, whole, rng = Records.read(tmp_path), (tmp_path / file).read_bytes(), random.Random(0)
+    noticed = 0
+    for _ in range(200):
+        damaged = bytearray(whole)
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        (tmp_path / file).write_bytes(damaged)
+        try:
+            found = Records.read(tmp_path)
+        except InputError as error:
+            noticed += len(str(error).splitlines()) == 1
+        else:
+            known = {name: found.made_by[name] for name in expected.made_by}
+            assert same(Records(found.table, known), expected)
+    assert noticed > 180
+
+
+def test_where_none_is_no_value():
+    found = records().where(role=None)
+    assert set(found.distinct("name")) == {"b"}
+    assert len(found) == 6
+    assert len(records().where(layer=None, quantity="norm")) == 3
+    assert len(records().where(layer=0)) == 6
+
+
+def test_no_records_joined_are_no_records():
+    joined = Records.joined([], {"command": "nothing"})
+    assert len(joined) == 0
+    assert joined.table.schema.equals(records().table.schema)
+    assert len(Records.joined([joined, records()], {})) == len(records())
