@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 SECONDS, BYTES = 20, 1 << 30
 
@@ -45,4 +45,6 @@ def bounded(seconds: int = SECONDS, size: int = BYTES) -> Iterator[None]:
 def cases(usual: int, search: int) -> settings:
     """How many examples a fuzz test draws: in `make test`, and with the profile that `make test-all` loads."""
     searching = settings.default is not None and settings.default.max_examples >= 1000
-    return settings(max_examples=search if searching else usual, deadline=None)
+    return settings(
+        max_examples=search if searching else usual, deadline=None, suppress_health_check=list(HealthCheck)
+    )

@@ -142,6 +142,7 @@ def test_a_stage_that_was_run_with_other_settings_is_refused(tmp_path, monkeypat
     with pytest.raises(FolderMismatch) as caught:
         paper.reproduce(tmp_path, only=only, scale="paper", engine=engine)
     assert (caught.value.found["scale"], caught.value.wanted["scale"]) == ("demo", "paper")
+    assert (caught.value.found["of"], caught.value.wanted["of"]) == ("demo", "paper")
     assert content(tmp_path) == before
     paper.reproduce(tmp_path, only=only, engine=engine)
     assert runs == ["demo"]

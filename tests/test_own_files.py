@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from limits import bounded, cases
 from mutations import mutated_bytes, mutated_json, mutated_table
@@ -86,7 +86,6 @@ def test_every_reader_answers_in_a_line(kind, folders, tmp_path_factory):
     source = folders(kind)
 
     @cases(usual=12, search=80)
-    @settings(suppress_health_check=list(HealthCheck))
     @given(changes(kind, source))
     def answered(changed):
         file, content, command = changed

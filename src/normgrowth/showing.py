@@ -6,6 +6,7 @@ text.
 
 import unicodedata
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from html import escape
 
 MOST, WIDEST = 40, 1000  # rows of a table and words of a list; letters of a cell
@@ -48,3 +49,16 @@ def listed(words: Iterable[object]) -> str:
     words = [str(word) for word in words]
     more = f" and {len(words) - MOST:,} more" if len(words) > MOST else ""
     return ", ".join(words[:MOST]) + more
+
+
+def by_run(degrees: Sequence[Fraction | int | str | None]) -> str:
+    """The degree of a module in its last run, and those of other runs where they differ: `3 (first run 4)`."""
+    texts = ["zero" if degree is None else str(degree) for degree in degrees]
+    if not texts:
+        return "-"
+    last = texts[-1]
+    if all(text == last for text in texts):
+        return last
+    if all(text == last for text in texts[1:]):
+        return f"{last} (first run {texts[0]})"
+    return f"{last} (other runs {', '.join(sorted({text for text in texts if text != last}))})"

@@ -124,21 +124,22 @@ def test_a_stage_that_fails_loses_no_other(tmp_path, engine):
 def test_a_stage_goes_on_where_it_was_but_not_from_other_code(tmp_path, engine, monkeypatch):
     made = []
 
-    def stage(settings, stop):
+    def stage(version, stop):
         def run(work):
             def part(number):
                 if number == stop:
                     raise OSError("the disk is full")
-                made.append((settings["version"], number))
+                made.append((version, number))
                 return numbers(f"part {number}", {"value": float(number)})
 
             parts = [_part(work, number, lambda number=number: part(number)) for number in range(3)]
             return Records.joined(parts, {})
 
-        return Stage("theory", "theory", (), settings, Cost("nothing", 1.0), run)
+        return Stage("theory", "theory", (), {}, Cost("nothing", 1.0), run)
 
     def run(version, stop=None):
-        monkeypatch.setattr(paper, "stages", lambda scale, data: [stage({"version": version}, stop)])
+        monkeypatch.setattr(paper, "stages", lambda scale, data: [stage(version, stop)])
+        monkeypatch.setattr(paper, "key_of", lambda stage: f"code of version {version}")
         return reproduce(tmp_path, only=["table1"], engine=engine)
 
     assert "the disk is full" in run(1, stop=2).failed["theory"]

@@ -253,13 +253,15 @@ def _refuse_other_settings(out: Path, stage: Stage, scale: Scale) -> None:
         said = read_json(out / STAGES / stage.name / KEY, {"scale": str, "settings": dict})
     except SchemaError:
         return
-    if said["settings"] != json.loads(json.dumps(stage.settings)):
-        old, new = (
-            {"kind": "reproduce", "scale": one, "stage": stage.name} for one in (said["scale"], scale)
-        )
-        if said["scale"] == scale:
-            old["stage"] += " of another corpus"
-        raise FolderMismatch(out, old, new)
+    old, new = said["settings"], json.loads(json.dumps(stage.settings))
+    if old == new:
+        return
+    name = next(name for name in (*new, *old) if old.get(name) != new.get(name))
+    found, wanted = (
+        {"kind": "reproduce", "scale": one, "stage": stage.name, name: settings.get(name)}
+        for one, settings in ((said["scale"], old), (scale, new))
+    )
+    raise FolderMismatch(out, found, wanted)
 
 
 def _kept(folder: Path, key: str) -> Records | None:

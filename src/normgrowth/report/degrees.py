@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from normgrowth.report.terminal import Cells, new_console, say, show
 from normgrowth.report.wording import cosine, visible
+from normgrowth.showing import by_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +35,7 @@ def print_degrees(
         Cells("class", [row["class"] for _, row in rows], rank=2, right=False, widest=0.3),
         Cells("in", [by_run([one[0] for one in row["inputs_by_run"] if one]) for _, row in rows], rank=1),
         Cells("degree", [by_run(row["degree_by_run"]) for _, row in rows]),
-        Cells("lower parts", [", ".join(map(_degree, row["lower"])) or "-" for _, row in rows], rank=3),
+        Cells("lower parts", [", ".join(map(str, row["lower"])) or "-" for _, row in rows], rank=3),
         Cells("runs", [str(row["runs"]) if row["runs"] > 1 else "-" for _, row in rows], rank=4),
     ]
     if rows:
@@ -100,23 +101,6 @@ def _span(blocks: Sequence[int | None]) -> str:
         else:
             runs.append([number])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def by_run(degrees: Sequence[int | str | None]) -> str:
-    """The degree of the last run; of a module that runs several times, where others differ: 3 (first run 4)."""
-    if not degrees:
-        return "-"
-    first, *_, last = [*degrees[:1], *degrees]
-    others = {degree for degree in degrees if degree != last}
-    if not others:
-        return _degree(last)
-    if list(degrees[1:]) == [last] * (len(degrees) - 1):
-        return f"{_degree(last)} (first run {_degree(first)})"
-    return f"{_degree(last)} (other runs {', '.join(sorted(map(_degree, others)))})"
-
-
-def _degree(degree: int | str | None) -> str:
-    return "zero" if degree is None else str(degree)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from normgrowth.network.asymptotics import limit as limits
 from normgrowth.network.asymptotics.blocks import place, within
 from normgrowth.network.asymptotics.context import Sum, Tie
-from normgrowth.showing import html_table
+from normgrowth.showing import by_run, html_table
 
 Degree = Fraction | None  # None: exactly zero
 Kind = Literal["bias", "constant", "stream", "branch", "same", "other"]
@@ -78,12 +78,9 @@ class Degrees:
         return f"Degrees({self.model}; {len(self.rows):,} modules; {vanished})"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (row.module or "(the model)", row.kind, "zero" if row.degree is None else row.degree)
-            for row in self.rows
-        ]
+        rows = [(row.module or "(the model)", row.kind, by_run(row.by_run)) for row in self.rows]
         words = [(sentence,) for sentence in self.explain()]
-        return html_table(("module", "class", "degree (last run)"), rows) + html_table((self.model,), words)
+        return html_table(("module", "class", "degree"), rows) + html_table((self.model,), words)
 
     def table(self) -> list[dict[str, Any]]:
         """Rows as plain values: degrees are whole numbers, or strings such as 1/2; None is exactly zero."""

@@ -15,7 +15,7 @@ from normgrowth.network.asymptotics.context import Context, Sum, Tie
 from normgrowth.network.asymptotics.mode import MARK, LimitMode
 from normgrowth.network.asymptotics.saved_state import SavedState
 from normgrowth.network.asymptotics.series import Series, Term, nonzero
-from normgrowth.showing import html_table
+from normgrowth.showing import by_run, html_table
 
 MORE_ORDERS = 3  # if the leading one leaves something open
 
@@ -75,10 +75,12 @@ class Limit:
         return f"Limit({type(self.model).__name__}; {called})"
 
     def _repr_html_(self) -> str:
-        last = {output.module: output for output in self.outputs}.values()
+        runs: dict[str, list[Output]] = {}
+        for output in self.outputs:
+            runs.setdefault(output.module, []).append(output)
         rows = [
-            (out.module or "(the model)", out.kind, "zero" if out.degree is None else out.degree)
-            for out in last
+            (name or "(the model)", outputs[-1].kind, by_run([output.degree for output in outputs]))
+            for name, outputs in runs.items()
         ]
         found = [("vanished parameters", len(self.vanished)), ("doubtful values", self.doubtful)]
         about = found if rows else [("degrees", "known after a call")]
