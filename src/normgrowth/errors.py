@@ -42,6 +42,14 @@ class CheckpointChanged(InputError):
         )
 
 
+class UnscalableParameter(InputError):
+    """A parameter, or a module's packed weights, that cannot be multiplied by c."""
+
+    def __init__(self, name: str, kind: str, advice: str) -> None:
+        self.name, self.kind = name, kind
+        super().__init__(f"{name} is {kind}; {advice}")
+
+
 class RecordsMismatch(InputError):
     """records.parquet and records.json of a folder were not written together."""
 

@@ -25,9 +25,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.asymptotics.limit import growing_parameters, saturated
+from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.network.asymptotics.parameters import growing_parameters
 from normgrowth.network.encoders import Encoder, EncoderConfig, Kind
 from normgrowth.network.models import Loaded
+from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.rates import local_powers, rate
 from normgrowth.network.scaling import saturate
 from normgrowth.network.states import (
@@ -37,8 +39,6 @@ from normgrowth.network.states import (
     evaluating,
     measured_part,
     out_of_memory_hint,
-    overflow_shows,
-    rounding,
     running,
 )
 from normgrowth.network.texts import default_inputs
@@ -174,9 +174,9 @@ def _curve(
         unit = 0.0
         for i, c in enumerate(scales):
             tell(i / len(scales))
-            with saturate(network, float(c)), overflow_shows(network):
+            with saturate(network, float(c)), OverflowAsNan() as scaled_pass:
                 found = network(batch)[1:]
-            unit = max(unit, rounding(network, found[-1]))
+            unit = max(unit, scaled_pass.rounding(found[-1]))
             for j, state in enumerate(found):
                 own = _tokens(state, real)
                 cosines[i, j] = torch.cosine_similarity(own, wanted[j], dim=-1).mean()

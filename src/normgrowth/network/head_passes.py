@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from normgrowth.errors import InputError
 from normgrowth.network.asymptotics.blocks import place
+from normgrowth.network.asymptotics.findings import messages
 from normgrowth.network.asymptotics.limit import MORE_ORDERS, saturated
 from normgrowth.network.batches import Batch
 from normgrowth.network.head_sums import (
@@ -28,10 +29,11 @@ from normgrowth.network.head_sums import (
     attended_at,
     check_finite,
 )
+from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.paths import Where
 from normgrowth.network.scaling import saturate
 from normgrowth.network.scores import Call, seen, seen_weights
-from normgrowth.network.states import Float64Pass, evaluating, out_of_memory_hint, overflow_shows, running
+from normgrowth.network.states import Float64Pass, evaluating, out_of_memory_hint, running
 
 Tallies = dict[Where, Tally]
 Again = Callable[[], Call]
@@ -79,7 +81,7 @@ class Passes:
                 with (
                     wide_copy(self.part, c) as scaled,
                     evaluating(scaled),
-                    overflow_shows(scaled, next(scaled.parameters()).dtype),
+                    OverflowAsNan(),
                 ):
                     for batch, is_window in [(b, False) for b in batches] + [(b, True) for b in filled]:
                         with out_of_memory_hint(self.part, batch.size):
@@ -199,6 +201,7 @@ class Passes:
             if not (limit.undecided or limit.doubtful):
                 break
         self.undecided += limit.undecided
+        self.notes += messages(limit.findings)
 
 
 def numbers(found: Iterable[Where]) -> dict[Where, int]:

@@ -28,9 +28,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
+from normgrowth.network.asymptotics.findings import Finding, messages
 from normgrowth.network.asymptotics.limit import saturated
 from normgrowth.network.batches import FROM_PYTHON, Batch, Texts, make_batches, read_input
 from normgrowth.network.models import Loaded
+from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.scaling import saturate
 from normgrowth.network.states import (
     Network,
@@ -40,7 +42,6 @@ from normgrowth.network.states import (
     evaluating,
     measured_part,
     out_of_memory_hint,
-    overflow_shows,
     random_twin,
     running,
 )
@@ -149,6 +150,7 @@ def _measure(
     parts: dict[str, list[Floats]] = {}
     counts: list[Floats] = []
     limit, doubtful = saturated(whole), False
+    findings: dict[Finding, None] = {}
     with evaluating(whole):
         for batch in batches:
             with out_of_memory_hint(whole, batch.size):
@@ -158,13 +160,15 @@ def _measure(
                 if ways.exact:
                     _compare(EXACT, own, limit(batch.inputs), real, parts)
                     doubtful = doubtful or limit.doubtful > 0
+                    findings |= dict.fromkeys(limit.findings)
                 for c in ways.scales:
-                    with saturate(whole, c), overflow_shows(whole):
+                    with saturate(whole, c), OverflowAsNan():
                         scaled = whole(batch.inputs)
                     _compare(f"{EXACT}_c{c:g}", own, scaled, real, parts)
             counts.append(real.sum(1).double().cpu().numpy())
             tell()
     sums = {method: np.concatenate(found) for method, found in parts.items()}
+    notes += messages(findings)
     if doubtful:
         notes.append("the limit has ties that an order left out might decide; tied positions share alike")
     for method, found in sums.items():

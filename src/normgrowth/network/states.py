@@ -92,30 +92,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-@contextmanager
-def overflow_shows(model: nn.Module, dtype: torch.dtype | None = None) -> Iterator[None]:
-    """Norms give NaN where their squares overflow. By themselves they give 0 there: wrong, and finite.
-
-    dtype: that in which they compute; by default as their class does.
-    """
-
-    def spoil(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        if not (inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor)):
-            return output
-        largest = (
-            torch.finfo(dtype or _computes_in(module, inputs[0])).max ** 0.5 / inputs[0].shape[-1] ** 0.5
-        )
-        over = inputs[0].detach().abs().amax(-1, keepdim=True) > largest
-        return output.masked_fill(over, torch.nan) if bool(over.any()) else output
-
-    handles = [module.register_forward_hook(spoil) for module in _norms(model)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 class Float64Pass(TorchDispatchMode):
     """Compute in float64 where a float64 model asks for float32, as norms and rotary positions of transformers do."""
 
@@ -124,23 +100,6 @@ class Float64Pass(TorchDispatchMode):
         if kwargs.get("dtype") is torch.float32:
             kwargs["dtype"] = torch.float64
         return func(*args, **kwargs)
-
-
-def rounding(model: nn.Module, state: Tensor) -> float:
-    """The unit of rounding behind a state: a float64 model whose norms compute in float32 is no better than these."""
-    return max(
-        torch.finfo(dtype).eps for dtype in (state.dtype, *(_computes_in(n, state) for n in _norms(model)))
-    )
-
-
-def _norms(model: nn.Module) -> list[nn.Module]:
-    return [module for module in model.modules() if type(module).__name__.endswith("Norm")]
-
-
-def _computes_in(norm: nn.Module, given: Tensor) -> torch.dtype:
-    """Norms of PyTorch compute in the dtype of what they get (float32 at least), those of transformers in float32."""
-    own = isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-    return torch.promote_types(given.dtype, torch.float32) if own else torch.float32
 
 
 @contextmanager

@@ -42,6 +42,8 @@ def print_degrees(
         show(console, columns)
     else:
         say(console, "No module to show.")
+    for warning in facts["warnings"]:
+        say(console, f"Warning: {warning}.")
     if explain:
         for sentence in facts["explanation"]:
             say(console, f"• {sentence}")

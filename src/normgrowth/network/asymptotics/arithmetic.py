@@ -9,6 +9,7 @@ from torch import Tensor
 
 from normgrowth.network.asymptotics.context import Sum
 from normgrowth.network.asymptotics.exponentials import of_product, of_sum, times
+from normgrowth.network.asymptotics.findings import Finding, finite_mask
 from normgrowth.network.asymptotics.mode import Operation, rule
 from normgrowth.network.asymptotics.series import (
     Series,
@@ -69,10 +70,22 @@ def add(a: Series, b: Series, alpha: Any = 1) -> Series:
 def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series:
     """A sum in the network: where the degrees differ, that is written down."""
     note(operation, a, b)
+    find_finite_mask(operation, a, b)
     found = add(a, b, alpha)
     if found.rest is not None and a.top.degree == b.top.degree:
         _count_cancelled(operation, a, found)
     return shortened(found, operation.orders + 2)
+
+
+def find_finite_mask(operation: Operation, a: Series, b: Series) -> None:
+    """Write down a constant that is meant as a mask but is a number beside what grows."""
+    for x, y in ((a, b), (b, a)):
+        if x.top.degree > 0 and not x.zero and y.is_constant and not y.top.sources and not y.zero:
+            hidden = masked(y.top.value)
+            value = y.top.value if hidden is None else y.top.value.masked_fill(hidden, 0.0)
+            if (found := finite_mask(value)) is not None:
+                finding = Finding("finite_mask", operation.context.module, x.top.degree, value=found)
+                operation.context.find(finding)
 
 
 def _count_cancelled(operation: Operation, a: Series, found: Series) -> None:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from normgrowth.errors import InputError
+from normgrowth.network.asymptotics.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Context:
     cancelled: Counter[str] = field(default_factory=Counter)  # module -> leading terms that came to 0
     doubtful: int = 0  # values that depend on how a tie is decided that an order left out might decide
     unranked: int = 0  # ... that depend on an exponentially small part which was not carried
+    findings: dict[Finding, int] = field(default_factory=dict)  # -> how often
     path: list[str] = field(default_factory=list)
     entered: Counter[str] = field(default_factory=Counter)  # module -> how often it began to run
 
@@ -59,6 +61,9 @@ class Context:
             yield
         finally:
             self.path.pop()
+
+    def find(self, finding: Finding) -> None:
+        self.findings[finding] = self.findings.get(finding, 0) + 1
 
     def refuse(self, operation: Any, why: str) -> InputError:
         where = f" in module {self.module}" if self.module else ""

@@ -16,7 +16,11 @@ from torch.utils import _pytree as pytree
 
 from normgrowth.network.asymptotics import limit as limits
 from normgrowth.network.asymptotics.blocks import place, within
+from normgrowth.network.asymptotics.compiled import named_modules
 from normgrowth.network.asymptotics.context import Sum, Tie
+from normgrowth.network.asymptotics.findings import Finding, messages
+from normgrowth.network.asymptotics.mode import MARK
+from normgrowth.network.asymptotics.parameters import growing_parameters
 from normgrowth.showing import by_run, html_table
 
 Degree = Fraction | None  # None: exactly zero
@@ -71,6 +75,7 @@ class Degrees:
     orders: int
     doubtful: int
     cancelled: dict[str, int]
+    findings: list[Finding]
 
     def __repr__(self) -> str:
         """One line: a model has hundreds of submodules."""
@@ -123,6 +128,11 @@ class Degrees:
             "orders": self.orders,
             "doubtful": self.doubtful,
             "cancelled": self.cancelled,
+            "findings": [
+                {**vars(finding), "degree": plain(finding.degree), "message": finding.message}
+                for finding in self.findings
+            ],
+            "warnings": messages(self.findings),
             "explanation": self.explain(),
         }
 
@@ -136,7 +146,7 @@ def degrees(
     """
     limit = limits.saturated(model, orders=orders, tolerance=tolerance)
     seen: dict[str, list[tuple[Degree, ...]]] = {}
-    with _inputs(model, seen):
+    with _inputs(limit.model, seen):
         limit(*args, **inputs)
     return _described(limit, seen)
 
@@ -153,12 +163,12 @@ def _listed(met: Meeting) -> dict[str, Any]:
 
 def _described(limit: limits.Limit, seen: Mapping[str, list[tuple[Degree, ...]]]) -> Degrees:
     model = limit.model
-    named = limits.growing_parameters(model)
+    named = growing_parameters(model)
     names = [name for name, _ in named]
     runs: dict[str, list[Degree]] = {}
     for output in limit.outputs:
         runs.setdefault(output.module, []).append(output.degree)
-    modules = dict(model.named_modules())
+    modules = dict(named_modules(model))
     last = {output.module: output for output in limit.outputs}
     rows = [
         Row(
@@ -197,6 +207,7 @@ def _described(limit: limits.Limit, seen: Mapping[str, list[tuple[Degree, ...]]]
         limit.used_orders,
         limit.doubtful,
         limit.cancelled,
+        limit.findings,
     )
 
 
@@ -268,7 +279,7 @@ def _inputs(model: nn.Module, seen: dict[str, list[tuple[Degree, ...]]]) -> Iter
     """Write down the degrees of what goes into each module."""
     handles: list[Any] = []
     try:
-        for name, module in model.named_modules():
+        for name, module in named_modules(model):
 
             def enter(_: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
                 leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -285,7 +296,7 @@ def _inputs(model: nn.Module, seen: dict[str, list[tuple[Degree, ...]]]) -> Iter
 def _degree(tensor: Tensor) -> Degree:
     """As mode.py hangs it on a storage: that of the whole, of which the tensor may be a part."""
     try:
-        growth = getattr(tensor.untyped_storage(), "_normgrowth", None)
+        growth = getattr(tensor.untyped_storage(), MARK, None)
     except (NotImplementedError, RuntimeError):  # sparse, meta: nothing grows there
         growth = None
     if growth is None:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from normgrowth.errors import InputError
+from normgrowth.network.asymptotics.compiled import named_modules, run_eagerly, unwrapped
 from normgrowth.network.asymptotics.context import Context, Sum, Tie
+from normgrowth.network.asymptotics.findings import Finding, LeavingTorch
 from normgrowth.network.asymptotics.mode import MARK, LimitMode
+from normgrowth.network.asymptotics.parameters import growing_parameters, own_storages
 from normgrowth.network.asymptotics.saved_state import SavedState
 from normgrowth.network.asymptotics.series import Series, Term, nonzero
 from normgrowth.showing import by_run, html_table
@@ -37,9 +39,10 @@ class Limit:
 
     After a call: `degrees` (module -> degree of its output), `ties`, `sums` (where terms of unlike degree met),
     `vanished` (parameters that the output no longer depends on), `cancelled` (leading terms that came to 0 where
-    a lower order was left out), `doubtful` (how many values hang on a tie that such an order might decide). All
-    are of the last call. What a call returns may be given to the next one (a cache of keys and values): it keeps
-    its degree. To another Limit it is refused.
+    a lower order was left out), `doubtful` (how many values hang on a tie that such an order might decide),
+    `findings` (masks that are finite numbers; what leaves torch, looked for in the first call). All are of the last
+    call. What a call returns may be given to the next one (a cache of keys and values): it keeps its degree. To
+    another Limit it is refused.
     """
 
     model: nn.Module
@@ -51,9 +54,11 @@ class Limit:
     sums: list[Sum] = field(default_factory=list)
     cancelled: dict[str, int] = field(default_factory=dict)
     vanished: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     output_degrees: Any = None
     used_orders: int = 1
     doubtful: int = 0
+    _called: bool = field(default=False, repr=False)
     _run_mark: object = field(default_factory=object, repr=False)  # on every tensor that a call makes
     _needed: tuple[int, bool] = field(
         default=(1, False), repr=False
@@ -99,7 +104,7 @@ class Limit:
             more = not last and self.doubtful > context.unranked
             unranked = context.unranked > 0 and not exponentials
             if saved is None or not (more or unranked):
-                self._needed = orders, exponentials
+                self._needed, self._called = (orders, exponentials), True
                 return result
             orders = MORE_ORDERS if more else orders
             exponentials = exponentials or unranked
@@ -107,14 +112,20 @@ class Limit:
 
     def _run(self, context: Context, args: Any, kwargs: Any) -> Any:
         mode = LimitMode(context, self._run_mark)
-        parameters = [] if self.attention_only else growing_parameters(self.model)
         self.outputs = []
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
+            stack.enter_context(run_eagerly())
+            parameters = []
+            if not self.attention_only:
+                stack.enter_context(own_storages(self.model))
+                parameters = growing_parameters(self.model)
             stack.enter_context(_no_cached_weights())
             stack.enter_context(_slow_paths(self.model))
             stack.enter_context(_growing(mode, parameters))
             stack.enter_context(_watched(self.model, lambda *seen: self._saw(mode, *seen), context))
+            if not self._called:
+                stack.enter_context(LeavingTorch(lambda *left: _left_torch(mode, *left)))
             with mode:
                 result = self.model(*args, **kwargs)
             found = pytree.tree_map_only(Tensor, mode.lift, result)
@@ -127,6 +138,7 @@ class Limit:
                 self.output_degrees = [_degree_of_any(x) for x in leaves if isinstance(x, Series | Tensor)]
             self.ties, self.sums, self.used_orders = context.ties, context.sums, context.orders
             self.cancelled = dict(context.cancelled)
+            self.findings = list(context.findings)
             self.doubtful = context.doubtful + context.unranked + sum(self.cancelled.values())
             alive = 0
             for leaf in pytree.tree_leaves(found, is_leaf=_is_series):
@@ -140,7 +152,7 @@ class Limit:
             ]
             return pytree.tree_map_only(Tensor, lambda t: _plain(mode, t), result)
 
-    def _saw(self, mode: LimitMode, name: str, module: nn.Module, result: Any) -> None:
+    def _saw(self, mode: LimitMode, name: str, module: nn.Module, args: Any, result: Any) -> None:
         leaves = [mode.lift(leaf) for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         leaves = [leaf for leaf in leaves if isinstance(leaf, Series) or leaf.is_floating_point()]
         if not leaves:
@@ -153,6 +165,24 @@ class Limit:
             lower = tuple(t.degree for t in main.terms if t.degree < leading.degree)
             row = Output(name, type(module).__name__, degree_of(main), lower, leading.sources)
         self.outputs.append(row)
+        if not any(isinstance(leaf, Series) for leaf in leaves):
+            _find_constant_output(mode, name, module, args)
+
+
+def _find_constant_output(mode: LimitMode, name: str, module: nn.Module, args: Any) -> None:
+    """A module that grows, gets what grows, and returns a constant: its kernel may be one that we do not see."""
+    if not any(mode.growth(parameter) for parameter in module.parameters(recurse=False)):
+        return
+    marks = [mode.growth(leaf) for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
+    degree = max((mark.degree for mark in marks if mark is not None and not mark.zero), default=Fraction(0))
+    if degree > 0:
+        mode.context.find(Finding("constant_output", name, degree, type(module).__name__))
+
+
+def _left_torch(mode: LimitMode, tensor: Tensor, method: str) -> None:
+    mark = mode.growth(tensor)
+    if mark is not None and mark.degree != 0 and not mark.zero:
+        mode.context.find(Finding("left_torch", mode.context.module, mark.degree, method))
 
 
 def saturated(
@@ -165,7 +195,7 @@ def saturated(
     with it, if their keys do so for every query.
     attention_only: leave the weights as they are and make only the attention hard.
     """
-    return Limit(model, orders, tolerance, attention_only)
+    return Limit(unwrapped(model), orders, tolerance, attention_only)
 
 
 def degree_of(x: Series) -> Fraction | None:
@@ -195,22 +225,6 @@ def _is_series(value: Any) -> bool:
     return isinstance(value, Series)
 
 
-def growing_parameters(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Each storage once: a tied weight is one parameter."""
-    seen: set[int] = set()
-    found: list[tuple[str, Tensor]] = []
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta:
-            raise InputError(
-                f"parameter {name} is on the meta device and has no values: load the weights first"
-            )
-        key = parameter.untyped_storage()._cdata
-        if key not in seen and parameter.is_floating_point():
-            seen.add(key)
-            found.append((name, parameter))
-    return found
-
-
 @contextmanager
 def _growing(mode: LimitMode, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[None]:
     """Parameters have degree 1 while this lasts; a call inside a call finds them as it left them."""
@@ -231,23 +245,23 @@ def _growing(mode: LimitMode, parameters: Iterable[tuple[str, Tensor]]) -> Itera
 
 @contextmanager
 def _watched(
-    model: nn.Module, saw: Callable[[str, nn.Module, Any], None], context: Context
+    model: nn.Module, saw: Callable[[str, nn.Module, Any, Any], None], context: Context
 ) -> Iterator[None]:
     """Hooks that say in which module we are and what came out of it."""
     handles: list[Any] = []
     try:
-        for name, module in model.named_modules():
+        for name, module in named_modules(model):
 
             def enter(_: nn.Module, __: Any, name: str = name) -> None:
                 context.path.append(name)
                 context.entered[name] += 1
 
-            def leave(module: nn.Module, _: Any, result: Any, name: str = name) -> None:
+            def leave(module: nn.Module, args: Any, result: Any, name: str = name) -> None:
                 context.path.pop()
-                saw(name, module, result)
+                saw(name, module, args, result)
 
             handles.append(module.register_forward_pre_hook(enter, prepend=True))
-            handles.append(module.register_forward_hook(leave))
+            handles.append(module.register_forward_hook(leave, always_call=True))  # also after an error
         yield
     finally:
         for handle in handles:

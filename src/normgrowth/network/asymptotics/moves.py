@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normgrowth.network.asymptotics.arithmetic import add, mask_of, series
+from normgrowth.network.asymptotics.arithmetic import add, find_finite_mask, mask_of, series
 from normgrowth.network.asymptotics.exponentials import summed_over, times
 from normgrowth.network.asymptotics.mode import Operation, rule
 from normgrowth.network.asymptotics.series import Series, Term, combine, constant
@@ -168,13 +168,16 @@ def where(operation: Operation, condition: Any, *branches: Any) -> Any:
     known = next(b for b in branches if isinstance(b, Series | Tensor))
     like = series(known)
     a, b = (series(branch, like) for branch in branches)
+    find_finite_mask(operation, a, b)
     return choose(condition, a, b)
 
 
 @rule("masked_fill")
-def masked_fill(_: Operation, x: Any, mask: Tensor, value: Any) -> Series:
+def masked_fill(operation: Operation, x: Any, mask: Tensor, value: Any) -> Series:
     x = series(x)
     filling = series(value, x).map(lambda v: v.to(x.top.value.dtype))
+    if bool(mask.any()):
+        find_finite_mask(operation, x, filling)
     return choose(~mask, x, filling)
 
 

@@ -1,0 +1,43 @@
+"""Models behind torch.compile: the modules themselves, and their code run eagerly.
+
+Dynamo would trace our rules instead of the network, and its wrappers put `_orig_mod.` into every name.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+WRAPPED = "_orig_mod"  # where torch.compile(module) keeps the module
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    while WRAPPED in model._modules:
+        model = getattr(model, WRAPPED)
+    return model
+
+
+def plain_name(name: str) -> str:
+    """The name of a parameter or module as if nothing were compiled."""
+    return ".".join(part for part in name.split(".") if part != WRAPPED)
+
+
+def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module under the name that it has without torch.compile; wrappers are left out."""
+    for name, module in model.named_modules():
+        if WRAPPED not in module._modules:
+            yield plain_name(name), module
+
+
+@contextmanager
+def run_eagerly() -> Iterator[None]:
+    """Compiled modules and functions run as they are written."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes seconds
+        yield
+        return
+    stance: Any = torch.compiler.set_stance
+    with stance("force_eager"):
+        yield

@@ -1,0 +1,83 @@
+"""What a limit shows that its reader may not expect: masks that growing scores outgrow, values that leave torch."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+FINITE_MASK = -1e3  # a constant at or below this, beside zeros, is meant as a mask
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to know about a limit. operation and value: of what was found, where there is one."""
+
+    kind: Literal["finite_mask", "left_torch", "constant_output"]
+    module: str
+    degree: Fraction
+    operation: str = ""
+    value: float | None = None
+
+    @property
+    def message(self) -> str:
+        return self._message(f"module {self.module}" if self.module else "the model")
+
+    def _message(self, where: str) -> str:
+        if self.kind == "finite_mask":
+            return (
+                f"{where}: the mask {self.value:g} is a finite number, which scores of degree {self.degree} outgrow: "
+                "in the limit masked positions count like others. Mask with -inf or torch.finfo(dtype).min"
+            )
+        if self.kind == "left_torch":
+            return (
+                f"{where}: Tensor.{self.operation} takes a value of degree {self.degree} out of torch; what is "
+                "computed from it counts as a constant"
+            )
+        return (
+            f"{where} ({self.operation}) gets an input of degree {self.degree}, has parameters, and returns a "
+            "constant: a kernel outside torch would look like this"
+        )
+
+
+def messages(findings: Iterable[Finding]) -> list[str]:
+    """A sentence for each finding; those that differ in their module only share one."""
+    alike: dict[Finding, list[str]] = {}
+    for finding in findings:
+        alike.setdefault(replace(finding, module=""), []).append(finding.module)
+    return [
+        finding._message(f"{len(modules)} modules, the first {modules[0]}")
+        if len(modules) > 1
+        else replace(finding, module=modules[0]).message
+        for finding, modules in alike.items()
+    ]
+
+
+def finite_mask(value: Tensor) -> float | None:
+    """The largest masking value of an additive mask of zeros and large negative numbers; None for other tensors."""
+    if not value.is_floating_point() or value.numel() == 0 or not float(value.amin()) <= FINITE_MASK:
+        return None
+    large = value <= FINITE_MASK
+    if value.numel() > 1 and not bool((large | (value == 0)).all()):
+        return None
+    return float(value.masked_fill(~large, -torch.inf).amax())
+
+
+class LeavingTorch(TorchFunctionMode):
+    """Calls `left` with a tensor and the method that takes its values out of torch."""
+
+    METHODS: ClassVar = {
+        getattr(Tensor, name): name for name in ("numpy", "tolist", "__array__", "__dlpack__", "data_ptr")
+    }
+
+    def __init__(self, left: Callable[[Tensor, str], None]) -> None:
+        super().__init__()
+        self.left = left
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self.METHODS:
+            self.left(args[0], self.METHODS[func])
+        return func(*args, **(kwargs or {}))
