@@ -104,3 +104,42 @@ def test_group_norm():
     spread_norms(model)
     x = torch.randn(2, 6, 9, dtype=torch.float64)
     agree(model, lambda network: network(x).flatten(1))
+
+
+# Eager attention adds its mask: a boolean one means nothing to it.
+@pytest.mark.parametrize(
+    ("form", "attention"),
+    [
+        ("smallest", "eager"),
+        ("infinite", "eager"),
+        ("smallest", "sdpa"),
+        ("infinite", "sdpa"),
+        ("boolean", "sdpa"),
+    ],
+)
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_a_custom_mask_of_four_dimensions(name, form, attention):
+    """A prefix that sees itself, then causal, and padding at the end of one row: no form of the mask matters."""
+    model = tiny(name)
+    model.set_attn_implementation(attention)
+    ids = torch.randint(5, 99, (2, 7), generator=torch.Generator().manual_seed(1))
+    sees = torch.ones(7, 7, dtype=torch.bool).tril()
+    sees[:3, :3] = True
+    sees = sees.expand(2, 1, 7, 7).clone()
+    sees[1, ..., 5:] = False
+    real = torch.ones(2, 7, dtype=torch.bool)
+    real[1, 5:] = False
+    lowest = {"smallest": torch.finfo(torch.float64).min, "infinite": -torch.inf}.get(form)
+    mask = sees if lowest is None else torch.zeros(sees.shape, dtype=torch.float64).masked_fill(~sees, lowest)
+    more = {} if name == "bert" else {"use_cache": False}
+
+    def run(network):
+        return network(input_ids=ids, attention_mask=mask, **more).last_hidden_state
+
+    limit = saturated(model)
+    wanted = agree(model, run, real, wanted=run(limit))
+    assert limit.findings == []
+    changed = ids.clone()
+    changed[1, 5:] = 7  # padding that nobody sees
+    again = saturated(model)(input_ids=changed, attention_mask=mask, **more).last_hidden_state
+    assert torch.allclose(again[real], wanted[real], rtol=1e-9, atol=1e-9)
