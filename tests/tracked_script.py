@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save_model
 from training.tiny_training import backward, tiny
 
 from normgrowth import NormTracker
@@ -30,7 +30,7 @@ def main(folder: Path, steps: int) -> None:
             new = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             torch.save(new, folder / "state.part")
             os.replace(folder / "state.part", state)
-    save_file(model.state_dict(), folder / "model.safetensors")
+    save_model(model, str(folder / "model.safetensors"))
 
 
 if __name__ == "__main__":

@@ -87,8 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
     setting = {name: getattr(arguments, name) for name in names}
     weight_decay = felt = arguments.weight_decay
     if weight_decay is not None:
-        counts = rows_of(records, **thing).where(quantity="numel").table["value"]
-        setting["numel"] = int(counts[-1].as_py()) if len(counts) else None
+        counts = rows_of(records, **thing).where(quantity="numel").table["value"].to_pylist()
+        count = counts[-1] if counts else None
+        setting["numel"] = int(count) if count is not None and isfinite(count) else None
         felt = decays.felt_decay(weight_decay, setting)
     evidence = examine(
         records,

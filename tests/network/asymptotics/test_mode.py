@@ -209,3 +209,22 @@ def test_a_constant_that_a_zero_is_added_to_is_not_marked():
     constant = torch.ones(2)
     assert isinstance(limit(lambda a: a + constant, {1: torch.zeros(2)}), Series)
     assert not hasattr(constant.untyped_storage(), "_normgrowth")
+
+
+def test_a_tensor_equals_itself_in_every_order():
+    """`isfinite` asks x == x: no order that was left out can change the answer."""
+
+    class Guarded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.last = nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = self.last(self.layer(x))
+            assert bool(torch.isfinite(x).all())
+            return x
+
+    limit = saturated(Guarded())
+    limit(torch.randn(2, 4))
+    assert (limit.doubtful, limit.used_orders) == (0, 1)

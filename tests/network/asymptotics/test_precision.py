@@ -47,7 +47,9 @@ def check(case: Case, dtype: torch.dtype, autocast: bool = False) -> None:
         assert float(cosine.min()) >= 0.999
         assert limit.degrees == reference.degrees
         assert torch.allclose(
-            found.double().norm(), expected.norm(), rtol=8 * torch.finfo(found.dtype).eps
+            found.double().norm(),
+            expected.norm(),
+            rtol=8 * torch.finfo(dtype if autocast else found.dtype).eps,  # autocast rounds the weights
         ), "the size, within the precision of the type"
     assert limit.vanished == reference.vanished
 

@@ -46,6 +46,9 @@ DTYPES = {
     "bool": "BOOL",
 }
 
+# What TensorFlow's checkpoint reader makes of a status: out of range, invalid argument, not implemented, others.
+STATUS_ERRORS = (IndexError, ValueError, NotImplementedError, RuntimeError)
+
 
 def is_tensorflow_index(path: Path) -> bool:
     """By content: a table, with data files beside it that have its name."""
@@ -75,7 +78,7 @@ def read_tensorflow(prefix_or_index: Path) -> LoadedCheckpoint:
         if GRAPH in shapes:
             stored.pop("save_counter" + VALUE, None)  # of TensorFlow's own: how often it has saved
             stored |= _names_beside_optimiser(reader.get_tensor(GRAPH), stored)
-    except (tf.errors.OpError, RuntimeError, UnicodeDecodeError) as error:
+    except (tf.errors.OpError, *STATUS_ERRORS) as error:
         raise InputError(f"{index}: TensorFlow cannot read it: {_first_line(error)}") from error
 
     tensors = {
@@ -91,7 +94,7 @@ def read_tensorflow(prefix_or_index: Path) -> LoadedCheckpoint:
         bits = storage_of(prefix, name, tensors[name].dtype)
         try:
             values = np.asarray(reader.get_tensor(keys[name]))
-        except (tf.errors.OpError, RuntimeError) as error:
+        except (tf.errors.OpError, *STATUS_ERRORS) as error:
             culprit = shards[0] if len(shards) == 1 else index
             raise InputError(f"{culprit}: tensor {name!r} cannot be read: {_first_line(error)}") from error
         return np.ascontiguousarray(values).reshape(-1).view(bits)
@@ -139,20 +142,24 @@ def _import_tensorflow(index: Path) -> Any:
     return tensorflow
 
 
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """TensorFlow reads this variable while it is imported, and never again."""
-    variable, level = "TF_CPP_MIN_LOG_LEVEL", os.environ.get("TF_CPP_MIN_LOG_LEVEL")
-    os.environ[variable] = level or "3"
+    """TensorFlow reads these variables while it is imported, and never again. oneDNN announces itself at any level."""
+    before = {name: os.environ.get(name) for name in QUIET}
+    os.environ.update({name: before[name] or value for name, value in QUIET.items()})
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what its own dependencies deprecate
             yield
     finally:
-        if level is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = level
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _is_optimiser(part: str) -> bool:
