@@ -13,8 +13,18 @@ from normgrowth.weights.sources.pickle_values import Made, Malformed, Stretch
 from normgrowth.weights.sources.torch_tensors import DIMENSIONS, LARGEST, Unreadable
 
 DTYPES = {
-    "f8": "F64", "f4": "F32", "f2": "F16", "b1": "BOOL",
-    "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8", "u8": "U64", "u4": "U32", "u2": "U16", "u1": "U8",
+    "f8": "F64",
+    "f4": "F32",
+    "f2": "F16",
+    "b1": "BOOL",
+    "i8": "I64",
+    "i4": "I32",
+    "i2": "I16",
+    "i1": "I8",
+    "u8": "U64",
+    "u4": "U32",
+    "u2": "U16",
+    "u1": "U8",
 }
 _MODULES = ("numpy.core", "numpy._core")
 _RECONSTRUCT = tuple(f"{module}.multiarray._reconstruct" for module in _MODULES)
