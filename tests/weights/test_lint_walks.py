@@ -104,3 +104,40 @@ def test_a_tensor_that_stood_still_between_copies(tmp_path):
         (300, "", "identical"),
         (500, MATRIX, "stale"),
     ]
+
+
+def noisy(count, seed=0):
+    """Weights that go back and forth in two directions, and slowly on in two others."""
+    generator = torch.Generator().manual_seed(seed)
+    states, noise = [tiny_state()], torch.zeros(2)
+    ways = [moved(states[0], seed + 10 + i, 0.01) for i in range(4)]
+    for t in range(1, count):
+        noise = 0.3 * noise + torch.randn(2, generator=generator)
+        parts = [*noise.tolist(), 0.02 * t, 0.02 * t]
+        states.append(
+            {
+                name: start + sum(part * (way[name] - start) for part, way in zip(parts, ways, strict=True))
+                for name, start in states[0].items()
+            }
+        )
+    return states
+
+
+def test_weights_that_go_back_and_forth_are_not_out_of_order(tmp_path):
+    (finding,) = lint(write_series(tmp_path, noisy(150)))
+    assert (finding.kind, finding.severity, finding.name) == ("order", "remark", "")
+
+
+def test_a_shuffled_series_is_out_of_order(tmp_path):
+    states = noisy(150)
+    order = torch.randperm(150, generator=torch.Generator().manual_seed(0)).tolist()
+    found = lint(write_series(tmp_path, [states[place] for place in order]))
+    assert sum(finding.kind == "order" and finding.severity == "fault" for finding in found) >= 20
+
+
+def test_a_checkpoint_that_jumps_and_returns_is_not_called_initialized(tmp_path):
+    states = slow_walk(12)
+    states[6] = moved(states[6], 99, 0.1)
+    (finding,) = lint(write_series(tmp_path, states))
+    assert (finding.step, finding.kind) == (600, "run")
+    assert "re-initialized" not in finding.why

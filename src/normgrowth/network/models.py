@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.errors import InputError
+from normgrowth.foreign_files import foreign_kind, is_pointer
 from normgrowth.network.model_config import check_size, config_file, read_config
 
 if TYPE_CHECKING:
@@ -263,7 +264,14 @@ def _errors(source: object) -> Iterator[None]:
     except MemoryError:
         raise InputError(f"{source}: does not fit into memory; a smaller config, or dtype bfloat16") from None
     except Exception as error:  # libraries raise what they like, and each is about this model
-        raise InputError(f"{source}: {_reason(str(error), error)}") from error
+        raise InputError(f"{source}: {_pointer(source) or _reason(str(error), error)}") from error
+
+
+def _pointer(source: object) -> str:
+    """Which file of a folder is no more than a pointer of Git LFS, or ""."""
+    folder = Path(str(source))
+    files = sorted((*folder.glob("*.safetensors"), *folder.glob("*.bin"))) if folder.is_dir() else []
+    return next((f"{file.name} is {foreign_kind(file)}" for file in files if is_pointer(file)), "")
 
 
 def _reason(text: str, error: Exception) -> str:

@@ -299,7 +299,7 @@ def test_a_guess_is_said_to_be_one(tmp_path):
         save_file(tiny_state(), tmp_path / f"model_{i}.safetensors")
     series = open_source(tmp_path)
     assert [entry.step for entry in series.entries] == [1, 2]
-    assert any("a guess from its name" in note for note in series.notes)
+    assert any("guessed from its name" in note for note in series.notes)
 
 
 def test_tensor_parallel_parts_are_not_taken_for_a_model(tmp_path):

@@ -57,14 +57,14 @@ def _trajectory(e: Evidence, routes: Routes, known: _Known, rows: Sequence[int])
     """Checkpoints among these rows that are out of order, of another run or re-initialized."""
     line = [place for place, row in enumerate(routes.rows) if row not in known.rows and row in rows]
     moved, healed = order_faults(e, routes, line)
-    wrong = {finding.step for finding in moved}
+    wrong = {finding.step for finding in moved if finding.severity == "fault"}
     others = set(range(len(e.looks))) - set(rows)
     misplaced = {row for row, look in enumerate(e.looks) if look.step in wrong}
-    moved += stored_order(e, known.rows | misplaced | others)
-    whole = {finding.step for finding in (*known.findings, *moved) if not finding.name}
+    stored = list(stored_order(e, known.rows | misplaced | others))
+    whole = wrong | {finding.step for finding in (*known.findings, *stored) if not finding.name}
     single = {(finding.step, finding.name) for finding in known.findings}
     strange = run_faults(e, routes, healed, others)
-    return [*moved, *(f for f in strange if f.step not in whole and (f.step, f.name) not in single)]
+    return [*moved, *stored, *(f for f in strange if f.step not in whole and (f.step, f.name) not in single)]
 
 
 def _whole(findings: Sequence[Finding]) -> int:

@@ -8,14 +8,17 @@ import numpy as np
 
 from normgrowth.weights.lint.evidence import Evidence, Finding
 from normgrowth.weights.lint.route import (
+    ALIGNED,
     CLOSED,
     FEWEST,
     LEFT_MODEL,
     LEFT_TENSOR,
+    MOVES,
     STRANGE,
     Distance,
     Routes,
     Stray,
+    leads_on,
     reordered,
     rescaled,
     strays,
@@ -37,7 +40,15 @@ def order_faults(e: Evidence, routes: Routes, line: list[int]) -> tuple[list[Fin
 
     found: list[Finding] = []
     healed = line
-    for then, moved in reordered(line, routes.distances, routes.left_of_model):
+    moves = list(reordered(line, routes.distances, routes.left_of_model))
+    if len(moves) >= MOVES and leads_on(line, routes.distances):
+        first = min(place for _, moved in moves for place in moved)
+        why = (
+            f"the order of neighbors cannot be checked: from here on, {MOVES} checkpoints or more are nearer to "
+            "others than to their neighbors; the weights go back and forth, as with a high learning rate"
+        )
+        return [e.finding(routes.rows[first], "", "order", why, "remark")], line
+    for then, moved in moves:
         healed, at = then, then.index(moved[0])
         if len(moved) == 2:
             whys = [f"looks swapped with {step(other)}" for other in reversed(moved)]
@@ -135,10 +146,16 @@ class _Way:
             return f"{why}: another run from here on, or re-initialized"
         short, far = self.distance(before, after), min(self.distance(before, k), self.distance(k, after))
         ratio = f"{np.sqrt(far / short):.1f} times" if far < 1e8 * short else "more than 10000 times"
+        same_start = self.cosine(before, k) >= ALIGNED
+        cause = (
+            "another run from the same start, or a jump and back"
+            if same_start
+            else "another run, or re-initialized"
+        )
         return (
             f"is {ratio} as far from {step(before)} ({self.cosine_text(before, k)}) and {step(after)} "
             f"({self.cosine_text(k, after)}) as they are from each other ({self.cosine_text(before, after)}): "
-            "another run, or re-initialized"
+            f"{cause}"
         )
 
 

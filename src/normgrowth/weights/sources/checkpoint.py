@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError, UnsupportedDtype
+from normgrowth.weights.sources.encoded import Encoded, Inline
 from normgrowth.weights.sources.gathered import Gathered
 from normgrowth.weights.sources.mapped_file import FileState, MappedFile
 
@@ -93,7 +94,10 @@ class Located(NamedTuple):
     stop: NDArray[np.int64]
 
 
-class Ranges(dict[str, tuple[Piece | Gathered, ...]]):
+AnyPiece = Piece | Gathered | Encoded | Inline
+
+
+class Ranges(dict[str, tuple[AnyPiece, ...]]):
     """Name -> where the values lie. Checkpoints of one series share it where their headers are the same.
 
     It remembers the list of names that it was last asked for, since a series asks for the same list at
@@ -156,14 +160,23 @@ class MappedCheckpoint:
         """The raw bits of a tensor in its layout's order; views of the file where that can be."""
         return [self._view(name, piece) for piece in self.ranges[name]]
 
-    def _view(self, name: str, piece: Piece | Gathered) -> np.ndarray:
+    def _view(self, name: str, piece: AnyPiece) -> np.ndarray:
         dtype = self.tensors[name].dtype
         bits = storage_of(self.label, name, dtype)
-        values = piece.numel if isinstance(piece, Piece) else piece.extent
-        start, stop = piece.offset, piece.offset + values * bits.itemsize
         mapped = self._map(piece.file)
+        if isinstance(piece, Inline):
+            return piece.decoded(bits)
+        if isinstance(piece, Encoded):
+            stored = piece.nbytes
+        else:
+            stored = (piece.numel if isinstance(piece, Piece) else piece.extent) * bits.itemsize
+        start, stop = piece.offset, piece.offset + stored
         if stop > len(mapped):
             raise self._cut_short(piece.file, name)
+        if isinstance(piece, Encoded):
+            if (values := piece.decoded(mapped[start:stop], bits)) is None:
+                raise InputError(f"{self.root / piece.file}: tensor {name} is damaged: it cannot be decoded")
+            return values
         view = mapped[start:stop].view(bits)
         return view if isinstance(piece, Piece) else piece.copied(view, dtype)
 

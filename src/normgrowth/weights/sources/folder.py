@@ -14,12 +14,14 @@ import tempfile
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePath
 
-from normgrowth.errors import InputError
-from normgrowth.weights.sources import distributed, pytorch, safetensors, tensorflow
+from normgrowth.errors import FileChanged, InputError
+from normgrowth.foreign_files import foreign_kind, is_pointer
+from normgrowth.weights.sources import distributed, npz, pytorch, safetensors, tensorflow
 from normgrowth.weights.sources.checkpoint import Checkpoint, LoadedCheckpoint, without_wrappers
-from normgrowth.weights.sources.file_groups import WEIGHT_SUFFIXES, is_trainer_state
+from normgrowth.weights.sources.file_groups import PICKLED, WEIGHT_SUFFIXES, is_trainer_state
 from normgrowth.weights.sources.steps import LARGEST_STEP, sure_step
 
 NO_WEIGHTS_FOLDER = re.compile(r"^(\.|optim|train$|__pycache__)", re.IGNORECASE)
@@ -70,6 +72,17 @@ class Unit:
 
     def _read(self) -> Checkpoint:
         try:
+            return self._read_format()
+        except FileChanged:
+            raise
+        except InputError as error:
+            for file in self.files():
+                if kind := foreign_kind(file):
+                    raise InputError(f"{file}: {kind}") from error
+            raise
+
+    def _read_format(self) -> Checkpoint:
+        try:
             match self.format:
                 case "safetensors":
                     return safetensors.read_safetensors(self.main)
@@ -79,6 +92,8 @@ class Unit:
                     return pytorch.read_pytorch(self.main)
                 case "pytorch-index":
                     return pytorch.read_pytorch_sharded(self.main)
+                case "npz":
+                    return npz.read_npz(self.main)
                 case "distributed":
                     return distributed.read_distributed(self.main.parent)
                 case _:
@@ -139,9 +154,10 @@ def find_units(root: Path) -> list[Unit]:
     if root.is_file():
         format = _format(root)
         if format is None:
-            raise InputError(
-                f"{root}: neither safetensors, nor PyTorch, nor TensorFlow (told by its first bytes); is it truncated?"
+            unknown = (
+                "neither safetensors, nor PyTorch, nor TensorFlow (told by its first bytes); is it truncated?"
             )
+            raise InputError(f"{root}: {foreign_kind(root) or unknown}")
         return [Unit(root, root, format)]
     found: dict[Path, Unit] = {}
     for unit in sorted(_below(root, 0), key=lambda unit: unit.path.is_symlink() or unit.main.is_symlink()):
@@ -243,9 +259,22 @@ def _format(file: Path) -> str | None:
             return "tensorflow"
         if safetensors.is_safetensors(file) or file.suffix == ".safetensors":
             return "safetensors"
-        return "pytorch" if pytorch.is_pytorch(file) or file.suffix in {".pt", ".pth"} else None
+        if npz.is_npz(file):
+            return "npz"
+        is_pytorch = pytorch.is_pytorch(file) or file.suffix in {".pt", ".pth"}
+        return "pytorch" if is_pytorch or (file.suffix in PICKLED and is_pointer(file)) else None
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def why_nothing(root: Path) -> str:
+    """Why a folder in which no checkpoint was found may hold one all the same, or ""."""
+    for file in islice(root.rglob("*.index"), 1000):
+        if kind := foreign_kind(file):
+            return f"{file} is {kind}"
+        if not tensorflow.has_data(file):
+            return f"{file} has no data file {file.stem}.data-00000-of-00001 next to it"
+    return ""
 
 
 def open_fetched(label: str, fetch: Callable[[Path], Path], scratch: Path | None) -> Checkpoint:

@@ -12,6 +12,7 @@ from normgrowth.weights.sources.pickles import unpickle
 from normgrowth.weights.sources.torch_tensors import DTYPES, TENSOR_NAMES, StoredTensor, stored_tensor
 
 __all__ = [
+    "DEFLATED",
     "DTYPES",
     "TENSOR_NAMES",
     "Archive",
@@ -25,20 +26,20 @@ __all__ = [
 
 _END, _END64, _LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 _ENTRY = struct.Struct("<4s4xHH8xLLHHH8xL")  # of the directory: flags, method, sizes, lengths, where it is
-_STORED, _ENCRYPTED = 0, 1
+_STORED, DEFLATED, _ENCRYPTED = 0, 8, 1
 _NO_ARCHIVE = "is no torch archive, the one format that is read"
 
 
 class Archive:
-    """A torch archive that lies within a mapped file: where its entries are.
+    """A torch archive that lies within a mapped file: where its entries are. Also numpy's, which has no top folder.
 
     The directory is read by hand, since Python's zipfile takes ten times as long for the 60,000 entries of a model
     and its optimizer.
     """
 
-    def __init__(self, data: mmap.mmap, start: int, length: int) -> None:
-        self._data, self._start, self._stop = data, start, start + length
-        self._entries: dict[bytes, tuple[int, int, bool]] = {}  # header, size, plain
+    def __init__(self, data: mmap.mmap, start: int, length: int, *, top_folder: bool = True) -> None:
+        self._data, self._start, self._stop, self._top_folder = data, start, start + length, top_folder
+        self._entries: dict[bytes, tuple[int, int, int, int]] = {}  # header, bytes, bytes unpacked, how
         try:
             self._read_directory()
         except struct.error as error:
@@ -65,32 +66,37 @@ class Archive:
             mark, flags, method, packed, whole, named, extra, comment, header = unpack(directory, at)
             at += fixed
             # Entries are `archive/data.pkl`, `archive/data/0` and so on, with any first folder.
-            name = directory[at : at + named].partition(b"/")[2]
+            name = directory[at : at + named]
+            name = name.partition(b"/")[2] if self._top_folder else name
             at += named
             if mark != b"PK\x01\x02" or at + extra > size:
                 raise Malformed(f"{_NO_ARCHIVE}: its directory is damaged")
             if 0xFFFFFFFF in (packed, whole, header):
                 packed, whole, header = _large(directory[at : at + extra], packed, whole, header)
             at += extra + comment
-            self._entries[name] = (
-                header,
-                whole,
-                method == _STORED and not flags & _ENCRYPTED and packed == whole,
-            )
+            self._entries[name] = header, packed, whole, -1 if flags & _ENCRYPTED else method
+
+    def names(self) -> list[str]:
+        return [name.decode("utf-8", "replace") for name in self._entries]
 
     def span(self, name: str) -> tuple[int, int]:
-        """First byte in the file, and number of bytes."""
+        """First byte in the file, and number of bytes, of an entry that is stored as it is."""
+        start, size, whole, method = self.stored(name)
+        if method != _STORED or size != whole:
+            raise Malformed(f"is an archive with a compressed or encrypted {name}")
+        return start, size
+
+    def stored(self, name: str) -> tuple[int, int, int, int]:
+        """First byte in the file, number of bytes, of bytes once unpacked, and how it is packed (−1: encrypted)."""
         entry = self._entries.get(name.encode("utf-8", "replace"))
         if entry is None:
             raise Malformed(f"is a torch archive without {name}")
-        header, size, plain = entry
-        if not plain:
-            raise Malformed(f"is an archive with a compressed or encrypted {name}")
+        header, size, whole, method = entry
         header += self._start
         if header + 30 <= self._stop and self._data[header : header + 4] == b"PK\x03\x04":
             start = header + 30 + sum(struct.unpack_from("<HH", self._data, header + 26))
             if start + size <= self._stop:
-                return start, size
+                return start, size, whole, method
         raise Malformed(f"is an archive whose {name} is damaged")
 
     def read(self, name: str) -> bytes:

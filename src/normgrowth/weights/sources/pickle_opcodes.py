@@ -6,7 +6,7 @@ Each takes the machine, its own code and the place behind that, and returns the 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.weights.sources.pickle_values import SKIPPED, Entries, Made, Malformed, set_items
+from normgrowth.weights.sources.pickle_values import SKIPPED, Entries, Made, Malformed, Stretch, set_items
 
 if TYPE_CHECKING:
     from normgrowth.weights.sources.pickles import Machine
@@ -68,7 +68,7 @@ def _bytes(machine: "Machine", code: int, at: int) -> int:
     size, at = int.from_bytes(machine.data[at : at + width], "little"), at + width
     if size > machine.stop - at:
         raise Malformed(f"it has {size} bytes of data, but {machine.stop - at} are left")
-    value: Any = SKIPPED
+    value: Any = Stretch(at, size, code in (0x54, 0x55))
     if size <= LONGEST_VALUE:
         value = machine.data[at : at + size]
         if code in (0x54, 0x55):  # BINSTRING, SHORT_BINSTRING: text of Python 2

@@ -32,7 +32,16 @@ class Made:
     entries: Entries | None = None  # what was set in it by key, if it is a kind of dictionary
 
 
-SKIPPED = Made("(long text or bytes)", ())
+SKIPPED = Made("(long text)", ())  # of protocol 0, whose texts are escaped
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A long text or long bytes, which stay where they are: nobody needs them but as values of an array."""
+
+    start: int  # in what the pickle was read from
+    size: int  # in bytes; texts are UTF-8
+    is_text: bool
 
 
 def set_items(target: Any, items: list[Any]) -> None:

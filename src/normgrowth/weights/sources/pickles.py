@@ -19,7 +19,7 @@ from typing import Any
 
 from normgrowth.errors import InputError
 from normgrowth.weights.sources.pickle_opcodes import LONGEST_VALUE, RARE
-from normgrowth.weights.sources.pickle_values import SKIPPED, Entries, Global, Made, Malformed, set_items
+from normgrowth.weights.sources.pickle_values import Entries, Global, Made, Malformed, Stretch, set_items
 
 OPERATIONS = 12_000_000  # 1 GB at worst; a state dict and its optimizer take about 100 for each parameter
 LONGEST_NAME = 256  # characters of a class with its module
@@ -132,7 +132,7 @@ class Machine:
                     if size > stop - at:
                         raise Malformed(f"it has a text of {size} bytes, but {stop - at} are left")
                     if size > LONGEST_VALUE and not strict:
-                        push(SKIPPED)
+                        push(Stretch(at, size, True))
                     else:
                         push(data[at : at + size].decode("utf-8", "surrogatepass"))
                     at += size

@@ -18,7 +18,6 @@ from normgrowth.engine import no_collection
 from normgrowth.errors import InputError
 from normgrowth.weights.sources.checkpoint import (
     STORAGE,
-    WIDTH,
     MappedCheckpoint,
     Piece,
     Ranges,
@@ -27,6 +26,7 @@ from normgrowth.weights.sources.checkpoint import (
 )
 from normgrowth.weights.sources.gathered import Gathered
 from normgrowth.weights.sources.mapped_file import FileState
+from normgrowth.weights.sources.numpy_arrays import ARRAY_CALLS, array_of, is_array
 from normgrowth.weights.sources.pickle_values import Made, Malformed
 from normgrowth.weights.sources.safetensors import STEP_KEYS, read_index
 from normgrowth.weights.sources.state_dict import StateDict
@@ -37,18 +37,23 @@ from normgrowth.weights.sources.torch_tensors import Unreadable, View, tensor_ca
 _STEPS = (*STEP_KEYS, "global_steps", "iter_num", "iteration", "num_updates", "step_count")
 # Views may overlap, so that tensors have more values than the file; not without bound.
 _VIEWED, _VIEWED_FREE = 16, 1 << 26  # times the file's bytes; bytes that are always granted
-_ARRAYS = frozenset(
-    f"numpy.{core}.{name}"
-    for core in ("core", "_core")
-    for name in ("multiarray._reconstruct", "numeric._frombuffer")
-)
 # Names that every such file has, or that are no more than data; all others are mentioned.
 _USUAL = frozenset(
     {
         *("collections.OrderedDict", "collections.defaultdict", "collections.Counter", "collections.deque"),
         *(
             "builtins." + name
-            for name in ("set", "frozenset", "slice", "range", "complex", "bytearray", "dict", "list")
+            for name in (
+                "set",
+                "frozenset",
+                "slice",
+                "range",
+                "complex",
+                "bytes",
+                "bytearray",
+                "dict",
+                "list",
+            )
         ),
         *("datetime." + name for name in ("datetime", "date", "time", "timedelta", "timezone")),
         *(
@@ -56,12 +61,13 @@ _USUAL = frozenset(
             for module in ("pathlib", "pathlib._local")
             for name in ("Posix", "Windows")
         ),
-        *("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", *_ARRAYS),
+        *("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", *ARRAY_CALLS),
         *("numpy.dtype", "numpy.ndarray", "_codecs.encode", "copyreg._reconstructor", "builtins.object"),
+        *("builtins.int", "builtins.long", "builtins.unicode", "builtins.str"),
     }
 )
 _OF_TORCH = re.compile(
-    r"torch\.(Size|device|dtype|storage\.\w+|(cuda\.)?\w+Storage|_(utils|tensor)\._rebuild_\w+|nn\.[\w.]+"
+    r"__torch__\..*|torch\.(Size|device|dtype|storage\.\w+|(cuda\.)?\w+Storage|_(utils|tensor)\._rebuild_\w+|nn\.[\w.]+"
     r"|(b?float|complex|q?u?int|bool|bits|sparse_|per_)\w*|strided|serialization\._get_layout)"
 )
 
@@ -125,26 +131,38 @@ def _index(opened: TorchFile, file: str) -> _Index:
     index = _Index(names=opened.pickled.names, states={file: opened.state})
     granted = _VIEWED * len(opened.data) + _VIEWED_FREE
     seen: set[tuple[object, ...]] = set()
-    for name, value in state.tensors().items():
+    numbers: dict[int, int] = {}  # of arrays, by identity: one that is stored twice is one
+    for name, value in _weights(state, opened).items():
         try:
-            view = view_of(value)
-            index.tensors[name], piece = _located(view, opened, file)
+            if is_array(value):
+                number = numbers.setdefault(id(value), len(numbers))
+                tensor, piece = array_of(value, number, opened.start, file)
+            else:
+                tensor, piece = _located(view_of(value), opened, file)
         except Unreadable as error:
             index.left_out[name] = str(error)
             continue
         except Malformed as error:
             raise Malformed(f"tensor {name!r} {error}") from error
-        index.ranges[name] = (piece,)
+        index.tensors[name], index.ranges[name] = tensor, (piece,)
         if piece not in seen:
             seen.add(piece)
-            granted -= view.numel * WIDTH[view.dtype]
+            granted -= tensor.nbytes
         if granted < 0:
             raise Malformed(
-                f"tensor {name!r} of shape {list(view.shape)} and those before it repeat the same bytes: "
+                f"tensor {name!r} of shape {list(tensor.shape)} and those before it repeat the same bytes: "
                 f"they have more than {_VIEWED} times the {len(opened.data)} bytes of the file"
             )
     index.step = _step(state.top(), opened)
     return index
+
+
+def _weights(state: StateDict, opened: TorchFile) -> dict[str, Made]:
+    """Tensors of torch; numpy arrays only where there are none, since next to a model they are logs and the like."""
+    tensors = state.tensors()
+    if tensors or not opened.pickled.names & ARRAY_CALLS:
+        return tensors
+    return StateDict(opened.pickled.value, opened.pickled.size, arrays=True).tensors()
 
 
 def _located(view: View, opened: TorchFile, file: str) -> tuple[Tensor, Piece | Gathered]:
@@ -210,7 +228,7 @@ def _checkpoint(label: str, root: Path, index: _Index, step: int | None) -> Mapp
             first = first_name.setdefault((tensor, index.ranges[name]), name)
             if first != name:
                 aliases[name] = first
-    gathered = any(type(pieces[0]) is Gathered for pieces in index.ranges.values())
+    copied = any(type(pieces[0]) is not Piece for pieces in index.ranges.values())
     return MappedCheckpoint(
         label,
         root,
@@ -218,7 +236,7 @@ def _checkpoint(label: str, root: Path, index: _Index, step: int | None) -> Mapp
         index.ranges,
         step,
         aliases,
-        copies_whole=gathered,
+        copies_whole=copied,
         states=index.states,
         notes=_notes(index),
     )
@@ -241,7 +259,7 @@ def _nothing(index: _Index) -> str:
         return "none of its tensors can be read: " + _some(
             [f"{n} is {why}" for n, why in index.left_out.items()]
         )
-    arrays = "; numpy arrays are not read" if index.names & _ARRAYS else ""
+    arrays = ", and no numpy arrays either" if index.names & ARRAY_CALLS else ""
     return f"holds no tensors that look like a model's{arrays}"
 
 

@@ -8,7 +8,7 @@ import glob
 import re
 import shlex
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Literal
@@ -20,7 +20,7 @@ from normgrowth.showing import html_table
 from normgrowth.weights.sources import hub
 from normgrowth.weights.sources.checkpoint import STORAGE, Checkpoint, check_unchanged, decode
 from normgrowth.weights.sources.elsewhere import find_remote, is_remote
-from normgrowth.weights.sources.folder import Unit, find_units
+from normgrowth.weights.sources.folder import Unit, find_units, why_nothing
 from normgrowth.weights.sources.name_globs import by_pattern, separating_globs
 from normgrowth.weights.sources.places import shown
 from normgrowth.weights.sources.remote import range_cache
@@ -120,7 +120,10 @@ def open_source(
             f"{label}: none of its {len(damaged)} checkpoints can be read: {damaged[0][1]}{more}"
         )
     if not found:
-        raise InputError(f"{label}: no checkpoints here (safetensors, PyTorch, TensorFlow or distributed)")
+        local = [Path(part) for part in parts if part not in (*on_hub, *remote)]
+        reasons = [reason for part in local if part.is_dir() and (reason := why_nothing(part))]
+        reason = f": {reasons[0]}" if reasons else " (safetensors, PyTorch, TensorFlow or distributed)"
+        raise InputError(f"{label}: no checkpoints here{reason}")
     return Series(label, _in_order(found, notes), tuple(notes), tuple(damaged))
 
 
@@ -162,7 +165,7 @@ def _found(units: list[_Unit], notes: list[str], damaged: list[tuple[str, str]])
             notes.append(f"left out, it has no step and cannot be read: {error}")
             damaged.append((unit.label, str(error)))
     if stored:
-        notes.append(f"{stored[0].label}: step {stored[0].step}, as stored inside (of {len(stored)})")
+        notes.append(f"{stored[0].label}: step {stored[0].step}, as stored inside{_likewise(stored)}")
     return found
 
 
@@ -246,7 +249,7 @@ def _stored_steps(units: list[_Unit], said: list[int | None], notes: list[str]) 
         return {}
     label, step, count = units[other[-1]][1].label, found[other[-1]], said[other[-1]]
     notes.append(
-        f"{label}: step {step}, as stored inside; the {count} in its name is a count (of {len(other)})"
+        f"{label}: step {step}, as stored inside; the {count} in its name is a count{_likewise(other)}"
     )
     return found
 
@@ -304,7 +307,7 @@ def _in_order(found: list[_Found], notes: list[str]) -> tuple[Entry, ...]:
     guessed = [item.entry for item in known if item.how == GUESSED]
     if guessed:
         notes.append(
-            f"{guessed[0].label}: taken as step {guessed[0].step}, a guess from its name (of {len(guessed)})"
+            f"{guessed[0].label}: step {guessed[0].step} is guessed from its name{_likewise(guessed)}"
         )
     ordered: list[_Found] = []
     for item in sorted(known, key=lambda item: (item.entry.step, item.how)):
@@ -317,6 +320,11 @@ def _in_order(found: list[_Found], notes: list[str]) -> tuple[Entry, ...]:
             continue
         ordered.append(item)
     return tuple(item.entry for item in ordered)
+
+
+def _likewise(items: Sequence[object]) -> str:
+    """How many more a note is about, of which it names one."""
+    return f" (and {len(items) - 1} more likewise)" if len(items) > 1 else ""
 
 
 def _way_out(entries: list[Entry], entry: Entry) -> str:

@@ -11,6 +11,7 @@ bounded, and the number of entries looked at by what the pickle has.
 from collections.abc import Iterator
 from typing import Any
 
+from normgrowth.weights.sources.numpy_arrays import is_array, is_matrix
 from normgrowth.weights.sources.pickle_values import Entries, Made, Malformed
 from normgrowth.weights.sources.torch_tensors import dimensions, tensor_call
 
@@ -23,10 +24,12 @@ _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
 
 class StateDict:
-    """Looks for tensors in the content of a file whose pickle has so many bytes."""
+    """Looks for tensors in the content of a file whose pickle has so many bytes; for numpy arrays if `arrays`."""
 
-    def __init__(self, content: Any, pickle_bytes: int) -> None:
+    def __init__(self, content: Any, pickle_bytes: int, *, arrays: bool = False) -> None:
         self.content = content
+        self._is_tensor = is_array if arrays else _is_tensor
+        self._is_weight = is_matrix if arrays else dimensions
         self._left = pickle_bytes + 10_000  # keys and values that may still be looked at
         self._searched: set[int] = set()
 
@@ -49,17 +52,17 @@ class StateDict:
         for key in WRAPPINGS:
             if key in inside and _is_branch(inside[key]) and (found := self._search(inside[key], depth + 1)):
                 return found
-        tensors = {name: value for name, value in inside.items() if tensor_call(value) is not None}
+        tensors = {name: value for name, value in inside.items() if self._is_tensor(value)}
         inner = {
             name: value
             for name, value in inside.items()
             if _is_branch(value) and not name.lower().startswith(NOT_WEIGHTS)
         }
-        if len(inner) == 1 and not any(map(dimensions, tensors.values())):
+        if len(inner) == 1 and not any(map(self._is_weight, tensors.values())):
             (only,) = inner.values()  # one more wrapping, of a name that we do not know
             return self._search(only, depth + 1)
         found = self._flatten(tensors | inner)
-        return found if any(map(dimensions, found.values())) else {}  # else a counter, not a model
+        return found if any(map(self._is_weight, found.values())) else {}  # else a counter, not a model
 
     def _flatten(self, top: dict[str, Any]) -> dict[str, Made]:
         """Tensors by dotted name."""
@@ -69,7 +72,7 @@ class StateDict:
             prefix, items = levels[-1]
             for key, value in items:
                 name = prefix + key
-                if tensor_call(value) is not None:
+                if self._is_tensor(value):
                     if len(name) > LONGEST_NAME or not name.isprintable():
                         raise Malformed(f"has a tensor whose name is no name: {name[:100]!a}")
                     found[name] = value
@@ -117,6 +120,10 @@ class StateDict:
         self._left -= count
         if self._left < 0:
             raise Malformed("refers to the same dictionaries again and again")
+
+
+def _is_tensor(value: Any) -> bool:
+    return tensor_call(value) is not None
 
 
 def _is_module(value: Any) -> bool:

@@ -107,6 +107,10 @@ def _shards(index: Path) -> list[Path]:
     return sorted(path for path in index.parent.iterdir() if pattern.fullmatch(path.name))
 
 
+def has_data(index: Path) -> bool:
+    return bool(_shards(index))
+
+
 def _complete_shards(index: Path) -> list[Path]:
     if not index.is_file():
         raise InputError(f"{index}: no such file")

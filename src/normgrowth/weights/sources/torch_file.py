@@ -33,6 +33,7 @@ class TorchFile(NamedTuple):
     state: FileState
     pickled: Pickled
     place: Callable[[str], tuple[int, int]]  # key of a storage -> its first byte, number of bytes
+    start: int = 0  # in the file, of what the pickle's own positions count from
 
 
 def looks_like_pytorch(start: bytes) -> bool:
@@ -54,8 +55,9 @@ def open_torch_file(path: Path) -> Iterator[TorchFile]:
 def _archive(data: mmap.mmap, state: FileState) -> TorchFile:
     archive = Archive(data, 0, len(data))
     start, size = archive.span("data.pkl")
-    pickled = _pickle(archive.read("data.pkl")) if size <= COPIED else _pickle(data, start, start + size)
-    return TorchFile(data, state, pickled, lambda key: archive.span(f"data/{key}"))
+    copied = size <= COPIED
+    pickled = _pickle(archive.read("data.pkl")) if copied else _pickle(data, start, start + size)
+    return TorchFile(data, state, pickled, lambda key: archive.span(f"data/{key}"), start if copied else 0)
 
 
 def _legacy(data: mmap.mmap, state: FileState) -> TorchFile:
