@@ -194,16 +194,6 @@ def learned_slope(operation: Operation, x: Any, slope: Any) -> Series:
     return choose(x.sign() > 0, x, sloped)
 
 
-@rule("rrelu_with_noise")
-def random_slope(
-    operation: Operation, x: Series, _: Any, low: Any, high: Any, training: bool = False, *__: Any
-) -> Series:
-    """In evaluation the slope is the mean of its bounds."""
-    if training:
-        raise operation.refuse("draws random slopes; call model.eval() first")
-    return piecewise_linear(Operation(aten.leaky_relu.default, operation.context), x, (low + high) / 2)
-
-
 @rule("hardshrink", "softshrink")
 def shrunk(operation: Operation, x: Series, bound: float = 0.5) -> Series:
     """0 within the bound; outside it x, which softshrink moves towards 0 by the bound."""

@@ -122,6 +122,7 @@ class Limit:
             if not self.attention_only:
                 stack.enter_context(own_storages(self.model))
                 parameters = growing_parameters(self.model, self.fixed)
+                context.parameters = [name for name, _ in parameters]
             stack.enter_context(_no_cached_weights())
             stack.enter_context(_slow_paths(self.model))
             stack.enter_context(_growing(mode, parameters))

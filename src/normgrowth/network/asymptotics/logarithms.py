@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.network.asymptotics.activations import Asymptotes, growing_elements, tail, towards
-from normgrowth.network.asymptotics.arithmetic import add, series
+from normgrowth.network.asymptotics.arithmetic import add, series, summed
 from normgrowth.network.asymptotics.attention import distribution
 from normgrowth.network.asymptotics.exponentials import nothing, times
 from normgrowth.network.asymptotics.mode import Operation, rule
@@ -72,7 +72,8 @@ def logarithm(operation: Operation, x: Series) -> Series:
         here = replace(x, terms=tuple(term for term in x.terms if term.degree <= 0))
         if not here.terms or here.top.degree != 0:
             return found
-        return expanded(operation, here, found, lambda n: -unit / n * torch.pow(-level, -n))
+        found = expanded(operation, here, found, lambda n: -unit / n * torch.pow(-level, -n))
+        return found if len(found.terms) > 1 else _near_one(operation, here, found, unit)
     if x.exponential is None:
         operation.context.unranked += int(gone.sum())
         return found
@@ -80,6 +81,18 @@ def logarithm(operation: Operation, x: Series) -> Series:
     zeros = torch.zeros_like(level)
     outside = Series((Term(ZERO, torch.where(gone, zeros, found.top.value), x.sources),), below)
     return combine(lambda a, b: torch.where(gone, a, b), inside.only(gone), outside, moves=True)
+
+
+def _near_one(operation: Operation, x: Series, found: Series, unit: float) -> Series:
+    """log(1 + w) = w - ...: there what is lower leads."""
+    ones = x.top.value == 1
+    if (x.rest is None and len(x.terms) == 1) or not bool(ones.any()):
+        return found
+    if len(x.terms) == 1:
+        operation.context.cancelled[operation.context.module] += int(ones.sum())
+        return found
+    lower = Series(x.terms[1:], highest(x.rest, 2 * x.terms[1].degree))
+    return combine(lambda a, b: torch.where(ones, a, b), times(lower, unit), found, moves=True)
 
 
 @rule("logsumexp", "special_logsumexp")
@@ -127,4 +140,4 @@ def log_odds(operation: Operation, x: Series, eps: float | None = None) -> Serie
     if eps is not None:
         raise operation.refuse("logit with eps has no rule; clamp first")
     log = Operation(aten.log.default, operation.context, arguments=operation.arguments)
-    return add(logarithm(log, x), logarithm(log, add(series(1.0, x), x, -1)), -1)
+    return summed(operation, logarithm(log, x), logarithm(log, add(series(1.0, x), x, -1)), -1)
