@@ -21,6 +21,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
     write_report(folders)     one html page on everything that folders of ours hold
     InputError                what bad input raises: one line, with the way out
+    UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
 """
 
 from importlib import import_module
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normgrowth.cli.report import write_report
-    from normgrowth.errors import InputError, SeriesWarning
+    from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
     from normgrowth.network.asymptotics.explain import degrees
     from normgrowth.network.asymptotics.limit import saturated
     from normgrowth.network.attention import saturated_attention
@@ -51,9 +52,11 @@ if TYPE_CHECKING:
 __all__ = [
     "InputError",
     "Moments",
+    "NoLimit",
     "NormTracker",
     "Records",
     "SeriesWarning",
+    "UnsupportedOperation",
     "degrees",
     "equilibrium",
     "fit",
@@ -76,9 +79,11 @@ __all__ = [
 _HOME = {
     "InputError": "normgrowth.errors",
     "Moments": "normgrowth.weights.moments",
+    "NoLimit": "normgrowth.errors",
     "NormTracker": "normgrowth.training.tracker",
     "Records": "normgrowth.records",
     "SeriesWarning": "normgrowth.errors",
+    "UnsupportedOperation": "normgrowth.errors",
     "degrees": "normgrowth.network.asymptotics.explain",
     "equilibrium": "normgrowth.weights.equilibrium",
     "fit": "normgrowth.weights.fitting",

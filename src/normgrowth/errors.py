@@ -1,6 +1,7 @@
 """Errors that a person can act on, and remarks that do not stop the work."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,66 @@ class UnsupportedDtype(InputError):
 
     def __reduce__(self) -> tuple[type["UnsupportedDtype"], tuple[str, str, str]]:
         return UnsupportedDtype, (self.checkpoint, self.tensor, self.dtype)
+
+
+class UnsupportedOperation(InputError):
+    """The limit of a network cannot be computed because of one operation.
+
+    operation: its name, for example "aten.i0.default". module: the name of the module that runs it. degrees: of its
+    arguments that grow; None is exactly zero.
+    """
+
+    def __init__(
+        self,
+        operation: str,
+        module: str = "",
+        degrees: Sequence[Fraction | None] = (),
+        reason: str = "no rule for this operation",
+    ) -> None:
+        self.operation, self.module, self.degrees, self.reason = operation, module, tuple(degrees), reason
+        super().__init__(f"{_place(operation, module, self.degrees)}: {reason}")
+
+    def __reduce__(self) -> tuple[type[Any], tuple[Any, ...]]:
+        return type(self), (self.operation, self.module, self.degrees, self.reason)
+
+
+class NoLimit(UnsupportedOperation):
+    """A value grows faster than any power of c. parameters: those that it depends on."""
+
+    def __init__(
+        self,
+        operation: str,
+        module: str = "",
+        degrees: Sequence[Fraction | None] = (),
+        reason: str = "grows faster than any power of c",
+        parameters: Sequence[str] = (),
+    ) -> None:
+        self.parameters = tuple(parameters)
+        super().__init__(operation, module, degrees, reason)
+        self.args = (f"{self}{_held_fixed(self.parameters)}",)
+
+    def __reduce__(self) -> tuple[type[Any], tuple[Any, ...]]:
+        return type(self), (self.operation, self.module, self.degrees, self.reason, self.parameters)
+
+
+def _place(operation: str, module: str, degrees: tuple[Fraction | None, ...]) -> str:
+    where = f" in module {module}" if module else ""
+    if not degrees:
+        return f"{operation}{where}"
+    said = ", ".join("zero" if degree is None else str(degree) for degree in degrees)
+    return f"{operation}{where} (degree{'s' if len(degrees) > 1 else ''} {said})"
+
+
+def _held_fixed(parameters: tuple[str, ...]) -> str:
+    """Which parameters to hold fixed; one of many layers stands for those of the same name."""
+    if not parameters:
+        return ""
+    some = ", ".join(parameters[:3]) + (f" and {len(parameters) - 3} more" if len(parameters) > 3 else "")
+    patterns = {f"*.{name.rpartition('.')[2]}" if "." in name else name for name in parameters}
+    advice = "hold it fixed" if len(parameters) == 1 else "hold one of these fixed"
+    if len(patterns) <= 3:
+        advice += f" with fixed=[{', '.join(repr(pattern) for pattern in sorted(patterns))}]"
+    return f"; it depends on {some}: {advice}"
 
 
 class FileChanged(InputError):

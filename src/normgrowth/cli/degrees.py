@@ -16,6 +16,7 @@ EXAMPLES = """examples:
   normgrowth degrees path/to/config.json --explain    (a config alone: random weights)
   normgrowth degrees EleutherAI/pythia-70m --text sentences.txt --select 'layers\\.0\\.'
   normgrowth degrees path/to/model --attention-only
+  normgrowth degrees path/to/mamba --fixed '*.A_log'
 
 A model from Python: normgrowth.degrees(model, **inputs).
 """
@@ -50,6 +51,13 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--orders", type=positive, metavar="N", help="orders carried along (default: as ties ask for)"
     )
+    parser.add_argument(
+        "--fixed",
+        nargs="+",
+        metavar="NAME",
+        default=[],
+        help="parameters that do not grow, by name or pattern, for example '*.A_log' (default: none)",
+    )
     add_attention(parser)
     add_model_type(parser)
     parser.add_argument(
@@ -69,8 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
         chosen = re.compile(arguments.select or "")
     except re.error as error:
         raise InputError(f"--select {arguments.select}: not a regular expression: {error}") from None
-    if arguments.attention_only and (arguments.explain or arguments.orders):
-        raise InputError("--attention-only leaves the weights as they are: no --explain, no --orders")
+    if arguments.attention_only and (arguments.explain or arguments.orders or arguments.fixed):
+        raise InputError(
+            "--attention-only leaves the weights as they are: no --explain, no --orders, no --fixed"
+        )
     with working(f"{arguments.model}: loading"):
         title, model, inputs, notes = _model(arguments)
     with working(f"{title}: a pass in the limit"):
@@ -128,6 +138,6 @@ def _facts(arguments: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
         with out_of_memory_hint(model, tokens):
             if arguments.attention_only:
                 return hard_heads(model, **inputs).facts()
-            return degrees(model, orders=arguments.orders, **inputs).facts()
+            return degrees(model, orders=arguments.orders, fixed=arguments.fixed, **inputs).facts()
     except InputError as error:
         raise InputError(f"{arguments.model}: {error}") from error

@@ -9,7 +9,7 @@ of memory, each element once, whatever number of parameters show it.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import frexp, isfinite
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from normgrowth.errors import InputError, UnscalableParameter
+from normgrowth.network.fixed import matching
 
 Select = str | Callable[[str], bool]
 Weights = nn.Module | Tensor | Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
@@ -33,7 +34,7 @@ PIECE = 1 << 18  # values that are looked at together, where a whole tensor woul
 
 
 def saturate(
-    model_or_parameters: Given, c: float = 1000, select: Select | None = None
+    model_or_parameters: Given, c: float = 1000, select: Select | None = None, fixed: Sequence[str] = ()
 ) -> AbstractContextManager[Given]:
     """Within the block the parameters are c times themselves; after it they are what they were, to the bit.
 
@@ -42,7 +43,8 @@ def saturate(
 
     Takes a module, a tensor, a dict, an iterable of tensors (their names are "0", "1", ...) or of
     (name, tensor). `select` is a regular expression searched for in the names, or a function of the name;
-    a tied parameter is chosen by any of its names. Buffers are left alone, and so are gradients.
+    a tied parameter is chosen by any of its names. `fixed` has names or patterns (`*.A_log`) of parameters to leave as
+    they are, as `saturated` has it. Buffers are left alone, and so are gradients.
 
     A tensor is copied only if it must be (see above): never for c = 1024 and ordinary weights.
 
@@ -56,17 +58,21 @@ def saturate(
     meta): a network of which some weights stay behind would be neither f(θ) nor f(cθ). If they are not
     weights, leave them out with `select`.
     """
-    return _Scaled(model_or_parameters, _factor(c), _chooser(select))
+    return _Scaled(model_or_parameters, _factor(c), _chooser(select), fixed)
 
 
 class _Scaled(AbstractContextManager[Given]):
-    def __init__(self, given: Given, c: float, chosen: Callable[[str], bool] | None):
-        self.given, self.c, self.chosen = given, c, chosen
+    def __init__(
+        self, given: Given, c: float, chosen: Callable[[str], bool] | None, fixed: Sequence[str] = ()
+    ):
+        self.given, self.c, self.chosen, self.fixed = given, c, chosen, fixed
         self.named = None if isinstance(given, nn.Module) else _named(given)
+        _without(_named(given) if self.named is None else self.named, fixed)  # refuses unknown names
         self.entries: list[list[_Change]] = []
 
     def __enter__(self) -> Given:
-        named = _choose(_named(self.given) if self.named is None else self.named, self.chosen)
+        named = _without(_named(self.given) if self.named is None else self.named, self.fixed)
+        named = _choose(named, self.chosen)
         changes: list[_Change] = []
         try:
             with torch.inference_mode(False), torch.no_grad():
@@ -145,6 +151,15 @@ def _choose(named: Named, chosen: Callable[[str], bool] | None) -> Named:
         some = ", ".join(name for name, _ in named[:3])
         raise InputError(f"select chose none of the {len(named)} parameters ({some}, ...)")
     return kept
+
+
+def _without(named: Named, fixed: Sequence[str]) -> Named:
+    """All but the parameters that are held fixed, under whatever name."""
+    if not fixed:
+        return named
+    names = matching([name for name, _ in named], fixed)
+    left = {id(tensor) for name, tensor in named if name in names}
+    return [(name, tensor) for name, tensor in named if id(tensor) not in left]
 
 
 # Where it lies in memory -----------------------------------------------------------------------------

@@ -32,6 +32,7 @@ def softplus(x):
     return x if x > 1000 else mp.log1p(mp.exp(x)) if x > -1000 else mpf(0)
 
 
+SELU = mpf("1.6732632423543772848")
 ELEMENTWISE = {
     "relu": (F.relu, lambda x: max(x, mpf(0))),
     "relu squared": (lambda x: F.relu(x).square(), lambda x: max(x, mpf(0)) ** 2),
@@ -46,6 +47,28 @@ ELEMENTWISE = {
     "log sigmoid": (F.logsigmoid, lambda x: -softplus(-x)),
     "elu": (F.elu, lambda x: x if x > 0 else mp.expm1(x)),
     "elu, scaled": (lambda x: F.elu(x, 0.5), lambda x: x if x > 0 else mp.expm1(x) / 2),
+    "celu": (lambda x: F.celu(x, 0.5), lambda x: x if x > 0 else mp.expm1(2 * x) / 2),
+    "selu": (F.selu, lambda x: mpf("1.0507009873554804934") * (x if x > 0 else SELU * mp.expm1(x))),
+    "prelu": (
+        lambda x: F.prelu(x, torch.tensor([0.25], dtype=torch.float64)),
+        lambda x: x if x > 0 else x / 4,
+    ),
+    "hard shrink": (lambda x: F.hardshrink(x, 0.75), lambda x: x if abs(x) > 0.75 else mpf(0)),
+    "soft shrink": (
+        lambda x: F.softshrink(x, 0.75),
+        lambda x: mp.sign(x) * (abs(x) - mpf(0.75)) if abs(x) > 0.75 else mpf(0),
+    ),
+    "erfc": (torch.erfc, lambda x: mp.erfc(x) if abs(x) < 100 else 1 - mp.sign(x)),
+    "softplus by hand": (
+        lambda x: torch.where(x > 20, x, torch.log(1 + torch.exp(x))),
+        lambda x: x if x > 1000 else mp.log1p(mp.exp(x)) if x > -1000 else mpf(0),
+    ),
+    "sigmoid by hand": (lambda x: 1 / (1 + torch.exp(-x)), sigmoid),
+    "silu by hand": (lambda x: x / (1 + torch.exp(-x)), lambda x: x * sigmoid(x)),
+    "bounded exp": (
+        lambda x: x.exp().clamp(max=100),
+        lambda x: min(mp.exp(x), mpf(100)) if x < 1000 else mpf(100),
+    ),
     "soft cap": (
         lambda x: torch.tanh(x / 50) * 50,
         lambda x: 50 * (mp.tanh(x / 50) if abs(x) < 1e5 else mp.sign(x)),
@@ -79,6 +102,13 @@ def test_smooth_functions_have_tangents_at_zero(orders, x):
         (torch.cos, mp.cos),
         (torch.exp, mp.exp),
         (torch.expm1, mp.expm1),
+        (lambda x: torch.exp2(x), lambda x: mpf(2) ** x),
+        (lambda x: torch.acos(x / 8), lambda x: mp.acos(x / 8)),
+        (lambda x: torch.asin(x / 8), lambda x: mp.asin(x / 8)),
+        (lambda x: torch.atanh(x / 8), lambda x: mp.atanh(x / 8)),
+        (lambda x: torch.log1p(x / 8), lambda x: mp.log1p(x / 8)),
+        (lambda x: torch.log(1 + x / 8), lambda x: mp.log1p(x / 8)),
+        (lambda x: torch.logit((1 + x / 16) / 2), lambda x: mp.log((1 + x / 16) / (1 - x / 16))),
     ):
         expect(limit(f, x, orders=orders), each(reference), x)
 
@@ -95,6 +125,11 @@ def test_powers(orders, x):
     expect(limit(torch.rsqrt, x, orders=orders), each(lambda v: 1 / mp.sqrt(v)), x)
 
 
+def log_of_sum(row):
+    most = max(row)
+    return most + mp.log(mp.fsum(mp.exp(v - most) if v - most > -1000 else mpf(0) for v in row))
+
+
 BINARY = {
     "sum": (torch.add, lambda a, b: a + b),
     "difference": (torch.sub, lambda a, b: a - b),
@@ -103,6 +138,15 @@ BINARY = {
     "gate": (lambda a, b: F.silu(a) * b, lambda a, b: a * sigmoid(a) * b),
     "glu": (lambda a, b: F.glu(torch.cat([a, b], -1)), lambda a, b: a * sigmoid(b)),
     "gelu gate": (lambda a, b: F.gelu(a) * b, lambda a, b: gelu(a) * b),
+    "prelu with a slope that grows": (
+        lambda a, b: torch._prelu_kernel(a, b),
+        lambda a, b: a if a > 0 else a * b,
+    ),
+    "log of a sum": (torch.logaddexp, lambda a, b: log_of_sum([a, b])),
+    "binary log of a sum": (
+        torch.logaddexp2,
+        lambda a, b: log_of_sum([a * mp.log(2), b * mp.log(2)]) / mp.log(2),
+    ),
     "maximum": (torch.maximum, max),
     "minimum": (torch.minimum, min),
     "sum of product": (lambda a, b: torch.addcmul(a, a, b), lambda a, b: a + a * b),

@@ -184,6 +184,13 @@ def in_order(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any:
     return value, indices
 
 
+@rule("aminmax")
+def extremes(operation: Operation, x: Series, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    dims = [] if dim is None else [dim]
+    least, most = torch.ops.aten.amin.default, torch.ops.aten.amax.default
+    return tuple(extreme(Operation(f, operation.context), x, dims, keepdim) for f in (least, most))
+
+
 @rule("amax", "amin", "max", "min", "argmax", "argmin")
 def extreme(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
     """That of the largest, or smallest, rank."""

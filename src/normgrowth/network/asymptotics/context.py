@@ -1,14 +1,16 @@
 """What a forward pass in the limit leaves behind: where orders met, where ties were, where we are."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from normgrowth.errors import InputError
+from normgrowth.errors import NoLimit, UnsupportedOperation
 from normgrowth.network.asymptotics.findings import Finding
+
+Degree = Fraction | None  # None: exactly zero
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Context:
     tolerance: float = 256  # units of rounding of the largest score
     attention_only: bool = False
     exponentials: bool = False  # carry what is smaller than any power of c
+    parameters: list[str] = field(default_factory=list)  # names of those that grow; one bit of `sources` each
+    training: bool = False  # some module is in training mode
     sums: list[Sum] = field(default_factory=list)
     ties: list[Tie] = field(default_factory=list)
     cancelled: Counter[str] = field(default_factory=Counter)  # module -> leading terms that came to 0
@@ -65,6 +69,10 @@ class Context:
     def find(self, finding: Finding) -> None:
         self.findings[finding] = self.findings.get(finding, 0) + 1
 
-    def refuse(self, operation: Any, why: str) -> InputError:
-        where = f" in module {self.module}" if self.module else ""
-        return InputError(f"{operation}{where}: {why}")
+    def refuse(self, operation: Any, why: str, degrees: Sequence[Degree] = ()) -> UnsupportedOperation:
+        return UnsupportedOperation(str(operation), self.module, degrees, why)
+
+    def diverges(self, operation: Any, degrees: Sequence[Degree], sources: int) -> NoLimit:
+        """The refusal of a value that grows faster than any power of c."""
+        names = [name for bit, name in enumerate(self.parameters) if sources >> bit & 1]
+        return NoLimit(str(operation), self.module, degrees, parameters=names)

@@ -5,7 +5,7 @@ sums       where terms of unlike degree met: which was kept, which dropped, whic
 vanished   parameters that no output depends on in the limit, and why
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -138,13 +138,18 @@ class Degrees:
 
 
 def degrees(
-    model: nn.Module, *args: Any, orders: int | None = None, tolerance: float = 256, **inputs: Any
+    model: nn.Module,
+    *args: Any,
+    orders: int | None = None,
+    tolerance: float = 256,
+    fixed: Sequence[str] = (),
+    **inputs: Any,
 ) -> Degrees:
     """The degree of every submodule's output for these inputs: k, where it grows like c^k with parameters cθ.
 
-    Called like the model. orders and tolerance are those of `saturated`.
+    Called like the model. orders, tolerance and fixed are those of `saturated`.
     """
-    limit = limits.saturated(model, orders=orders, tolerance=tolerance)
+    limit = limits.saturated(model, orders=orders, tolerance=tolerance, fixed=fixed)
     seen: dict[str, list[tuple[Degree, ...]]] = {}
     with _inputs(limit.model, seen):
         limit(*args, **inputs)
@@ -163,7 +168,7 @@ def _listed(met: Meeting) -> dict[str, Any]:
 
 def _described(limit: limits.Limit, seen: Mapping[str, list[tuple[Degree, ...]]]) -> Degrees:
     model = limit.model
-    named = growing_parameters(model)
+    named = growing_parameters(model, limit.fixed)
     names = [name for name, _ in named]
     runs: dict[str, list[Degree]] = {}
     for output in limit.outputs:

@@ -1,6 +1,6 @@
 """The saturated network of a model: lim c^(-k) f(x; cθ) as c goes to infinity, computed in one forward pass."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -14,7 +14,7 @@ from normgrowth.network.asymptotics.compiled import named_modules, run_eagerly, 
 from normgrowth.network.asymptotics.context import Context, Sum, Tie
 from normgrowth.network.asymptotics.findings import Finding, LeavingTorch
 from normgrowth.network.asymptotics.mode import MARK, LimitMode
-from normgrowth.network.asymptotics.parameters import growing_parameters, own_storages
+from normgrowth.network.asymptotics.parameters import check_fixed, growing_parameters, own_storages
 from normgrowth.network.asymptotics.saved_state import SavedState
 from normgrowth.network.asymptotics.series import Series, Term, nonzero
 from normgrowth.showing import by_run, html_table
@@ -49,6 +49,7 @@ class Limit:
     orders: int | None = None  # None: as many as ties ask for
     tolerance: float = 256
     attention_only: bool = False
+    fixed: Sequence[str] = ()  # names, or patterns of names, of parameters that do not grow
     outputs: list[Output] = field(default_factory=list)
     ties: list[Tie] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
@@ -99,6 +100,7 @@ class Limit:
         saved = None if last and exponentials else SavedState((args, kwargs), self.model.buffers())
         while True:
             context = Context(orders, self.tolerance, self.attention_only, exponentials)
+            context.training = any(module.training for module in self.model.modules())
             result = self._run(context, args, kwargs)
             last = self.orders is not None or orders >= MORE_ORDERS
             more = not last and self.doubtful > context.unranked
@@ -119,7 +121,8 @@ class Limit:
             parameters = []
             if not self.attention_only:
                 stack.enter_context(own_storages(self.model))
-                parameters = growing_parameters(self.model)
+                parameters = growing_parameters(self.model, self.fixed)
+                context.parameters = [name for name, _ in parameters]
             stack.enter_context(_no_cached_weights())
             stack.enter_context(_slow_paths(self.model))
             stack.enter_context(_growing(mode, parameters))
@@ -143,6 +146,8 @@ class Limit:
             alive = 0
             for leaf in pytree.tree_leaves(found, is_leaf=_is_series):
                 if isinstance(leaf, Series):
+                    if leaf.diverges is not None:
+                        raise leaf.diverges
                     alive |= _leading(leaf).sources if not leaf.zero else 0
                     self.doubtful += leaf.doubt
             self.vanished = [
@@ -186,7 +191,12 @@ def _left_torch(mode: LimitMode, tensor: Tensor, method: str) -> None:
 
 
 def saturated(
-    model: nn.Module, *, orders: int | None = None, tolerance: float = 256, attention_only: bool = False
+    model: nn.Module,
+    *,
+    orders: int | None = None,
+    tolerance: float = 256,
+    attention_only: bool = False,
+    fixed: Sequence[str] = (),
 ) -> Limit:
     """The saturated network of a model: `saturated(model)(**inputs)` gives lim c^(-k) f(x; cθ).
 
@@ -194,8 +204,12 @@ def saturated(
     ties that matter, at most three. tolerance: scores within so many units of rounding of the largest one tie
     with it, if their keys do so for every query.
     attention_only: leave the weights as they are and make only the attention hard.
+    fixed: parameters that do not grow, by name or pattern (`["logit_scale", "*.A_log"]`): those under an exponential,
+    which grows faster than any power of c, or any others.
     """
-    return Limit(unwrapped(model), orders, tolerance, attention_only)
+    model = unwrapped(model)
+    check_fixed(model, fixed)
+    return Limit(model, orders, tolerance, attention_only, fixed)
 
 
 def degree_of(x: Series) -> Fraction | None:

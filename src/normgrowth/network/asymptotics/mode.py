@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normgrowth.errors import InputError
@@ -65,6 +66,7 @@ class Operation:
     func: Any  # the operation itself, never in place
     context: Context
     dtype: torch.dtype | None = None  # of the network's own result, where it has 16 bits
+    arguments: Any = ()  # as the rule gets them
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
@@ -82,8 +84,18 @@ class Operation:
         names = [argument.name for argument in self.func._schema.arguments[1:]]
         return dict(zip(names, args, strict=False)) | kwargs
 
+    @property
+    def degrees(self) -> list[Fraction | None]:
+        """Of its arguments that grow; None is exactly zero."""
+        found = [x for x in pytree.tree_leaves(self.arguments) if isinstance(x, Series)]
+        return [None if x.zero else x.top.degree for x in found]
+
     def refuse(self, why: str) -> Exception:
-        return self.context.refuse(self.func, why)
+        return self.context.refuse(self.func, why, self.degrees)
+
+    def diverges(self, sources: int) -> Exception:
+        """The refusal of a value that grows faster than any power of c; sources: of what makes it grow."""
+        return self.context.diverges(self.func, self.degrees, sources)
 
 
 @dataclass
@@ -101,6 +113,7 @@ class Growth:
     exponential: "HungExponential | None" = None
     lost: bool = False
     exact_zeros: bool = False
+    diverges: Exception | None = None
 
 
 Hung = list[tuple[Fraction, torch.UntypedStorage, int]]  # terms: degree, coefficients, sources
@@ -150,7 +163,7 @@ class LimitMode(TorchDispatchMode):
         kwargs = kwargs or {}
         kind = kind_of(func)
         if kind.name in DRAWS:  # on a plain tensor of noise, which then multiplies
-            raise self.context.refuse(func, "dropout is on; call model.eval() first")
+            raise self.context.refuse(func, self._why_no_draw())
         tensors = list(_tensors((args, kwargs)))
         grown = [t for t in tensors if self.growth(t) is not None]
         if not grown and not (self.context.attention_only and kind.name in SOFTMAXES):
@@ -159,11 +172,14 @@ class LimitMode(TorchDispatchMode):
             raise self.context.refuse(func, "the bits of a value that grows mean nothing in another dtype")
         if kind.views:
             return func(*args, **kwargs)
+        endless = self._diverges(grown, kind.name.removesuffix("_"), args)
         if not kind.writes:
             dtype = _result_dtype(kind.name, args, kwargs, tensors)
             result = self._ruled(func, kind.name, args, kwargs, dtype)
             lost = self._loses(grown, kind.name)
-            return _map(lambda value: self.attach(_losing(value, lost), tensors, dtype), result)
+            return _map(
+                lambda value: self.attach(_diverging(_losing(value, lost), endless), tensors, dtype), result
+            )
         name = kind.name.removesuffix("_")
         packet = getattr(torch.ops.aten, name, None)
         if kind.writes != ("self",) or name == kind.name or packet is None:
@@ -171,8 +187,14 @@ class LimitMode(TorchDispatchMode):
         functional = getattr(packet, func._overloadname, packet)
         result = self._ruled(functional, name, args, kwargs, args[0].dtype)
         lost = self._loses(grown, name)
-        self._write(args[0], _losing(result if isinstance(result, Series) else constant(result), lost))
+        written = _losing(result if isinstance(result, Series) else constant(result), lost)
+        self._write(args[0], _diverging(written, endless))
         return args[0]
+
+    def _why_no_draw(self) -> str:
+        if self.context.training:
+            return "dropout is on; call model.eval() first"
+        return "draws random numbers although the model is in evaluation mode: its output has no single limit"
 
     def _loses(self, grown: list[Tensor], name: str) -> bool:
         """Whether a rule that says nothing of exponentially small parts may have lost one."""
@@ -180,6 +202,16 @@ class LimitMode(TorchDispatchMode):
             return True
         marks = [self.growth(tensor) for tensor in grown]
         return any(mark is not None and (mark.lost or mark.exponential is not None) for mark in marks)
+
+    def _diverges(self, grown: list[Tensor], name: str, args: Any) -> Exception | None:
+        """The refusal of an infinite argument, which an operation that bounds it puts off."""
+        marks = [self.growth(tensor) for tensor in grown]
+        found = next((mark.diverges for mark in marks if mark is not None and mark.diverges), None)
+        if found is not None:
+            divided = self.growth(args[0]) if name == "div" and isinstance(args[0], Tensor) else None
+            if name not in BOUNDING or (divided is not None and divided.diverges):
+                raise found
+        return found
 
     def _plain(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
         """An operation on constants; one that is rounded to 16 bits (a table of rotations) is remembered in 32."""
@@ -202,10 +234,11 @@ class LimitMode(TorchDispatchMode):
                 func,
                 "no rule for this operation on tensors that grow; say what it becomes with "
                 f'`@normgrowth.network.asymptotics.rule("{name}")`',
+                [None if mark.zero else mark.degree for mark in map(self.growth, _tensors(args)) if mark],
             )
         half = dtype in HALVES or any(tensor.dtype in HALVES for tensor in _tensors((args, kwargs)))
         args, kwargs = _map(self._wide_argument if half else self.lift, (args, kwargs))
-        return found(Operation(func, self.context, dtype), *args, **kwargs)
+        return found(Operation(func, self.context, dtype, (args, kwargs)), *args, **kwargs)
 
     def _wide_argument(self, value: Any) -> Any:
         """What a rule sees of 16 bits: series and constants in float32."""
@@ -252,6 +285,7 @@ class LimitMode(TorchDispatchMode):
             _lifted(value, growth.exponential),
             growth.lost,
             growth.exact_zeros,
+            growth.diverges,
         )
 
     def grow(self, tensor: Tensor, degree: Fraction, sources: int) -> None:
@@ -291,6 +325,7 @@ class LimitMode(TorchDispatchMode):
             _hung_exponential(value.exponential, tensor),
             value.lost,
             value.exact_zeros,
+            value.diverges,
         )
 
     def _write(self, tensor: Tensor, value: Series) -> None:
@@ -337,13 +372,15 @@ class LimitMode(TorchDispatchMode):
                 old.doubt or value.doubt,
                 written[0][1].untyped_storage() if half else None,
                 lost=any(g.lost or g.exponential is not None for g in (old, value)),
+                diverges=old.diverges or value.diverges,
             ),
         )
 
 
 # What comes to its limit faster than any power of c.
 SATURATING = {"sigmoid", "tanh", "erf", "exp", "expm1", "exp2", "_softmax", "_safe_softmax", "glu"}
-SATURATING |= {"gelu", "silu", "mish", "softplus", "log_sigmoid_forward", "elu", "_log_softmax"}
+SATURATING |= {"gelu", "silu", "mish", "softplus", "log_sigmoid_forward", "elu", "celu", "_log_softmax"}
+SATURATING |= {"erfc", "logsumexp", "special_logsumexp", "logaddexp", "logaddexp2"}
 SOFTMAXES = {
     "_softmax",
     "_safe_softmax",
@@ -353,6 +390,19 @@ SOFTMAXES = {
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 }
+
+
+# What may get a value that is infinite in the limit: that keep it so, leave it out, bound it or divide by it.
+BOUNDING = {"add", "log", "log1p", "clone", "_to_copy", "where", "masked_fill"}
+BOUNDING |= {"clamp", "clamp_max", "minimum", "reciprocal", "div"}
+
+
+def _diverging(value: Any, endless: Exception | None) -> Any:
+    """A result that is still infinite somewhere keeps the refusal."""
+    if not isinstance(value, Series) or (endless is None and value.diverges is None):
+        return value
+    infinite = any(bool(torch.isposinf(term.value).any()) for term in value.terms)
+    return replace(value, diverges=(endless or value.diverges) if infinite else None)
 
 
 def _losing(value: Any, lost: bool) -> Any:

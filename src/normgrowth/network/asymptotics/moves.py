@@ -26,6 +26,7 @@ MOVES = (
 # Linear in their one argument that may grow.
 LINEAR = (
     "mean", "cumsum", "trace", "tril", "triu", "diag_embed", "conj_physical", "_conj_physical",
+    "_fft_c2c", "_fft_r2c", "_fft_c2r",
     # images
     "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle", "avg_pool1d", "avg_pool2d",
     "adaptive_avg_pool1d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
@@ -118,6 +119,11 @@ def index_put(operation: Operation, x: Any, indices: Any, values: Any, accumulat
         return operation(a, indices, b, accumulate)
 
     return combine(put, series(x), series(values)) if accumulate else placed(put, series(x), series(values))
+
+
+@rule("masked_scatter")
+def masked_scatter(operation: Operation, x: Any, mask: Tensor, source: Any) -> Series:
+    return placed(lambda a, b: operation(a, mask, b), series(x), series(source))
 
 
 @rule("scatter_add", "index_add")

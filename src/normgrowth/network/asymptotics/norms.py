@@ -7,7 +7,7 @@ from torch import Tensor
 
 from normgrowth.network.asymptotics.arithmetic import add, series, summed
 from normgrowth.network.asymptotics.mode import Operation, rule
-from normgrowth.network.asymptotics.pointwise import power
+from normgrowth.network.asymptotics.powers import power
 from normgrowth.network.asymptotics.series import ZERO, Series, Term, from_parts, product
 
 FLAT = 64  # units of rounding: a row that varies by no more beside its mean varies by rounding only
@@ -114,6 +114,13 @@ def either_batch_norm(operation: Operation, *args: Any) -> Any:
     return batch_norm(operation, *tensors, momentum, eps)
 
 
+@rule("var_mean", "std_mean")
+def spread_and_mean(operation: Operation, x: Series, dim: Any = None, **kwargs: Any) -> tuple[Series, Series]:
+    dims = list(range(len(x.shape))) if dim is None else [dim] if isinstance(dim, int) else dim
+    keep = bool(kwargs.get("keepdim", False))
+    return spread(operation, x, dim, **kwargs), x.map(lambda value: value.mean(dims, keepdim=keep))
+
+
 @rule("var", "std")
 def spread(operation: Operation, x: Series, dim: Any = None, **kwargs: Any) -> Series:
     dims = list(range(len(x.shape))) if dim is None else [dim] if isinstance(dim, int) else list(dim)
@@ -128,14 +135,3 @@ def spread(operation: Operation, x: Series, dim: Any = None, **kwargs: Any) -> S
         lambda value: value.sum(dims, keepdim=keep) / (count - (1 if correction is None else correction))
     )
     return power(operation, found, 0.5) if "std" in operation.func._schema.name else found
-
-
-@rule("linalg_vector_norm")
-def vector_norm(
-    operation: Operation, x: Series, order: float = 2, dim: Any = None, keepdim: bool = False, **_: Any
-) -> Series:
-    if order != 2:
-        raise operation.refuse(f"a norm of order {order} has no rule")
-    dims = list(range(len(x.shape))) if dim is None else dim
-    squares = product(torch.mul, x, x, operation.orders)
-    return power(operation, squares.map(lambda value: value.sum(dims, keepdim=keepdim)), 0.5)

@@ -4,7 +4,7 @@ Degrees hang on storages. A parameter that is a part of one (weights flattened i
 layers are) would give its degree and its name to all that lies beside it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -12,12 +12,25 @@ from torch import Tensor, nn
 
 from normgrowth.errors import UnscalableParameter
 from normgrowth.network.asymptotics.compiled import plain_name
+from normgrowth.network.fixed import matching
 from normgrowth.network.scaling import extent, local_weights, overlapping, refuse_packed_weights
 
 
-def growing_parameters(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """The parameters that grow. Those that overlap in memory (tied weights) are one, under the first name."""
-    return [group[0] for group in _groups(model)]
+def growing_parameters(model: nn.Module, fixed: Sequence[str] = ()) -> list[tuple[str, Tensor]]:
+    """The parameters that grow. Those that overlap in memory (tied weights) are one, under the first name.
+
+    fixed: names, or patterns of names, of those that do not; a tied one is held fixed by any of its names.
+    """
+    held = check_fixed(model, fixed)
+    return [group[0] for group in _groups(model) if not any(id(parameter) in held for _, parameter in group)]
+
+
+def check_fixed(model: nn.Module, fixed: Sequence[str]) -> set[int]:
+    """The identities of parameters that are held fixed; a pattern that matches nothing is refused."""
+    if not fixed:
+        return set()
+    named = {plain_name(name): p for name, p in model.named_parameters(remove_duplicate=False)}
+    return {id(named[name]) for name in matching(named, fixed)}
 
 
 def _groups(model: nn.Module) -> list[list[tuple[str, Tensor]]]:

@@ -45,6 +45,9 @@ class Series:
     exponential: Exponential | None = None
     lost: bool = False  # an exponentially small part may be there and is not carried
     exact_zeros: bool = False  # even then, elements that are 0 are exactly 0: what relu cut off
+    diverges: Exception | None = (
+        None  # the refusal of elements that are infinite, unless nothing depends on them
+    )
 
     @property
     def top(self) -> Term:
