@@ -1,0 +1,312 @@
+"""Every call that the net makes into normgrowth: one small function for each verb, plain values out.
+
+A renamed function, module, column or field is followed here and nowhere else. The keys that leave this file are the
+net's own and never change, nor do the numbers in numbers.json.
+"""
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import normgrowth as ng
+
+Plain = float | int | str | bool | None
+Rows = dict[tuple[str, str, int, str, str], float]  # level, name, step, quantity, reference
+Numbers = dict[str, Plain]
+
+
+def _rows(records: ng.Records, *, referenced: bool = False) -> Rows:
+    """The table of a result. referenced: quantities are compared with the checkpoint before, or with the one named."""
+    found: Rows = {}
+    for row in records.table.to_pylist():
+        quantity, reference = row["quantity"], ""
+        if referenced and (parts := re.fullmatch(r"(.+)_(first|lag\d+)", quantity)):
+            quantity, reference = parts.groups()
+        found[row["scope"], row["name"], row["step"], quantity, reference] = row["value"]
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Findings about a series are warnings too; the net reads them where they are returned."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ng.SeriesWarning)
+        yield
+
+
+# --- checkpoints -----------------------------------------------------------------------------------
+
+
+def parameters(source: Path) -> dict[str, dict[str, Plain]]:
+    """How each tensor of the first checkpoint is read."""
+    from normgrowth.weights.selection import Selection
+
+    checkpoint = ng.open_source(source).entries[0].open()
+    with closing(checkpoint):
+        readings = Selection().readings(checkpoint.tensors, checkpoint.aliases)
+    return {r.name: {"layer": r.layer_name, "role": r.role, "counted": r.counted} for r in readings.values()}
+
+
+def trace(
+    source: Path, out: Path | None = None, *, lags: Sequence[int] = (), tokens_per_step: float | None = None,
+    interrupt_after: int | None = None,
+) -> Rows:  # fmt: skip
+    """interrupt_after: reports of progress after which KeyboardInterrupt is raised."""
+    reports = 0
+
+    def progress(*_: object) -> None:
+        nonlocal reports
+        reports += 1
+        if interrupt_after is not None and reports > interrupt_after:
+            raise KeyboardInterrupt
+
+    with _quiet():
+        found = ng.trace(
+            source, out, lags=lags, tokens_per_step=tokens_per_step, run="net", workers=1, progress=progress
+        )
+    return _rows(found, referenced=True)
+
+
+def read_trace(folder: Path) -> Rows:
+    return _rows(ng.Records.read(folder), referenced=True)
+
+
+def sums(source: Path, step: int, before: int) -> dict[str, dict[str, float]]:
+    """Sums of every tensor of a checkpoint, and against an earlier one."""
+    from normgrowth.weights.measure import measure
+
+    entries = {entry.step: entry for entry in ng.open_source(source).entries}
+    with closing(entries[step].open()) as own, closing(entries[before].open()) as other:
+        names = list(own.tensors)
+        found = measure(own, [("other", other)], names, workers=1)
+    pair = found.against["other"]
+    columns = {
+        "Σb²": found.square,
+        "max|b|": found.largest,
+        "Σr²": pair.square,
+        "Σr·δ": pair.dot,
+        "Σδ²": pair.delta,
+    }
+    return {
+        name: {column: float(values[i]) for column, values in columns.items()} for i, name in enumerate(names)
+    }
+
+
+def lint(source: Path) -> list[str]:
+    """Findings as "step kind severity tensor", in their order."""
+    with _quiet():
+        found = ng.lint(source)
+    return [_finding(asdict(finding)) for finding in found]
+
+
+def lint_of_trace(source: Path) -> list[str]:
+    """The same, as a trace of all parameters returns them."""
+    with _quiet():
+        found = ng.trace(source, scope="all").made_by["findings"]
+    return [_finding(finding) for finding in found]
+
+
+def _finding(f: Mapping[str, Any]) -> str:
+    return f"{f['step']} {f['kind']} {f['severity']} {f['name'] or 'whole'}"
+
+
+def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
+    """Two series side by side: rows of the model and its layers."""
+    from normgrowth.report.terminal import compare
+
+    with _quiet():
+        return list(compare(*(ng.trace(source, run=source.name) for source in (one, other))))
+
+
+# --- laws and dynamics -----------------------------------------------------------------------------
+
+
+def fit(steps: Sequence[float], norms: Sequence[float], *, replicates: int) -> Numbers:
+    """Everything about every law, keys "law quantity"."""
+    return _fits(ng.fit(steps, norms, bootstrap=replicates))
+
+
+def fit_trace(source: Path, level: str) -> dict[str, Numbers]:
+    """Fits of each series of a trace, without intervals."""
+    from normgrowth.weights.fitting import fit_records
+
+    with _quiet():
+        found = fit_records(ng.trace(source), level, bootstrap=0)
+    return {name: _fits(fits) for name, fits in found.items()}
+
+
+def _fits(fits: Any) -> Numbers:
+    found: Numbers = {
+        "points": fits.points,
+        "effective": fits.effective,
+        "rho": fits.rho,
+        "best": fits.best.name,
+    }
+    for name, law in fits.items():
+        for quantity in ("r2", "rmse", "ahead", "aicc", "aicc_effective", "weight"):
+            found[f"{name} {quantity}"] = getattr(law, quantity)
+        for param, value in law.params.items():
+            low, high = law.interval(param)
+            found |= {f"{name} {param}": value, f"{name} {param} low": low, f"{name} {param} high": high}
+    return found
+
+
+def dynamics(source: Path, schedule: str, *, lags: Sequence[int], weight_decay: float) -> Numbers:
+    """What a trace and a schedule say: κ, predictions, budget, direction, uniformity."""
+    from normgrowth.schedules import parse
+    from normgrowth.weights.direction import direction, uniformity
+    from normgrowth.weights.evidence import examine
+
+    with _quiet():
+        records = ng.trace(source, lags=lags)
+    evidence = examine(records, parse(schedule), weight_decay=weight_decay)
+    found: Numbers = {}
+    for model, kappa in evidence.kappa.items():
+        found |= {f"κ {model} {field}": getattr(kappa, field) for field in ("value", "low", "high", "drift")}
+        found[f"κ by growth {model}"] = evidence.growth_kappa[model]
+        found[f"predicted norm {model}"] = float(evidence.predicted[model][-1])
+        found[f"error {model}"] = evidence.error[model]
+    for field in ("alignment", "growth", "by_alignment", "by_steps", "by_decay", "displacement", "fits"):
+        found[field] = getattr(evidence, field)
+    turns, parts = direction(records), uniformity(records)
+    found |= {"q": turns.q, "q low": turns.low, "q high": turns.high, "direction": turns.verdict}
+    found |= {
+        "angles summed": float(turns.total[-1]),
+        "cosine to half the step": float(turns.doubled.cosine[-1]),
+    }
+    return found | {"spread of factors": parts.spread, "shares moved": parts.moved}
+
+
+def predict_norm(schedule: str, kappa: float, step: int, **options: Any) -> float:
+    from normgrowth.schedules import parse
+
+    return float(ng.predict_norm(parse(schedule), kappa, [step], **options)[0])
+
+
+def equilibrium(optimizer: Any, **setting: Any) -> Numbers:
+    from normgrowth.weights.equilibrium import boundary
+
+    found = ng.equilibrium(optimizer, **setting)
+    without = {name: value for name, value in setting.items() if name != "weight_decay"}
+    edge = boundary(3.0, optimizer, **without)
+    return {"norm": found.norm, "rotation": found.rotation, "time": found.time, "decay that holds 3": edge}
+
+
+# --- networks --------------------------------------------------------------------------------------
+
+
+def saturated(model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The last hidden state in the limit."""
+    return ng.saturated(model)(**inputs).last_hidden_state
+
+
+def degrees(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Degrees as text, such as "3" or "1/2"; "zero" for what is exactly 0."""
+
+    def plain(degree: object) -> str:
+        return "zero" if degree is None else str(degree)
+
+    found = ng.degrees(model, **inputs)
+    return {
+        "outputs": {name: plain(degree) for name, degree in found.outputs.items()},
+        "modules": {row.module: plain(row.degree) for row in found.rows},
+        "sums": [f"{met.module}: {met.kept} over {met.dropped}" for met in found.sums],
+        "vanished": dict(found.vanished),
+        "orders": found.orders,
+        "doubtful": found.doubtful,
+    }
+
+
+def saturation(model: nn.Module, batches: Sequence[Any], *, baselines: int, scale: float) -> Rows:
+    return _rows(ng.saturation(model, batches, random_init=baselines, scales=(scale,)))
+
+
+def saturation_of_series(source: Path, model: nn.Module, batches: Sequence[Any]) -> Rows:
+    """The trace of a series of checkpoints of the model, and the saturation of each."""
+    with _quiet():
+        return _rows(ng.saturation_profile(source, model, batches, scales=()), referenced=True)
+
+
+def heads(model: nn.Module, batches: Sequence[Any], *, scale: float) -> tuple[Rows, dict[str, str]]:
+    """Rows, and the kind of each head: as it is, and in the saturated network."""
+    found = ng.heads(model, batches, scales=(scale,))
+    own, limit = found.made_by["kinds"], found.made_by["saturated_kinds"]
+    return _rows(found), {head: f"{own[head]}, saturated {limit[head]}" for head in own}
+
+
+def scaling(model: nn.Module, inputs: Mapping[str, Tensor], scales: Sequence[float]) -> tuple[Rows, Numbers]:
+    """Rows whose step is the index of the scale, and what is known of the whole curve."""
+    found = ng.scaling(model, inputs, scales=scales)
+    (facts,) = found.made_by["runs"].values()
+    rate = {key: facts["rate"][key] for key in ("law", "power") if key in facts["rate"]}
+    return _rows(found), {"degree": facts["degree"], "norm": facts["norm"], **rate}
+
+
+def scaled_output(model: nn.Module, inputs: Mapping[str, Tensor], c: float) -> Tensor:
+    """The last hidden state with all parameters times c."""
+    with torch.no_grad(), ng.saturate(model, c):
+        return model(**inputs).last_hidden_state
+
+
+# --- training --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def tracked(model: nn.Module, optimizer: torch.optim.Optimizer, found: Rows) -> Iterator[None]:
+    """Track every step in this context; `found` then has the rows."""
+    with ng.NormTracker(model, optimizer, every=1, first=True, logits=True, run="net") as tracker:
+        yield
+    found |= _rows(tracker.records, referenced=True)
+
+
+def _settings(corpus: Path, options: Mapping[str, Any]) -> Any:
+    from normgrowth.training.settings import Settings
+
+    return Settings(corpus=str(corpus), **options)
+
+
+def train(corpus: Path, out: Path, **options: Any) -> Rows:
+    from normgrowth.training.loop import train
+
+    return _rows(train(_settings(corpus, options), out))
+
+
+def sweep(
+    corpus: Path, out: Path, rates: Sequence[float], decays: Sequence[float], *, refine: bool, **options: Any
+) -> Rows:
+    """Every cell alone on one thread."""
+    from normgrowth.engine import Threads
+    from normgrowth.training.grid import Axis
+
+    x, y = Axis("lr", tuple(rates)), Axis("weight_decay", tuple(decays))
+    with closing(Threads(1)) as engine:
+        found = ng.sweep(_settings(corpus, options), out, x=x, y=y, refine=refine, engine=engine, together=1)
+    return _rows(found)
+
+
+# --- the paper -------------------------------------------------------------------------------------
+
+
+def claims() -> dict[str, tuple[str, Numbers]]:
+    """Verdict and numbers of every claim that the published numbers alone decide."""
+    from normgrowth.paper.claims import CLAIMS
+    from normgrowth.paper.claims.verdicts import judged
+
+    found = {claim.id: judged(claim, {}) for claim in CLAIMS.values() if not claim.stages}
+    return {name: (one.ruling.verdict, dict(one.numbers)) for name, one in found.items()}
+
+
+def errata() -> dict[str, tuple[bool | None, Numbers]]:
+    """Whether what is printed fails, and the numbers that say so, where no training run is needed."""
+    from normgrowth.paper.errata import ERRATA
+    from normgrowth.paper.erratum import checked
+
+    found = {one.id: checked(one, {}) for one in ERRATA.values() if not one.stages}
+    return {name: (one.fails, dict(one.numbers)) for name, one in found.items()}
