@@ -57,7 +57,7 @@ def _resumed(folder: Path) -> Rows:
     half = {step: state for step, state in states.items() if step <= LAST // 2}
     source, out = inputs.write(folder / "series", half), folder / "out"
     try:
-        adapter.trace(source, out, lags=LAGS, tokens_per_step=512.0, interrupt_after=3)
+        adapter.trace(source, out, lags=LAGS, tokens_per_step=512.0, interrupt_after=6)
     except KeyboardInterrupt:
         pass
     else:
