@@ -145,6 +145,7 @@ def fit_trace(source: Path, level: str) -> dict[str, Numbers]:
 def _fits(fits: Any) -> Numbers:
     found: Numbers = {
         "points": fits.points,
+        "needed": fits.needed,
         "effective": fits.effective,
         "rho": fits.rho,
         "best": fits.best.name,
@@ -234,9 +235,11 @@ def saturation_of_series(source: Path, model: nn.Module, batches: Sequence[Any])
         return _rows(ng.saturation_profile(source, model, batches, scales=()), referenced=True)
 
 
-def heads(model: nn.Module, batches: Sequence[Any], *, scale: float) -> tuple[Rows, dict[str, str]]:
+def heads(
+    model: nn.Module, batches: Sequence[Any], *, scales: Sequence[float]
+) -> tuple[Rows, dict[str, str]]:
     """Rows, and the kind of each head: as it is, and in the saturated network."""
-    found = ng.heads(model, batches, scales=(scale,))
+    found = ng.heads(model, batches, scales=scales)
     own, limit = found.made_by["kinds"], found.made_by["saturated_kinds"]
     return _rows(found), {head: f"{own[head]}, saturated {limit[head]}" for head in own}
 
@@ -279,15 +282,18 @@ def train(corpus: Path, out: Path, **options: Any) -> Rows:
 
 
 def sweep(
-    corpus: Path, out: Path, rates: Sequence[float], decays: Sequence[float], *, refine: bool, **options: Any
-) -> Rows:
-    """Every cell alone on one thread."""
+    corpus: Path, out: Path, rates: Sequence[float], decays: Sequence[float], *, refine: bool, stack: int,
+    **options: Any,
+) -> Rows:  # fmt: skip
+    """stack: cells that train together."""
     from normgrowth.engine import Threads
     from normgrowth.training.grid import Axis
 
     x, y = Axis("lr", tuple(rates)), Axis("weight_decay", tuple(decays))
     with closing(Threads(1)) as engine:
-        found = ng.sweep(_settings(corpus, options), out, x=x, y=y, refine=refine, engine=engine, together=1)
+        found = ng.sweep(
+            _settings(corpus, options), out, x=x, y=y, refine=refine, engine=engine, together=stack
+        )
     return _rows(found)
 
 

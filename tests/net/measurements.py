@@ -6,6 +6,7 @@ A group returns plain values by name. `numbers.json` has the values that it must
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import fsum, isfinite, sqrt
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,8 @@ def fit(folder: Path) -> Numbers:
     kept = {
         key: value
         for key, value in found.items()
-        if key in ("points", "effective", "rho", "best") or (key.startswith(laws) and "rmse" not in key)
+        if key in ("points", "needed", "effective", "rho", "best")
+        or (key.startswith(laws) and "rmse" not in key)
     }
     layers = adapter.fit_trace(inputs.write(folder, inputs.walk()), "layer")
     for layer, own in layers.items():
@@ -230,7 +232,7 @@ def saturation(folder: Path) -> Numbers:
 
 def heads(folder: Path) -> Numbers:
     """One head of a GPT-2, the means over all, and the kind of each."""
-    rows, kinds = adapter.heads(inputs.gpt2_with_a_mean_head(), inputs.batches(), scale=NETWORK_SCALE)
+    rows, kinds = adapter.heads(inputs.gpt2_with_a_mean_head(), inputs.batches(), scales=(1.0, NETWORK_SCALE))
     last = list(kinds)[-1]
     found: Numbers = {f"{key[1]} {key[3]}": value for key, value in rows.items() if key[1] in (last, "model")}
     return found | {f"{head} kind": kind for head, kind in kinds.items()}
@@ -303,21 +305,16 @@ def train(folder: Path) -> Numbers:
     }
 
 
-def sweep(folder: Path) -> Numbers:
+def sweep(folder: Path, stack: int = 1) -> Numbers:
     """Where growth ends for AdamW at two learning rates, found by bisection over five weight decays."""
     rows = adapter.sweep(
         inputs.write_corpus(folder / "corpus"), folder / "sweep", (3e-2, 0.1), (1e-3, 1e-2, 0.1, 1.0, 10.0),
-        refine=True, **SHAPE, steps=8,
+        refine=True, stack=stack, **SHAPE, steps=8,
     )  # fmt: skip
     kept = (
-        "norm_start",
-        "norm_end",
-        "growth",
-        "growth_decay",
-        "growth_alignment",
-        "growth_steps",
-        "dev_loss",
-    )
+        "norm_start", "norm_end", "growth", "growth_decay", "growth_alignment", "growth_steps", "loss_start",
+        "loss_end", "dev_loss", "gradient_norm",
+    )  # fmt: skip
     cells = sorted({key[1] for key in rows if key[0] == "cell"})
     found: Numbers = {"cells": ", ".join(cells)}
     for (level, name, _, quantity, _), value in rows.items():
@@ -379,5 +376,6 @@ GROUPS: dict[str, Group] = {
     "tracker": Group(tracker, "tracker", 1e-9),
     "train": Group(train, "train", 2e-4),
     "sweep": Group(sweep, "sweep", 1e-4),
+    "sweep, stacked": Group(partial(sweep, stack=4), "sweep", 1e-4),
     "claims": Group(claims, "claims", 1e-9),
 }
