@@ -172,11 +172,11 @@ def gpt2(kind: str = "GPT2Model", width: int = 16) -> nn.Module:
 
 
 def gpt2_with_a_mean_head() -> nn.Module:
-    """Its heads choose sharply, but for the last one, whose queries are zero: it attends to all positions alike."""
+    """Heads of the first layer are soft, the next is sharp; the last has zero queries and attends to all alike."""
     model: Any = gpt2()
     with torch.no_grad():
-        for block in model.h:
-            block.attn.c_attn.weight[:, :32] *= 8  # queries and keys; values are the last 16 columns
+        for block, sharper in zip(model.h, (2, 16), strict=True):
+            block.attn.c_attn.weight[:, :32] *= sharper  # queries and keys; values are the last 16 columns
         model.h[1].attn.c_attn.weight[:, 8:16] = 0
         model.h[1].attn.c_attn.bias[8:16] = 0
     return model
