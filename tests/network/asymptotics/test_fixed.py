@@ -30,7 +30,7 @@ def test_what_grows_without_bound_names_the_parameter():
     assert error.parameters == ("0.a.bias",)
     assert str(error) == (
         "aten.exp.default in module 0 (degree 1): grows faster than any power of c; it depends on 0.a.bias: "
-        "hold it fixed with fixed=['*.bias']"
+        "hold it fixed with fixed=['*.bias'] (--fixed '*.bias')"
     )
     run = saturated(model, fixed=["0.a.bias"])
     with torch.no_grad():
@@ -38,6 +38,22 @@ def test_what_grows_without_bound_names_the_parameter():
     torch.testing.assert_close(run(X), expected)
     assert run.degrees[""] == 1
     assert "0.a.bias" not in run.vanished
+
+
+def test_the_advice_for_several_parameters():
+    def said(*names):
+        return str(NoLimit("aten.exp.default", parameters=names)).partition("c; ")[2]
+
+    assert (
+        said("a.q", "b.q", "c")
+        == "it depends on a.q, b.q, c: hold those fixed that make it grow (fixed=[...], --fixed)"
+    )
+    assert (
+        said("0.q", "0.k")
+        == "it depends on 0.q, 0.k: hold them fixed with fixed=['*.k', '*.q'] (--fixed '*.k' '*.q')"
+    )
+    assert "a, b, c and 2 more" in said("a", "b", "c", "d", "e")
+    assert said() == ""
 
 
 def test_what_falls_to_nothing_has_a_limit():
