@@ -144,15 +144,17 @@ def _place(operation: str, module: str, degrees: tuple[Fraction | None, ...]) ->
 
 
 def _held_fixed(parameters: tuple[str, ...]) -> str:
-    """Which parameters to hold fixed; one of many layers stands for those of the same name."""
+    """Which parameters to hold fixed. One or two are parameters of each layer: a pattern takes them all."""
     if not parameters:
         return ""
     some = ", ".join(parameters[:3]) + (f" and {len(parameters) - 3} more" if len(parameters) > 3 else "")
-    patterns = {f"*.{name.rpartition('.')[2]}" if "." in name else name for name in parameters}
-    advice = "hold it fixed" if len(parameters) == 1 else "hold one of these fixed"
-    if len(patterns) <= 3:
-        advice += f" with fixed=[{', '.join(repr(pattern) for pattern in sorted(patterns))}]"
-    return f"; it depends on {some}: {advice}"
+    if len(parameters) > 2:
+        return f"; it depends on {some}: hold those fixed that make it grow (fixed=[...], --fixed)"
+    patterns = sorted({f"*.{name.rpartition('.')[2]}" if "." in name else name for name in parameters})
+    words = " ".join(repr(pattern) for pattern in patterns)
+    return f"; it depends on {some}: hold {'it' if len(parameters) == 1 else 'them'} fixed with " + (
+        f"fixed={patterns} (--fixed {words})"
+    )
 
 
 class FileChanged(InputError):

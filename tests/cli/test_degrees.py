@@ -130,6 +130,17 @@ def test_other_architectures(name, folder, capsys):
     assert "last_hidden_state has degree 1" in out
 
 
+def test_parameters_held_fixed(folder, capsys):
+    bert = folder("bert")
+    _, out, _ = run(capsys, "degrees", bert, "--json")
+    all_grow = json.loads(out)
+    code, out, err = run(capsys, "degrees", bert, "--json", "--fixed", "*.LayerNorm.*")
+    held = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (all_grow["outputs"]["last_hidden_state"], held["outputs"]["last_hidden_state"]) == (1, 0)
+    assert held["parameters"] == all_grow["parameters"] - 14  # a gain and a bias of seven norms
+
+
 def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys):
     bert = folder("bert")
     (tmp_path / "empty").write_text("")
@@ -139,6 +150,8 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys):
         ((bert, "--text", tmp_path / "none"), "none: No such file"),
         ((bert, "--text", tmp_path / "empty"), "empty: no sentence in it"),
         ((bert, "--attention-only", "--explain"), "--attention-only leaves the weights"),
+        ((bert, "--attention-only", "--fixed", "*.bias"), "--attention-only leaves the weights"),
+        ((bert, "--fixed", "*.A_log"), "fixed: no parameter is called '*.A_log'"),
     ]
     for arguments, said in cases:
         code, out, err = run(capsys, "degrees", *arguments)

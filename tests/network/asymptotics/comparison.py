@@ -14,12 +14,13 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from network.asymptotics.architectures import Case, Double, build, inputs
+from network.asymptotics.architectures import Case, Double, Inputs, build, inputs
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from normgrowth.network.asymptotics.limit import Limit, saturated
+from normgrowth.network.asymptotics.parameters import growing_parameters
 from normgrowth.network.asymptotics.series import Series, constant
 
 FACTORS = (1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7)
@@ -128,27 +129,36 @@ def watched(model: nn.Module) -> Iterator[list[Seen]]:
             handle.remove()
 
 
-@torch.no_grad()
 def compare(case: Case, orders: int | None = None, **options: Any) -> Comparison:
     model = build(case)
     given = inputs(case, model)
     limit = saturated(model, orders=orders)
+    rows, result = compared(limit, Inputs(given.args, given.kwargs | options))
+    return Comparison(case, limit, rows, result)
+
+
+@torch.no_grad()
+def compared(limit: Limit, given: Inputs) -> tuple[list[Row], Any]:
+    """What every submodule returns, compared with the scaled model, and what the limit returned."""
+    model = limit.model
     with Double(), watched(model) as expected:
-        result = limit(*given.args, **given.kwargs, **options)
+        result = limit(*given.args, **given.kwargs)
     for one, returned in zip([s for s in expected if s.module == ""], floating(result), strict=True):
         assert torch.equal(leading_value(one.value), returned), "the limit returns what its last hook saw"
     parts = [part for one in expected for part in leading(one)]
     for c in FACTORS:
         scaled = copy.deepcopy(model)
-        for parameter in scaled.parameters():
-            parameter.mul_(c)
+        growing = {name for name, _ in growing_parameters(scaled, limit.fixed)}
+        for name, parameter in scaled.named_parameters():
+            if name in growing:
+                parameter.mul_(c)
         with Double(), watched(scaled) as found:
-            scaled(*given.args, **given.kwargs, **options)
+            scaled(*given.args, **given.kwargs)
         values = {(one.module, one.call, one.leaf): one.value for one in found}
         assert len(values) == len(expected)
         for row, here, coefficient in parts:
             measure(row, here, coefficient, values[row.module, row.call, row.leaf], c)
-    return Comparison(case, limit, [row for row, _, _ in parts], result)
+    return [row for row, _, _ in parts], result
 
 
 def floating(result: Any) -> list[Tensor]:

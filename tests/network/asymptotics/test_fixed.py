@@ -7,7 +7,10 @@ from fractions import Fraction
 import pytest
 import torch
 import transformers as hf
+from hypothesis import given
+from hypothesis import strategies as st
 from network.asymptotics.test_mode import Small, X
+from network.asymptotics.test_rules import few
 from refusals import refused
 from torch import nn
 
@@ -30,7 +33,7 @@ def test_what_grows_without_bound_names_the_parameter():
     assert error.parameters == ("0.a.bias",)
     assert str(error) == (
         "aten.exp.default in module 0 (degree 1): grows faster than any power of c; it depends on 0.a.bias: "
-        "hold it fixed with fixed=['*.bias']"
+        "hold it fixed with fixed=['*.bias'] (--fixed '*.bias')"
     )
     run = saturated(model, fixed=["0.a.bias"])
     with torch.no_grad():
@@ -38,6 +41,22 @@ def test_what_grows_without_bound_names_the_parameter():
     torch.testing.assert_close(run(X), expected)
     assert run.degrees[""] == 1
     assert "0.a.bias" not in run.vanished
+
+
+def test_the_advice_for_several_parameters():
+    def said(*names):
+        return str(NoLimit("aten.exp.default", parameters=names)).partition("c; ")[2]
+
+    assert (
+        said("a.q", "b.q", "c")
+        == "it depends on a.q, b.q, c: hold those fixed that make it grow (fixed=[...], --fixed)"
+    )
+    assert (
+        said("0.q", "0.k")
+        == "it depends on 0.q, 0.k: hold them fixed with fixed=['*.k', '*.q'] (--fixed '*.k' '*.q')"
+    )
+    assert "a, b, c and 2 more" in said("a", "b", "c", "d", "e")
+    assert said() == ""
 
 
 def test_what_falls_to_nothing_has_a_limit():
@@ -110,6 +129,30 @@ def test_fixed_parameters_are_not_scaled():
         assert torch.equal(model.a.weight, 4 * before["a.weight"])
         assert torch.equal(model.a.bias, before["a.bias"])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@few
+@given(held=st.sets(st.sampled_from("012")))
+def test_the_degree_is_the_number_of_layers_that_grow(held):
+    """Without biases the network is homogeneous in each layer: its limit is itself."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(3, 3, bias=False) for _ in range(3)]
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]).double()
+    names = {"0": "0.weight", "1": "2.weight", "2": "4.weight"}
+    run = saturated(model, fixed=[names[place] for place in sorted(held)])
+    found = run(X.double())
+    assert run.degrees[""] == 3 - len(held)
+    with torch.no_grad():
+        torch.testing.assert_close(found, model(X.double()))
+
+
+def test_nothing_grows_if_all_is_held_fixed():
+    model = Small(decaying)
+    run = saturated(model, fixed=["*"])
+    with torch.no_grad():
+        assert torch.equal(run(X), model(X))
+    assert run.degrees[""] == 0
+    assert run.vanished == []
 
 
 def clip():

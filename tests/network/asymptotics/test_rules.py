@@ -69,6 +69,14 @@ ELEMENTWISE = {
         lambda x: x.exp().clamp(max=100),
         lambda x: min(mp.exp(x), mpf(100)) if x < 1000 else mpf(100),
     ),
+    "power of two, bounded": (
+        lambda x: (2**x).clamp(max=100),
+        lambda x: min(mpf(2) ** x, mpf(100)) if x < 1000 else mpf(100),
+    ),
+    "powers of one half": (
+        lambda x: torch.pow(torch.tensor([0.5], dtype=torch.float64), x.abs()),
+        lambda x: mpf(2) ** -abs(x),
+    ),
     "soft cap": (
         lambda x: torch.tanh(x / 50) * 50,
         lambda x: 50 * (mp.tanh(x / 50) if abs(x) < 1e5 else mp.sign(x)),

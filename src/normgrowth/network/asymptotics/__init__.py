@@ -34,11 +34,21 @@ from normgrowth.network.asymptotics import (
     triangular,
 )
 from normgrowth.network.asymptotics.mode import RULES, Operation, rule
-from normgrowth.network.asymptotics.series import Series, Term
+from normgrowth.network.asymptotics.series import Series, Term, by_element
 
 RULE_FILES = (  # loaded so that they register
     *(activations, arithmetic, attention, comparisons, lengths, logarithms),
     *(losses, moves, norms, pooling, powers, products, triangular),
 )
 
-__all__ = ["RULES", "RULE_FILES", "NoLimit", "Operation", "Series", "Term", "UnsupportedOperation", "rule"]
+__all__ = [
+    "RULES",
+    "RULE_FILES",
+    "NoLimit",
+    "Operation",
+    "Series",
+    "Term",
+    "UnsupportedOperation",
+    "by_element",
+    "rule",
+]

@@ -12,8 +12,8 @@ from normgrowth.network.asymptotics.arithmetic import add, series, summed
 from normgrowth.network.asymptotics.attention import distribution
 from normgrowth.network.asymptotics.exponentials import nothing, times
 from normgrowth.network.asymptotics.mode import Operation, rule
-from normgrowth.network.asymptotics.powers import expanded
-from normgrowth.network.asymptotics.series import ZERO, Series, Term, combine, constant, highest
+from normgrowth.network.asymptotics.powers import expanded, power
+from normgrowth.network.asymptotics.series import ZERO, Series, Term, combine, constant, highest, product
 
 aten = torch.ops.aten
 
@@ -47,6 +47,23 @@ def _sources(x: Series, where: Tensor) -> int:
         if term.degree > 0 and bool((where & (term.value > 0)).any()):
             found |= term.sources
     return found
+
+
+@rule("pow")
+def raised(operation: Operation, x: Any, exponent: Any) -> Series:
+    """x to a constant power; a constant to the power x is exp(x log a)."""
+    if isinstance(exponent, Tensor) and exponent.numel() == 1:
+        exponent = float(exponent)
+    if isinstance(x, Series) and not isinstance(exponent, Tensor | Series):
+        if exponent == 2:
+            return product(torch.mul, x, x, operation.orders)
+        return power(operation, x, exponent)
+    base = None if isinstance(x, Series) else torch.as_tensor(x)
+    if base is None or not isinstance(exponent, Series) or bool((base <= 0).any()):
+        raise operation.refuse("a base that grows or is not positive, with an exponent that varies")
+    rate = series(base.to(exponent.top.value.dtype).log())
+    exp = Operation(aten.exp.default, operation.context, arguments=operation.arguments)
+    return exponential(exp, product(torch.mul, exponent, rate, operation.orders))
 
 
 @rule("log", "log2", "log10")

@@ -71,17 +71,6 @@ def count_cancelled(operation: Operation, x: Series, matters: bool) -> None:
             operation.context.cancelled[operation.context.module] += count
 
 
-@rule("pow")
-def raised(operation: Operation, x: Any, exponent: Any) -> Series:
-    if isinstance(exponent, Tensor) and exponent.numel() == 1:
-        exponent = float(exponent)
-    if not isinstance(x, Series) or isinstance(exponent, Tensor | Series):
-        raise operation.refuse("an exponent that grows, or that differs from element to element")
-    if exponent == 2:
-        return product(torch.mul, x, x, operation.orders)
-    return power(operation, x, exponent)
-
-
 @rule("square")
 def square(operation: Operation, x: Series) -> Series:
     return product(torch.mul, x, x, operation.orders)
