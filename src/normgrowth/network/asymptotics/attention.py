@@ -7,7 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normgrowth.network.asymptotics.arithmetic import add, mask_of, note, series, summed, weigh
+from normgrowth.network.asymptotics.arithmetic import (
+    add,
+    find_finite_mask,
+    mask_of,
+    note,
+    series,
+    summed,
+    weigh,
+)
 from normgrowth.network.asymptotics.context import Tie
 from normgrowth.network.asymptotics.exponentials import summed_over
 from normgrowth.network.asymptotics.head_groups import at, four_dimensional, groups, one_hot, part_of
@@ -328,7 +336,9 @@ def _leads(operation: Operation, q: Series, k: Series, added: list[Series]) -> b
         if x.top.degree >= degree or masks:
             return False
     for x in added:
-        note(operation, Series((Term(degree, q.top.value, q.top.sources | k.top.sources),)), x)
+        scores = Series((Term(degree, q.top.value, q.top.sources | k.top.sources),))  # but for its values
+        note(operation, scores, x)
+        find_finite_mask(operation, scores, x)
     return True
 
 

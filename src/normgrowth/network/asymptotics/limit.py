@@ -14,7 +14,7 @@ from normgrowth.network.asymptotics.compiled import named_modules, run_eagerly, 
 from normgrowth.network.asymptotics.context import Context, Sum, Tie
 from normgrowth.network.asymptotics.findings import Finding, LeavingTorch
 from normgrowth.network.asymptotics.mode import MARK, LimitMode
-from normgrowth.network.asymptotics.parameters import check_fixed, growing_parameters, own_storages
+from normgrowth.network.asymptotics.parameters import check_fixed, own_storages
 from normgrowth.network.asymptotics.saved_state import SavedState
 from normgrowth.network.asymptotics.series import Series, Term, nonzero
 from normgrowth.showing import by_run, html_table
@@ -120,8 +120,7 @@ class Limit:
             stack.enter_context(run_eagerly())
             parameters = []
             if not self.attention_only:
-                stack.enter_context(own_storages(self.model))
-                parameters = growing_parameters(self.model, self.fixed)
+                parameters = stack.enter_context(own_storages(self.model, self.fixed))
                 context.parameters = [name for name, _ in parameters]
             stack.enter_context(_no_cached_weights())
             stack.enter_context(_slow_paths(self.model))

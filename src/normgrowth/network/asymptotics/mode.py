@@ -251,7 +251,11 @@ class LimitMode(TorchDispatchMode):
                 func,
                 "no rule for this operation on tensors that grow; say what it becomes with "
                 f'`@normgrowth.network.asymptotics.rule("{name}")`',
-                [None if mark.zero else mark.degree for mark in map(self.growth, _tensors(args, kwargs)) if mark],
+                [
+                    None if mark.zero else mark.degree
+                    for mark in map(self.growth, _tensors(args, kwargs))
+                    if mark
+                ],
             )
         lift = self._wide_argument if half or dtype in HALVES else self.lift
         args = tuple(_map(lift, value) for value in args)
