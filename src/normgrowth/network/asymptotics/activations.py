@@ -178,11 +178,11 @@ def piecewise_linear(operation: Operation, x: Series, *args: Any) -> Series:
     """Homogeneous of degree 1: the sign of the leading term decides for all."""
     if x.top.value.is_complex():
         return modulus(operation, x)
-    sign = x.sign()
-    factor = operation(sign, *args) * sign  # 1, -1, the slope or 0
-    found = times(x, factor) if len(x.terms) > 1 else x.map(lambda v: operation(v, *args))
-    if x.exponential is not None:
-        found = replace(times(x, factor), terms=found.terms)
+    if len(x.terms) == 1 and x.exponential is None:
+        found = x.map(lambda v: operation(v, *args))
+    else:
+        sign = x.sign()
+        found = times(x, operation(sign, *args) * sign)  # 1, -1, the slope or 0
     return replace(found, exact_zeros=operation.name == "relu")
 
 

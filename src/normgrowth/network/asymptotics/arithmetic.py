@@ -13,6 +13,7 @@ from normgrowth.network.asymptotics.findings import Finding, finite_mask
 from normgrowth.network.asymptotics.mode import Operation, rule
 from normgrowth.network.asymptotics.series import (
     Series,
+    broadcast_shape,
     constant,
     decided,
     from_parts,
@@ -45,7 +46,7 @@ def add(a: Series, b: Series, alpha: Any = 1) -> Series:
     """Same degrees add, others stand side by side; where one masks, the sum is minus infinity."""
     if alpha != 1:
         b = times(b, alpha)
-    shape = torch.broadcast_shapes(a.shape, b.shape)
+    shape = broadcast_shape(a.shape, b.shape)
     dtype = torch.result_type(a.top.value, b.top.value)
     for x, y in ((a, b), (b, a)):
         if (hidden := mask_of(y)) is not None:
@@ -53,9 +54,7 @@ def add(a: Series, b: Series, alpha: Any = 1) -> Series:
             top = open_.top.value.masked_fill(hidden, float("-inf"))
             return replace(open_, terms=(replace(open_.top, value=top), *open_.terms[1:]), zero=False)
     if a.zero or b.zero:
-        kept = b if a.zero else a
-        found = kept.move(lambda value: value.to(dtype).expand(shape))
-        return of_sum(replace(found, zero=a.zero and b.zero), a, b)
+        return of_sum(_fitted(b if a.zero else a, shape, dtype), a, b)
     parts: dict[Fraction, tuple[Tensor, int]] = {}
     for term in (*a.terms, *b.terms):
         if term.degree in parts:
@@ -63,8 +62,16 @@ def add(a: Series, b: Series, alpha: Any = 1) -> Series:
             parts[term.degree] = value + term.value, sources | term.sources
         else:
             parts[term.degree] = term.value, term.sources
-    found = from_parts(parts, highest(a.rest, b.rest)).map(lambda value: value.to(dtype).expand(shape))
-    return of_sum(replace(found, doubt=a.doubt or b.doubt), a, b)
+    found = _fitted(from_parts(parts, highest(a.rest, b.rest)), shape, dtype)
+    if a.doubt or b.doubt:
+        found = replace(found, doubt=True)
+    return of_sum(found, a, b)
+
+
+def _fitted(x: Series, shape: torch.Size, dtype: torch.dtype) -> Series:
+    if all(term.value.shape == shape and term.value.dtype == dtype for term in x.terms):
+        return x
+    return x.move(lambda value: value.to(dtype).expand(shape))
 
 
 def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series:
@@ -208,6 +215,8 @@ def product_and_sum(
     found = product(torch.matmul, series(a), series(b), operation.orders)
     found = found if alpha == 1 else found.map(lambda value: value * alpha)
     x = series(x) if beta == 1 else _scaled(series(x), beta)
+    if x.zero and len(x.shape) == 1:
+        return shortened(found, operation.orders)
     # A bias of a linear map is soon nothing; what is added to scores (ALiBi) may decide a tie.
     bias = x.top.value.dim() == 1
     if bias and operation.orders == 1 and not (x.zero or found.zero) and x.top.degree < found.top.degree:

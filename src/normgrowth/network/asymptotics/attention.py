@@ -7,9 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normgrowth.network.asymptotics.arithmetic import add, series, summed, weigh
+from normgrowth.network.asymptotics.arithmetic import (
+    add,
+    find_finite_mask,
+    mask_of,
+    note,
+    series,
+    summed,
+    weigh,
+)
 from normgrowth.network.asymptotics.context import Tie
 from normgrowth.network.asymptotics.exponentials import summed_over
+from normgrowth.network.asymptotics.head_groups import at, four_dimensional, groups, one_hot, part_of
 from normgrowth.network.asymptotics.mode import Operation, rule
 from normgrowth.network.asymptotics.series import (
     ZERO,
@@ -19,6 +28,7 @@ from normgrowth.network.asymptotics.series import (
     combine,
     hides,
     highest,
+    mask_bound,
     product,
 )
 
@@ -36,6 +46,37 @@ def distribution(operation: Operation, x: Series, dim: int) -> Series:
     The highest positive order leaves its largest entries; among those that tie the next positive order decides,
     and so on. What is of degree 0 weighs the ones that are left by its own softmax. Nothing lower counts.
     """
+    score = Score()
+    rank = len(x.shape)
+    if operation.context.exponentials or x.top.degree <= 0 or not 0 < rank <= 4 or dim % rank != rank - 1:
+        shares = _decided(operation, x, dim, score)
+    else:
+        shares = _by_groups(operation, x, score)
+    if score.tied:
+        operation.context.ties.append(Tie(operation.context.module, **vars(score)))
+    return shares
+
+
+def _by_groups(operation: Operation, x: Series, score: "Score") -> Series:
+    """Over the last dimension, some heads at a time."""
+    whole = x.map(four_dimensional)
+    found = torch.empty(whole.shape, dtype=whole.top.value.dtype, device=whole.top.value.device)
+    sources, rest, doubt = x.top.sources, None, False
+    simple = not any(float(term.value.amin()) <= mask_bound(term.value.dtype) for term in x.terms[1:])
+    for place in groups(whole.shape):
+        scores, target = at(whole.top.value, place), at(found, place)
+        score.rows += target.shape[:-1].numel()
+        if simple and one_hot(scores, target, operation.context.tolerance, None):
+            continue
+        shares = _decided(operation, part_of(whole, place), -1, here := Score())
+        target.copy_(shares.top.value)
+        score.add(here)
+        sources, rest, doubt = sources | shares.sources, highest(rest, shares.rest), doubt or shares.doubt
+    return Series((Term(ZERO, found.view(x.shape), sources),), rest, doubt=doubt)
+
+
+def _decided(operation: Operation, x: Series, dim: int, score: "Score") -> Series:
+    """By every order that counts, and how many rows tied on the way."""
     positive = [term for term in x.terms if term.degree > 0]
     level = x.at(ZERO)
     alive, closed = _seen(x, dim)
@@ -44,7 +85,7 @@ def distribution(operation: Operation, x: Series, dim: int) -> Series:
         if alive is not None:
             value = value.masked_fill(~alive, float("-inf"))
         return Series((Term(ZERO, torch.softmax(value, dim), x.sources),), _below_zero(x))
-    visible, sources, score = alive, 0, Score()
+    visible, sources = alive, 0
     for place, term in enumerate(positive):
         sources |= term.sources
         value = _only(term.value, alive)
@@ -52,7 +93,7 @@ def distribution(operation: Operation, x: Series, dim: int) -> Series:
         winners, near = _winners(value, tolerance, dim)
         if alive is not None:
             winners &= alive
-        count = winners.sum(dim)
+        count = _count(winners, dim)
         if closed is not None:
             count = count.masked_fill(closed.squeeze(dim), 1)  # nothing to see there, and nothing to tell
         open_ = count > 1
@@ -66,17 +107,17 @@ def distribution(operation: Operation, x: Series, dim: int) -> Series:
             # What was left out comes before what is looked at next; but a score of exactly 0 has no lower orders.
             score.undecided = int((open_ & _differs_from_zero(x, visible, dim)).sum())
     assert alive is not None
-    several = alive.sum(dim, keepdim=True)
+    found = alive.to(x.top.value.dtype)
+    several = found.sum(dim, keepdim=True)
     rest = None
     if score.tied and level is not None:
         found = torch.softmax(_only(level, alive), dim)
         score.uniform = int(((several > 1) & _equal(level, alive, dim)).sum())
         sources |= _sources_at(x, ZERO)
     else:
-        found = alive.to(x.top.value.dtype) / several.to(x.top.value.dtype)
+        found /= several
         score.uniform = int((several > 1).sum()) if score.tied else 0
     if score.tied:
-        operation.context.ties.append(Tie(operation.context.module, **vars(score)))
         rest = _below_zero(x) if bool((several > 1).any()) else None
     shares = Series((Term(ZERO, found, sources),), rest, doubt=score.undecided > 0)
     if operation.context.exponentials:
@@ -111,6 +152,13 @@ class Score:
     uniform: int = 0
     undecided: int = 0
 
+    def add(self, other: "Score") -> None:
+        """The ties of other rows; rows are counted once, by whoever goes through them."""
+        self.tied += other.tied
+        self.near += other.near
+        self.uniform += other.uniform
+        self.undecided += other.undecided
+
 
 def _only(value: Tensor, alive: Tensor | None) -> Tensor:
     return value if alive is None else value.masked_fill(~alive, float("-inf"))
@@ -129,7 +177,7 @@ def _winners(value: Tensor, tolerance: Tensor, dim: int) -> tuple[Tensor, int]:
     largest = value.amax(dim, keepdim=True)
     winners = value >= largest - tolerance
     exact = value == largest
-    near = (winners.sum(dim) > exact.sum(dim)) & torch.isfinite(largest).squeeze(dim)
+    near = (_count(winners, dim) > _count(exact, dim)) & torch.isfinite(largest).squeeze(dim)
     count = int(near.sum())
     if not count:
         return winners, 0
@@ -147,6 +195,11 @@ def _winners(value: Tensor, tolerance: Tensor, dim: int) -> tuple[Tensor, int]:
     chosen = tuple(at[distinct].T)
     winners[chosen] = exact[chosen]
     return winners, count
+
+
+def _count(chosen: Tensor, dim: int) -> Tensor:
+    """How many of each row; by way of float32, since a sum of booleans goes by way of int64."""
+    return chosen.to(torch.float32).sum(dim)
 
 
 def _differs_from_zero(x: Series, visible: Tensor | None, dim: int) -> Tensor:
@@ -179,9 +232,8 @@ def _tolerance(value: Tensor, dim: int, units: float) -> Tensor:
     coarse that 1 to 6 rows in 100 tie by themselves, and a tolerance would tie every second one: no unit is larger
     than float32's, so that in 16 bits a tie is equality.
     """
-    low, high = torch.aminmax(
-        torch.where(torch.isfinite(value), value, value.new_zeros(())), dim=dim, keepdim=True
-    )
+    value = torch.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = value.amin(dim, keepdim=True), value.amax(dim, keepdim=True)
     eps = min(torch.finfo(value.dtype).eps, torch.finfo(torch.float32).eps)
     return torch.maximum(-low, high) * (units * eps)
 
@@ -244,22 +296,89 @@ def fused_attention(operation: Operation, *args: Any, **kwargs: Any) -> Any:
 def attention(
     operation: Operation, q: Series, k: Series, v: Series, mask: Any, causal: bool, scale: float | None
 ) -> Series:
+    """Some heads at a time: at no time are there scores of all."""
     factor = float(q.shape[-1] ** -0.5 if scale is None else scale)
     if operation.context.attention_only:
         q = Series((Term(ZERO + 1, q.top.value, q.sources),))
-    if (groups := q.shape[-3] // k.shape[-3]) > 1:
-        k, v = (x.map(lambda value: value.repeat_interleave(groups, -3)) for x in (k, v))
-    keys = k.map(lambda value: value.transpose(-1, -2))
-    scores = product(torch.matmul, q, keys, operation.orders).map(lambda value: value * factor)
-    if mask is not None:
-        scores = summed(operation, scores, _additive(mask, scores.top.value.dtype))
+    if (count := q.shape[-3] // k.shape[-3]) > 1:
+        k, v = (x.map(lambda value: value.repeat_interleave(count, -3)) for x in (k, v))
+    added: list[Series] = [] if mask is None else [_additive(mask, q.top.value.dtype)]
     if causal:
-        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.top.value.device)
-        scores = add(scores, _additive(ones.tril(), scores.top.value.dtype))
-    shares = distribution(operation, scores, -1)
+        ones = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.top.value.device)
+        added.append(_additive(ones.tril(), q.top.value.dtype))
+    whole = (*q.shape[:-1], v.shape[-1])
+    q, k, v, *added = (x.map(four_dimensional) for x in (q, k, v, *added))
+    sums = operation.context.sums
+    before = len(sums)
+    leads = _leads(operation, q, k, added)
+    hiding = _hiding(added) if leads else None
+    parts, score = [], Score()
+    for place in groups(torch.Size((*q.shape[:3], k.shape[2]))):
+        group = [part_of(x, place) for x in (q, k, v, *added)]
+        hidden = None if hiding is None else at(hiding, place)
+        parts.append(_attended(operation, group, factor, leads, hidden, score))
+    sums[before:] = dict.fromkeys(sums[before:])  # one sum, if of many heads
+    if score.tied:
+        operation.context.ties.append(Tie(operation.context.module, **vars(score)))
+    if len(parts) == 1:
+        return parts[0].map(lambda value: value.reshape(whole))
+    return combine(lambda *values: torch.cat([value.flatten(0, 1) for value in values]).view(whole), *parts)
+
+
+def _leads(operation: Operation, q: Series, k: Series, added: list[Series]) -> bool:
+    """Whether q times k is the leading order of the scores, and all that hides keys is known beforehand."""
+    degree = q.top.degree + k.top.degree
+    if operation.context.exponentials or q.zero or k.zero or degree <= 0:
+        return False
+    for x in added:
+        constant = x.is_constant and not x.top.sources
+        masks = not constant and any(float(t.value.amin()) <= mask_bound(t.value.dtype) for t in x.terms)
+        if x.top.degree >= degree or masks:
+            return False
+    for x in added:
+        scores = Series((Term(degree, q.top.value, q.top.sources | k.top.sources),))  # but for its values
+        note(operation, scores, x)
+        find_finite_mask(operation, scores, x)
+    return True
+
+
+def _hiding(added: list[Series]) -> Tensor | None:
+    """0 where a key is seen, minus infinity where it is hidden; to be added to scores."""
+    found = None
+    for x in added:
+        if (hidden := mask_of(x)) is not None:
+            here = torch.zeros_like(x.top.value).masked_fill_(hidden, float("-inf"))
+            found = here if found is None else found + here
+    return found
+
+
+def _attended(
+    operation: Operation, group: list[Series], factor: float, leads: bool, hidden: Tensor | None, score: Score
+) -> Series:
+    q, k, v, *added = group
+    keys = k.map(lambda value: value.transpose(-1, -2))
+    score.rows += q.shape[:-1].numel()
+    shares = _unrivaled(operation, q, keys, factor, hidden) if leads else None
+    if shares is None:
+        scores = product(torch.matmul, q, keys, operation.orders).map(lambda value: value * factor)
+        for x in added:
+            scores = summed(operation, scores, x)
+        shares = _decided(operation, scores, -1, here := Score())
+        score.add(here)
     if shares.doubt:
         weigh(operation, shares, v)
     return product(torch.matmul, shares, v, operation.orders)
+
+
+def _unrivaled(
+    operation: Operation, q: Series, keys: Series, factor: float, hidden: Tensor | None
+) -> Series | None:
+    """Shares where every row has one largest score: no order but the leading one is looked at."""
+    scores = torch.matmul(q.top.value, keys.top.value).mul_(factor)
+    shares = torch.empty_like(scores)
+    if not one_hot(scores, shares, operation.context.tolerance, hidden):
+        return None
+    return Series((Term(ZERO, shares, q.top.sources | keys.top.sources),))
 
 
 def _additive(mask: Any, dtype: torch.dtype) -> Series:

@@ -33,9 +33,9 @@ def weighted(part: Exponential, factor: Any) -> Exponential:
 
 def times(x: Series, factor: Any) -> Series:
     """A constant factor; what is exactly 0 stays so."""
-    found = replace(
-        x.map(lambda value: value * factor), exact_zeros=x.exact_zeros and not isinstance(factor, Tensor)
-    )
+    found = x.map(lambda value: value * factor)
+    if x.exact_zeros and not isinstance(factor, Tensor):
+        found = replace(found, exact_zeros=True)
     if x.exponential is None:
         return found
     return replace(found, exponential=weighted(x.exponential, factor), lost=x.lost)
@@ -60,8 +60,10 @@ def plus(a: Exponential | None, b: Exponential | None, shape: torch.Size) -> Exp
 
 def of_sum(found: Series, a: Series, b: Series) -> Series:
     """A sum with the exponentially small part that it has."""
-    part = plus(a.exponential, b.exponential, found.shape)
-    return replace(found, exponential=part, lost=a.lost or b.lost)
+    part, lost = plus(a.exponential, b.exponential, found.shape), a.lost or b.lost
+    if part is found.exponential and lost == found.lost:
+        return found
+    return replace(found, exponential=part, lost=lost)
 
 
 def leading_values(x: Series) -> Tensor:
@@ -75,7 +77,8 @@ def leading_values(x: Series) -> Tensor:
 def of_product(found: Series, a: Series, b: Series) -> Series:
     """(A + α)(B + β) = AB + αB + Aβ + αβ. Powers of c in front of an exponential are left out."""
     if a.exponential is None and b.exponential is None:
-        return replace(found, lost=a.lost or b.lost)
+        lost = a.lost or b.lost
+        return found if found.lost == lost else replace(found, lost=lost)
     part = None
     for x, y in ((a, b), (b, a)):
         if x.exponential is not None:

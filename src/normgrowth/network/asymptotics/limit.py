@@ -14,7 +14,7 @@ from normgrowth.network.asymptotics.compiled import named_modules, run_eagerly, 
 from normgrowth.network.asymptotics.context import Context, Sum, Tie
 from normgrowth.network.asymptotics.findings import Finding, LeavingTorch
 from normgrowth.network.asymptotics.mode import MARK, LimitMode
-from normgrowth.network.asymptotics.parameters import check_fixed, growing_parameters, own_storages
+from normgrowth.network.asymptotics.parameters import check_fixed, own_storages
 from normgrowth.network.asymptotics.saved_state import SavedState
 from normgrowth.network.asymptotics.series import Series, Term, nonzero
 from normgrowth.showing import by_run, html_table
@@ -120,8 +120,7 @@ class Limit:
             stack.enter_context(run_eagerly())
             parameters = []
             if not self.attention_only:
-                stack.enter_context(own_storages(self.model))
-                parameters = growing_parameters(self.model, self.fixed)
+                parameters = stack.enter_context(own_storages(self.model, self.fixed))
                 context.parameters = [name for name, _ in parameters]
             stack.enter_context(_no_cached_weights())
             stack.enter_context(_slow_paths(self.model))
@@ -158,20 +157,29 @@ class Limit:
             return pytree.tree_map_only(Tensor, lambda t: _plain(mode, t), result)
 
     def _saw(self, mode: LimitMode, name: str, module: nn.Module, args: Any, result: Any) -> None:
-        leaves = [mode.lift(leaf) for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
-        leaves = [leaf for leaf in leaves if isinstance(leaf, Series) or leaf.is_floating_point()]
-        if not leaves:
-            return
-        main = leaves[0]
-        if not isinstance(main, Series):
-            row = Output(name, type(module).__name__, Fraction(0) if nonzero(main) else None, (), 0)
-        else:
-            leading = _leading(main)
-            lower = tuple(t.degree for t in main.terms if t.degree < leading.degree)
-            row = Output(name, type(module).__name__, degree_of(main), lower, leading.sources)
-        self.outputs.append(row)
-        if not any(isinstance(leaf, Series) for leaf in leaves):
-            _find_constant_output(mode, name, module, args)
+        leaves = [result] if isinstance(result, Tensor) else pytree.tree_leaves(result)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        kind = type(module).__name__
+        for tensor in tensors:
+            growth = mode.growth(tensor)
+            if growth is not None and not growth.lower:
+                degree = None if growth.zero else growth.degree
+                self.outputs.append(Output(name, kind, degree, (), growth.sources))
+                return
+            if growth is not None or tensor.is_floating_point():
+                with torch._C._DisableTorchDispatch():  # these questions are ours, not the network's
+                    self.outputs.append(_output(name, kind, mode.lift(tensor)))
+                if all(mode.growth(one) is None for one in tensors):
+                    _find_constant_output(mode, name, module, args)
+                return
+
+
+def _output(name: str, kind: str, value: Series | Tensor) -> Output:
+    if not isinstance(value, Series):
+        return Output(name, kind, Fraction(0) if nonzero(value) else None, (), 0)
+    leading = _leading(value)
+    lower = tuple(term.degree for term in value.terms if term.degree < leading.degree)
+    return Output(name, kind, degree_of(value), lower, leading.sources)
 
 
 def _find_constant_output(mode: LimitMode, name: str, module: nn.Module, args: Any) -> None:
@@ -224,7 +232,7 @@ def _degree_of_any(x: Series | Tensor) -> Fraction | None:
 
 
 def _leading(x: Series) -> Term:
-    return next((term for term in x.terms if nonzero(term.value)), x.terms[-1])
+    return next((term for term in x.terms[:-1] if nonzero(term.value)), x.terms[-1])
 
 
 def _plain(mode: LimitMode, tensor: Tensor) -> Tensor:

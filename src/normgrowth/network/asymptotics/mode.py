@@ -40,6 +40,7 @@ HALF_MASK = mask_bound(torch.float16)
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}  # name of an ATen operation -> rule(operation, *arguments)
 DRAWS = {"bernoulli", "bernoulli_", "native_dropout"}
+SEVERAL = (list, tuple)
 # These share the storage of their argument without saying so in their schema.
 ALIASES = {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift_fresh", "lift"}
 
@@ -136,6 +137,10 @@ class Kind:
     name: str
     writes: tuple[str, ...]  # the arguments that it changes
     views: bool  # its result shares the storage of its argument
+    only_views: bool  # ... and that is all it does: what hangs on the storage holds for the result
+    draws: bool
+    saturates: bool
+    softmax: bool
 
 
 @cache
@@ -144,7 +149,16 @@ def kind_of(func: Any) -> Kind:
     name = schema.name.removeprefix("aten::")
     writes = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     shares = not writes and any(r.alias_info is not None for r in schema.returns)
-    return Kind(name, writes, shares or name in ALIASES or torch.Tag.inplace_view in func.tags)
+    views = shares or name in ALIASES or torch.Tag.inplace_view in func.tags
+    return Kind(
+        name,
+        writes,
+        views,
+        views and not writes and func is not torch.ops.aten.view.dtype,
+        name in DRAWS,
+        name.removesuffix("_") in SATURATING,
+        name in SOFTMAXES,
+    )
 
 
 class LimitMode(TorchDispatchMode):
@@ -162,21 +176,24 @@ class LimitMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         kind = kind_of(func)
-        if kind.name in DRAWS:  # on a plain tensor of noise, which then multiplies
+        if kind.only_views:
+            return func(*args, **kwargs)
+        if kind.draws:  # on a plain tensor of noise, which then multiplies
             raise self.context.refuse(func, self._why_no_draw())
-        tensors = list(_tensors((args, kwargs)))
-        grown = [t for t in tensors if self.growth(t) is not None]
-        if not grown and not (self.context.attention_only and kind.name in SOFTMAXES):
+        tensors = _tensors(args, kwargs)
+        grown = [mark for tensor in tensors if (mark := self.growth(tensor)) is not None]
+        if not grown and not (self.context.attention_only and kind.softmax):
             return self._plain(func, kind, args, kwargs)
         if func is torch.ops.aten.view.dtype:
             raise self.context.refuse(func, "the bits of a value that grows mean nothing in another dtype")
         if kind.views:
             return func(*args, **kwargs)
         endless = self._diverges(grown, kind.name.removesuffix("_"), args)
+        half = any(tensor.dtype in HALVES for tensor in tensors)
         if not kind.writes:
-            dtype = _result_dtype(kind.name, args, kwargs, tensors)
-            result = self._ruled(func, kind.name, args, kwargs, dtype)
-            lost = self._loses(grown, kind.name)
+            dtype = _result_dtype(kind.name, args, kwargs, tensors, half)
+            result = self._ruled(func, kind.name, args, kwargs, dtype, half)
+            lost = self._loses(grown, kind)
             return _map(
                 lambda value: self.attach(_diverging(_losing(value, lost), endless), tensors, dtype), result
             )
@@ -185,8 +202,8 @@ class LimitMode(TorchDispatchMode):
         if kind.writes != ("self",) or name == kind.name or packet is None:
             raise self.context.refuse(func, "writes to a tensor in a way that has no rule")
         functional = getattr(packet, func._overloadname, packet)
-        result = self._ruled(functional, name, args, kwargs, args[0].dtype)
-        lost = self._loses(grown, name)
+        result = self._ruled(functional, name, args, kwargs, args[0].dtype, half)
+        lost = self._loses(grown, kind)
         written = _losing(result if isinstance(result, Series) else constant(result), lost)
         self._write(args[0], _diverging(written, endless))
         return args[0]
@@ -196,17 +213,15 @@ class LimitMode(TorchDispatchMode):
             return "dropout is on; call model.eval() first"
         return "draws random numbers although the model is in evaluation mode: its output has no single limit"
 
-    def _loses(self, grown: list[Tensor], name: str) -> bool:
+    def _loses(self, grown: list[Growth], kind: Kind) -> bool:
         """Whether a rule that says nothing of exponentially small parts may have lost one."""
-        if name in SATURATING and not self.context.exponentials:
+        if kind.saturates and not self.context.exponentials:
             return True
-        marks = [self.growth(tensor) for tensor in grown]
-        return any(mark is not None and (mark.lost or mark.exponential is not None) for mark in marks)
+        return any(mark.lost or mark.exponential is not None for mark in grown)
 
-    def _diverges(self, grown: list[Tensor], name: str, args: Any) -> Exception | None:
+    def _diverges(self, grown: list[Growth], name: str, args: Any) -> Exception | None:
         """The refusal of an infinite argument, which an operation that bounds it puts off."""
-        marks = [self.growth(tensor) for tensor in grown]
-        found = next((mark.diverges for mark in marks if mark is not None and mark.diverges), None)
+        found = next((mark.diverges for mark in grown if mark.diverges), None)
         if found is not None:
             divided = self.growth(args[0]) if name == "div" and isinstance(args[0], Tensor) else None
             if name not in BOUNDING or (divided is not None and divided.diverges):
@@ -227,17 +242,24 @@ class LimitMode(TorchDispatchMode):
             delattr(storage, EXACT)
         return func(*args, **kwargs)
 
-    def _ruled(self, func: Any, name: str, args: Any, kwargs: Any, dtype: torch.dtype | None) -> Any:
+    def _ruled(
+        self, func: Any, name: str, args: Any, kwargs: Any, dtype: torch.dtype | None, half: bool
+    ) -> Any:
         found = RULES.get(name)
         if found is None:
             raise self.context.refuse(
                 func,
                 "no rule for this operation on tensors that grow; say what it becomes with "
                 f'`@normgrowth.network.asymptotics.rule("{name}")`',
-                [None if mark.zero else mark.degree for mark in map(self.growth, _tensors(args)) if mark],
+                [
+                    None if mark.zero else mark.degree
+                    for mark in map(self.growth, _tensors(args, kwargs))
+                    if mark
+                ],
             )
-        half = dtype in HALVES or any(tensor.dtype in HALVES for tensor in _tensors((args, kwargs)))
-        args, kwargs = _map(self._wide_argument if half else self.lift, (args, kwargs))
+        lift = self._wide_argument if half or dtype in HALVES else self.lift
+        args = tuple(_map(lift, value) for value in args)
+        kwargs = {key: _map(lift, value) for key, value in kwargs.items()} if kwargs else kwargs
         return found(Operation(func, self.context, dtype, (args, kwargs)), *args, **kwargs)
 
     def _wide_argument(self, value: Any) -> Any:
@@ -274,15 +296,17 @@ class LimitMode(TorchDispatchMode):
         top = value if growth.exact is None else _like(value, growth.exact)
         if top.dtype in HALVES:  # a parameter: exact as it is
             top = top.float()
-        terms = [Term(growth.degree, top, growth.sources)]
-        for degree, storage, sources in growth.lower:
-            terms.append(Term(degree, _like(value, storage), sources))
+        terms = (Term(growth.degree, top, growth.sources),)
+        if growth.lower:
+            terms += tuple(
+                Term(degree, _like(value, part), sources) for degree, part, sources in growth.lower
+            )
         return Series(
-            tuple(terms),
+            terms,
             growth.rest,
             growth.zero,
             growth.doubt,
-            _lifted(value, growth.exponential),
+            None if growth.exponential is None else _lifted(value, growth.exponential),
             growth.lost,
             growth.exact_zeros,
             growth.diverges,
@@ -290,7 +314,9 @@ class LimitMode(TorchDispatchMode):
 
     def grow(self, tensor: Tensor, degree: Fraction, sources: int) -> None:
         """Give a whole storage a degree."""
-        whole = _flat(tensor.untyped_storage(), tensor, tensor.dtype)
+        whole = tensor
+        if not _owns_its_storage(tensor):
+            whole = _flat(tensor.untyped_storage(), tensor, tensor.dtype)
         self._hang(tensor, Growth(self.run, degree, sources, [], None, zero=not nonzero(whole)))
 
     def _hang(self, tensor: Tensor, growth: Growth) -> None:
@@ -303,7 +329,7 @@ class LimitMode(TorchDispatchMode):
                 return value.to(dtype)
             return value
         top, exact = value.top.value, None
-        if top.untyped_storage()._cdata in _pointers(inputs) or not _owns_its_storage(top):
+        if not _owns_its_storage(top) or _shares(top, inputs):
             top = top.clone(memory_format=torch.contiguous_format)
         if dtype in HALVES and top.dtype == torch.float32:
             top = top.to(dtype)
@@ -322,7 +348,7 @@ class LimitMode(TorchDispatchMode):
             value.zero,
             value.doubt,
             exact,
-            _hung_exponential(value.exponential, tensor),
+            None if value.exponential is None else _hung_exponential(value.exponential, tensor),
             value.lost,
             value.exact_zeros,
             value.diverges,
@@ -411,18 +437,19 @@ def _losing(value: Any, lost: bool) -> Any:
     return value
 
 
-def _tensors(arguments: Any) -> Iterable[Tensor]:
-    if isinstance(arguments, Tensor):
-        yield arguments
-    elif isinstance(arguments, list | tuple):
-        for item in arguments:
-            yield from _tensors(item)
-    elif isinstance(arguments, dict):
-        yield from _tensors(list(arguments.values()))
+def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    for values in (args, kwargs.values()) if kwargs else (args,):
+        for value in values:
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif isinstance(value, SEVERAL):
+                found += _tensors(value, {})
+    return found
 
 
 def _map(f: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, tuple | list):
+    if isinstance(value, SEVERAL):
         return type(value)(_map(f, item) for item in value)
     if isinstance(value, dict):
         return {key: _map(f, item) for key, item in value.items()}
@@ -434,11 +461,11 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALVES else dtype
 
 
-def _result_dtype(name: str, args: Any, kwargs: Any, tensors: list[Tensor]) -> torch.dtype | None:
+def _result_dtype(name: str, args: Any, kwargs: Any, tensors: list[Tensor], half: bool) -> torch.dtype | None:
     """The dtype that the network expects of an operation; None where no 16 bits are in play."""
     if kwargs.get("dtype") is not None:
         return kwargs["dtype"]
-    if not any(tensor.dtype in HALVES for tensor in tensors):
+    if not half:
         return None
     if name in ("_softmax", "_log_softmax") and args[2]:
         return torch.float32
@@ -451,16 +478,12 @@ def _hung(terms: Iterable[Term], like: Tensor) -> Hung:
     return [(term.degree, _laid_out(term.value, like), term.sources) for term in terms]
 
 
-def _hung_exponential(part: Exponential | None, like: Tensor) -> HungExponential | None:
-    if part is None:
-        return None
+def _hung_exponential(part: Exponential, like: Tensor) -> HungExponential:
     decay = part.decay
     return HungExponential(_laid_out(part.weight, like), _hung(decay.terms, like), decay.rest, decay.zero)
 
 
-def _lifted(value: Tensor, part: HungExponential | None) -> Exponential | None:
-    if part is None:
-        return None
+def _lifted(value: Tensor, part: HungExponential) -> Exponential:
     terms = tuple(Term(degree, _like(value, storage), sources) for degree, storage, sources in part.decay)
     return Exponential(_like(value, part.weight), Series(terms, part.rest, part.zero))
 
@@ -477,16 +500,17 @@ def _like(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
     return found.conj() if tensor.is_conj() else found
 
 
-def _pointers(inputs: Iterable[Tensor]) -> set[int]:
-    return {tensor.untyped_storage()._cdata for tensor in inputs}
+def _shares(tensor: Tensor, others: Iterable[Tensor]) -> bool:
+    pointer = tensor.untyped_storage()._cdata
+    return any(other.untyped_storage()._cdata == pointer for other in others)
 
 
 def _owns_its_storage(tensor: Tensor) -> bool:
     """Whether the tensor is all that its storage holds, each value once."""
-    return (
-        tensor.storage_offset() == 0
-        and tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
-        and not any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.storage_offset() or tensor.nbytes != tensor.untyped_storage().nbytes():
+        return False
+    return tensor.is_contiguous() or not any(
+        n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)
     )
 
 

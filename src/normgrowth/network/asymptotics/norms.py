@@ -8,7 +8,7 @@ from torch import Tensor
 from normgrowth.network.asymptotics.arithmetic import add, series, summed
 from normgrowth.network.asymptotics.mode import Operation, rule
 from normgrowth.network.asymptotics.powers import power
-from normgrowth.network.asymptotics.series import ZERO, Series, Term, from_parts, product
+from normgrowth.network.asymptotics.series import ZERO, Series, Term, from_parts, highest, product
 
 FLAT = 64  # units of rounding: a row that varies by no more beside its mean varies by rounding only
 
@@ -68,8 +68,32 @@ def gained(operation: Operation, x: Series, gain: Any, bias: Any) -> Series:
 @rule("native_layer_norm")
 def layer_norm(operation: Operation, x: Any, shape: list[int], gain: Any, bias: Any, eps: float) -> Any:
     dims = list(range(-len(shape), 0))
-    found = gained(operation, normalised(operation, series(x), dims, eps, centre=True), gain, bias)
+    x, gain = series(x), None if gain is None else series(gain)
+    found = _by_kernel(operation, x, shape, gain)
+    if found is None:
+        found = gained(operation, normalised(operation, x, dims, eps, centre=True), gain, None)
+    if bias is not None and not (bias := series(bias)).zero:
+        found = summed(operation, found, bias)
     return found, torch.zeros(0), torch.zeros(0)  # mean and deviation serve the gradient only
+
+
+def _by_kernel(operation: Operation, x: Series, shape: list[int], gain: Series | None) -> Series | None:
+    """One order by the kernel of the network itself: no row is flat, and every element has a leading term."""
+    if x.zero or x.top.degree <= 0 or (operation.orders > 1 and len(x.terms) > 1):
+        return None
+    if gain is not None and (gain.zero or len(gain.terms) > 1):
+        return None
+    weight = None if gain is None else gain.top.value
+    value, mean, scale = torch.native_layer_norm(x.top.value, shape, weight, None, 0.0)
+    varies = scale * (mean.abs() * (FLAT * torch.finfo(value.dtype).eps)) < 1  # False for NaN: a size of 0
+    if not bool(varies.all()) or (len(x.terms) > 1 and not bool(value.all())):
+        return None
+    below = highest(x.rest, *(term.degree for term in x.terms[1:2]))
+    rest = None if below is None else below - x.top.degree
+    if gain is None:
+        return Series((Term(ZERO, value, x.top.sources),), rest)
+    rest = highest(None if rest is None else rest + gain.top.degree, gain.rest)
+    return Series((Term(gain.top.degree, value, x.top.sources | gain.top.sources),), rest)
 
 
 @rule("_fused_rms_norm")

@@ -21,8 +21,11 @@ def growing_parameters(model: nn.Module, fixed: Sequence[str] = ()) -> list[tupl
 
     fixed: names, or patterns of names, of those that do not; a tied one is held fixed by any of its names.
     """
-    held = check_fixed(model, fixed)
-    return [group[0] for group in _groups(model) if not any(id(parameter) in held for _, parameter in group)]
+    return _first_names(_groups(model), check_fixed(model, fixed))
+
+
+def _first_names(groups: list[list[tuple[str, Tensor]]], held: set[int]) -> list[tuple[str, Tensor]]:
+    return [group[0] for group in groups if not any(id(parameter) in held for _, parameter in group)]
 
 
 def check_fixed(model: nn.Module, fixed: Sequence[str]) -> set[int]:
@@ -54,11 +57,12 @@ def _groups(model: nn.Module) -> list[list[tuple[str, Tensor]]]:
 
 
 @contextmanager
-def own_storages(model: nn.Module) -> Iterator[None]:
-    """Parameters that are a part of a storage are copies with one of their own; afterwards they are as before."""
+def own_storages(model: nn.Module, fixed: Sequence[str] = ()) -> Iterator[list[tuple[str, Tensor]]]:
+    """The parameters that grow. Those that are a part of a storage are copies with one of their own for the while."""
     before: list[tuple[Tensor, Tensor]] = []
+    groups, held = _groups(model), check_fixed(model, fixed)
     try:
-        for group in _groups(model):
+        for group in groups:
             tensors = [parameter.data for _, parameter in group]
             first = tensors[0]
             start = min(tensor.storage_offset() for tensor in tensors)
@@ -72,7 +76,7 @@ def own_storages(model: nn.Module) -> Iterator[None]:
                 parameter.data = row.as_strided(
                     tensor.shape, tensor.stride(), tensor.storage_offset() - start
                 )
-        yield
+        yield _first_names(groups, held)
     finally:
         for parameter, tensor in before:
             parameter.data = tensor

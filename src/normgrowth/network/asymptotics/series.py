@@ -68,13 +68,15 @@ class Series:
 
     def map(self, f: Callable[[Tensor], Tensor]) -> "Series":
         """Apply a linear function."""
-        terms = tuple(replace(term, value=f(term.value)) for term in self.terms)
+        terms = tuple(Term(term.degree, f(term.value), term.sources) for term in self.terms)
         lost = self.lost or self.exponential is not None
-        return replace(self, terms=terms, exponential=None, lost=lost, exact_zeros=False)
+        return Series(terms, self.rest, self.zero, self.doubt, None, lost, False, self.diverges)
 
     def move(self, f: Callable[[Tensor], Tensor]) -> "Series":
         """Apply a function that only moves, copies or leaves out elements."""
-        found = replace(self.map(f), exact_zeros=self.exact_zeros)
+        found = self.map(f)
+        if self.exact_zeros:
+            found = replace(found, exact_zeros=True)
         if self.exponential is None:
             return found
         moved = Exponential(f(self.exponential.weight), self.exponential.decay.move(f))
@@ -107,6 +109,13 @@ class Series:
         if self.exponential is not None:
             sign = torch.where(sign == 0, torch.sign(self.exponential.weight), sign)
         return sign
+
+
+def broadcast_shape(a: torch.Size, b: torch.Size) -> torch.Size:
+    """`torch.broadcast_shapes` of two, which takes longer than the sum of two small tensors."""
+    if len(a) < len(b):
+        a, b = b, a
+    return a if a[len(a) - len(b) :] == b else torch.broadcast_shapes(a, b)
 
 
 def constant(value: Tensor) -> Series:
