@@ -141,3 +141,15 @@ def test_a_checkpoint_that_jumps_and_returns_is_not_called_initialized(tmp_path)
     (finding,) = lint(write_series(tmp_path, states))
     assert (finding.step, finding.kind) == (600, "run")
     assert "re-initialized" not in finding.why
+
+
+@pytest.mark.parametrize("copied", [-1, -2])
+def test_which_of_the_last_two_is_the_copy_is_left_open(tmp_path, copied):
+    """A random walk: the way to both is as long as two intervals if the last one was put into the one before."""
+    states = slow_walk(10)
+    states[copied] = states[-3 - copied]
+    (finding,) = lint(write_series(tmp_path, states))
+    assert (finding.step, finding.kind, finding.severity) == (900, "identical", "fault")
+    assert "step 800" in finding.why
+    if copied == -2:
+        assert "either" in finding.why

@@ -1,6 +1,7 @@
 """Series: which files are checkpoints, in which order, and what is said about the rest."""
 
 import json
+import shlex
 
 import pytest
 import torch
@@ -377,3 +378,21 @@ def test_why_no_checkpoint_of_a_folder_can_be_read(tmp_path, count):
     assert "complex64" in message
     if count > 1:
         assert f"{count} checkpoints" in message
+
+
+def test_of_two_numbers_in_a_name_the_one_that_varies_is_the_step(tmp_path):
+    for k in (1, 2, 10):
+        torch.save({"w": torch.ones(3)}, tmp_path / f"epoch2_{k}.pt")
+    series = open_source(tmp_path)
+    assert [entry.step for entry in series.entries] == [1, 2, 10]
+    assert {entry.step_origin for entry in series.entries} == {"guessed"}
+
+
+def test_three_series_in_a_folder_are_told_apart_by_globs(tmp_path):
+    for name in ("epoch_{}", "epoch2_{}", "epoch_no_thresh_{}"):
+        for k in (1, 2, 10):
+            torch.save({"w": torch.ones(3)}, tmp_path / f"{name.format(k)}.pt")
+    with pytest.raises(InputError, match="several series") as caught:
+        open_source(tmp_path)
+    globs = shlex.split(str(caught.value).partition("Name one of them: ")[2])[::2]
+    assert [len(open_source(pattern)) for pattern in globs] == [3, 3, 3]

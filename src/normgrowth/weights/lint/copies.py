@@ -20,6 +20,10 @@ FEW = 16  # a tensor of fewer values may come back to old ones by chance
 # A run of equal checkpoints at the start that is this part of the series, or one step, need not be a fault:
 # Pythia's steps 0 and 1 are equal, since its learning rate warms up from 0.
 START = 0.01
+# Of d², the way to the last two checkpoints over the way before it. 1 if both hold the weights of the first of them. If
+# both hold those of the last, the way is that of two intervals: 2 in a random walk, 4 on a straight way. A schedule
+# changes it, too, so that what lies in between decides nothing.
+ONE_INTERVAL, TWO_INTERVALS = 1.0, 4.0
 
 
 def whole_copies(e: Evidence, routes: Routes | None, same: Same) -> tuple[list[Finding], set[int]]:
@@ -32,6 +36,8 @@ def whole_copies(e: Evidence, routes: Routes | None, same: Same) -> tuple[list[F
         true = _owner(members, n, apart)
         honest = _may_be_honest(e, members, true, apart)
         more = f" ({len(members)} checkpoints are equal)" if len(members) > 2 else ""
+        if not honest and _either(members, n, apart):
+            true, more = members[0], "; either of the two may be the copy"
         why = f"has exactly the weights of {e.step(true)}{more}{honest and f': {honest}'}"
         for row in members:
             if row != true:
@@ -96,12 +102,21 @@ def _owner(members: Sequence[int], n: int, apart: Distance) -> int:
 
     first, last = run = min(runs, key=both)
     if last == n - 1 and first > 0:
-        # Either training stopped, or the final weights were put into earlier steps: then the distance jumps. The
-        # last two alone are rather a final model that was saved twice, unless the jump is large.
-        jump = 2.5 if len(members) == 2 else 1.5
+        # Either training stopped, or the final weights were put into earlier steps: then the distance jumps, by the
+        # number of equal checkpoints or more.
+        jump = TWO_INTERVALS if len(members) == 2 else 1.5
         stopped = first >= 2 and into(run) <= jump * apart(first - 2, first - 1)
         return first if stopped else last
     return last if first > 0 and out_of(run) < into(run) else first
+
+
+def _either(members: Sequence[int], n: int, apart: Distance) -> bool:
+    """Whether two equal checkpoints at the end may both be the copy."""
+    first = members[0]
+    if list(members) != [n - 2, n - 1] or first < 2:
+        return list(members) == [n - 2, n - 1]
+    before, into = apart(first - 2, first - 1), apart(first - 1, first)
+    return not (into <= ONE_INTERVAL * before or into >= TWO_INTERVALS * before)
 
 
 def _may_be_honest(e: Evidence, members: Sequence[int], true: int, apart: Distance) -> str:

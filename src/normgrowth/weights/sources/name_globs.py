@@ -9,8 +9,8 @@ Named = tuple[str, int]  # the label of a checkpoint, and its step
 _WILDCARDS = ("*", "[0-9]*", "*[0-9]")  # the first that matches nothing else
 
 
-def name_pattern(label: str, step: int) -> tuple[str, str]:
-    """What a label has before and after the number of its step; ("label", "") if it has no number."""
+def name_pattern(label: str, step: int | None = None) -> tuple[str, str]:
+    """What a label has before and after the number of its step, or its last number; ("label", "") if it has none."""
     numbers = list(re.finditer(r"\d+", label))
     if not numbers:
         return label, ""

@@ -21,10 +21,10 @@ from normgrowth.weights.sources import hub
 from normgrowth.weights.sources.checkpoint import STORAGE, Checkpoint, check_unchanged, decode
 from normgrowth.weights.sources.elsewhere import find_remote, is_remote
 from normgrowth.weights.sources.folder import Unit, find_units, why_nothing
-from normgrowth.weights.sources.name_globs import by_pattern, separating_globs
+from normgrowth.weights.sources.name_globs import by_pattern, name_pattern, separating_globs
 from normgrowth.weights.sources.places import shown
 from normgrowth.weights.sources.remote import range_cache
-from normgrowth.weights.sources.steps import is_counter, likely_step, sure_step
+from normgrowth.weights.sources.steps import LARGEST_STEP, is_counter, likely_step, sure_step
 from normgrowth.weights.sources.units import Reading, RemoteUnit, RevisionUnit
 
 _Unit = tuple[PurePath, Unit | RemoteUnit]  # with the path it was found at or below
@@ -289,7 +289,25 @@ def _stem(name: str) -> str:
     return re.sub(r"\.(safetensors|pth?|bin|ckpt|chkpt|index|tar|json|pkl)$", "", name)
 
 
+def _by_number_that_varies(found: list[_Found]) -> list[_Found]:
+    """Guesses that are all the same (`epoch2_1`, `epoch2_2`, ...) replaced by the last number, which is not."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    for place, item in enumerate(found):
+        if item.how == GUESSED:
+            alike.setdefault(name_pattern(item.entry.label), []).append(place)
+    better = list(found)
+    for places in alike.values():
+        if len(places) > 1 and len({found[place].entry.step for place in places}) == 1:
+            for place in places:
+                before, after = name_pattern(label := found[place].entry.label)
+                step = int(label[len(before) : len(label) - len(after)])
+                if step < LARGEST_STEP:
+                    better[place] = replace(found[place], entry=replace(found[place].entry, step=step))
+    return better
+
+
 def _in_order(found: list[_Found], notes: list[str]) -> tuple[Entry, ...]:
+    found = _by_number_that_varies(found)
     known = [item for item in found if item.how != UNKNOWN]
     unknown = [item.entry for item in found if item.how == UNKNOWN]
     if not known and len(found) > 1:
@@ -335,7 +353,8 @@ def _way_out(entries: list[Entry], entry: Entry) -> str:
     globs = separating_globs(parts) if len(parts) > 1 and "://" not in entry.label else None
     if globs is None:
         return "name one by a glob or a list"
-    return f"two series? Name one of them: {' or '.join(shlex.quote(own[0]) for own in globs)}"
+    several = "two" if len(globs) == 2 else "several"
+    return f"{several} series? Name one of them: {' or '.join(shlex.quote(own[0]) for own in globs)}"
 
 
 def _natural(label: str) -> list[tuple[int, int, str]]:
