@@ -1,5 +1,7 @@
 """What `examine`, `direction` and `uniformity` say of runs whose dynamics are known."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from vectors import PARTS, norms, simulate, write_path
@@ -312,3 +314,45 @@ def test_a_layer_that_began_at_zero_has_no_factor(traced):
     assert found.factor[1] == np.inf
     assert found.spread == 1
     assert "too little" in uniformity_sentence(found, "layer")
+
+
+# --- step sizes of a tracker, and of a series with gaps ---------------------------------------------
+
+
+def tracked(steps, norm, cosine):
+    """Records as a tracker makes them: every measured step has a size, an angle and an alignment of its own."""
+    whole = published(np.r_[steps[0] - 1, steps], np.r_[norm[0], norm], np.r_[0.5, cosine])
+    columns = {
+        quantity: whole.series(quantity)[1][-len(steps) :, None]
+        for quantity in ("norm", "step_size", "alignment", "angle")
+    }
+    return Records.from_blocks("run", [Block("model", ["model"], [None], [None], list(steps), columns)], {})
+
+
+def test_every_step_of_a_tracker_is_as_good_as_checkpoints():
+    steps, norm = np.arange(1, 41), np.sqrt(100.0 + np.arange(1, 41))
+    between = np.sqrt(np.diff(norm**2))  # of misaligned steps
+    cosine = (norm[:-1] ** 2 + norm[1:] ** 2 - between**2) / (2 * norm[:-1] * norm[1:])
+    series, tracker = published(steps, norm, cosine), tracked(steps, norm, cosine)
+    whole, found = examine(series, constant(0.1)), examine(tracker, constant(0.1))
+    np.testing.assert_equal(asdict(found), asdict(whole))
+    for key in ("steps", "angle", "total", "q", "low", "high"):
+        np.testing.assert_array_equal(getattr(direction(tracker), key), getattr(direction(series), key), key)
+
+
+def test_single_steps_with_others_between_them_are_refused():
+    records = tracked(np.arange(5, 65, 5), np.full(12, 3.0), np.full(11, 0.9))
+    with pytest.raises(InputError, match="every=1"):
+        examine(records, constant(0.1))
+    with pytest.raises(InputError, match="every=1"):
+        direction(records)
+
+
+def test_a_series_with_a_gap_says_where():
+    steps, norm = [0, 10, 20, 30], np.array([1.0, 1.1, 1.2, 1.3])
+    blocks = [
+        Block("model", ["model"], [None], [None], steps, {"norm": norm[:, None]}),
+        Block("model", ["model"], [None], [None], [10, 30], {"step_size": np.ones((2, 1))}),
+    ]
+    with pytest.raises(InputError, match="step 20"):
+        examine(Records.from_blocks("run", blocks, {}), constant(0.1))

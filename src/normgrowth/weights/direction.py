@@ -16,6 +16,7 @@ in ‖θ‖², which then stays what it is.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import nan
 
 import numpy as np
@@ -65,7 +66,7 @@ class Direction:
 
 def direction(records: Records, *, scope: str = "model", name: str | None = None) -> Direction:
     """Angles, their sum and cosines at growing lags of one thing in a trace."""
-    rows = rows_of(records, scope, name)
+    rows = intervals_of(records, scope, name)
     marks = rows.series("norm", scope=scope)[0]
     ends, angle = rows.series("angle", scope=scope)
     start = marks[np.searchsorted(marks, ends) - 1]
@@ -89,6 +90,29 @@ def rows_of(records: Records, scope: str, name: str | None) -> Records:
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         raise InputError(f"there is no {scope} {name!r}; there is {', '.join(names[:8]) or 'none'}{more}")
     return rows.where(name=name)
+
+
+def intervals_of(records: Records, scope: str, name: str | None) -> Records:
+    """The same, with comparisons between measured steps only, as a trace has them.
+
+    A tracker compares single optimizer steps, the first as well: with every=1, all but the first are such comparisons.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = rows_of(records, scope, name)
+    sizes = rows.where(quantity="step_size").table["step"].to_pylist()
+    steps = sorted(set(rows.where(quantity="norm").table["step"].to_pylist()))
+    if not steps or steps[0] not in sizes:
+        return rows
+    if any(later - step > 1 for step, later in pairwise(steps)):
+        raise InputError(
+            "these are single optimizer steps with others between them: the distance between the measured weights is "
+            "not known; track with every=1, or trace the run's checkpoints"
+        )
+    of_weights = pc.is_in(rows.table["quantity"], pa.array(("norm", "rms", "largest", "numel", "nonfinite")))  # pyright: ignore[reportAttributeAccessIssue]
+    kept = pc.or_(of_weights, pc.not_equal(rows.table["step"], steps[0]))  # pyright: ignore[reportAttributeAccessIssue]
+    return Records(rows.table.filter(kept), rows.made_by)
 
 
 def _lags(rows: Records, marks: Steps, scope: str) -> list[Lag]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from normgrowth.errors import InputError
 from normgrowth.records import Records
 from normgrowth.showing import html_table
-from normgrowth.weights.direction import rows_of
+from normgrowth.weights.direction import intervals_of
 from normgrowth.weights.dynamics import LONGEST, Decay, Floats, Model, Rate, predict_norm, totals
 from normgrowth.weights.kappa import Kappa, fit_kappa, kappa_of_growth
 
@@ -85,7 +85,7 @@ def examine(
     makes the predictions, and decides what sparse checkpoints cannot.
     weight_decay: None if it is not known, which is not the same as 0.
     """
-    rows = rows_of(records, scope, name)
+    rows = intervals_of(records, scope, name)
     steps, norms = rows.series("norm", scope=scope)
     if len(steps) < 2:
         raise InputError("one checkpoint has no dynamics: two are needed at least")
@@ -93,9 +93,7 @@ def examine(
         raise InputError(
             f"the norm at the first checkpoint, step {steps[0]}, is {norms[0]}: nothing to start from"
         )
-    ends, sizes = rows.series("step_size", scope=scope)
-    if len(ends) != len(steps) - 1:
-        raise InputError(f"{len(steps)} checkpoints should have {len(steps) - 1} step sizes, not {len(ends)}")
+    sizes = _sizes_between(rows, scope, steps)
     lam = weight_decay or 0.0
     fitted: dict[Model, Kappa] = {
         model: fit_kappa(steps, norms, sizes, schedule, model=model, weight_decay=lam, decay=decay)
@@ -157,6 +155,17 @@ def examine(
     evidence.findings.extend(_findings(evidence, kappa, lam > 0 and decay == "eq3"))
     evidence.undecided.extend(_undecided(evidence, kappa, weight_decay))
     return evidence
+
+
+def _sizes_between(rows: Records, scope: str, steps: NDArray[np.int64]) -> Floats:
+    """The distance of each measured step to the one before."""
+    ends, sizes = rows.series("step_size", scope=scope)
+    if (lacking := np.setdiff1d(steps[1:], ends)).size:
+        raise InputError(
+            f"no step size at step {lacking[0]}{f' and {lacking.size - 1} more' if lacking.size > 1 else ''}: the "
+            "checkpoint before was deleted before it was compared; trace a part of the series without gaps"
+        )
+    return sizes
 
 
 def _until(rows: Records, scope: str, last: int) -> int:

@@ -285,3 +285,21 @@ def test_wrappers_leave_names_only_where_that_is_safe():
     assert without_wrappers(["module.a", "b"]) is None, "a part that is called module"
     assert without_wrappers(["x._orig_mod.w"]) == {"x.w": "x._orig_mod.w"}
     assert without_wrappers(["w", "_orig_mod.w"]) is None, "two names would become one"
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_model_saved_in_a_tuple_with_its_optimizer(tmp_path, kind):
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    for content in (
+        (optimizer.state_dict(), model.state_dict(), 5),
+        (5, model),
+        ({"net": model.state_dict()}, 5),
+    ):
+        torch.save(kind(content), tmp_path / "a.pt")
+        checkpoint = read_pytorch(tmp_path / "a.pt")
+        assert set(checkpoint.tensors) == {"weight", "bias"}
+        values = checkpoint.dense("weight").view(np.float32)
+        np.testing.assert_array_equal(values, model.weight.detach().numpy().ravel())

@@ -8,7 +8,7 @@ What is looked at is untrusted: it may contain itself, or refer to one dictionar
 bounded, and the number of entries looked at by what the pickle has.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from normgrowth.weights.sources.numpy_arrays import is_array, is_matrix
@@ -19,6 +19,7 @@ from normgrowth.weights.sources.torch_tensors import dimensions, tensor_call
 WRAPPINGS = ("state_dict", "model_state_dict", "model", "module", "model_state", "net", "network", "params")
 NOT_WEIGHTS = ("optim", "sched", "rng", "scaler", "loops", "callbacks", "args", "config", "hyper_parameters")
 DEPTH = 64
+MOST_ITEMS = 16  # of a tuple or list that are looked into: what was saved next to the model, not data
 LONGEST_NAME = 1000  # characters of a tensor's full name
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
@@ -44,6 +45,8 @@ class StateDict:
     def _search(self, content: Any, depth: int) -> dict[str, Made]:
         if depth > DEPTH:
             raise Malformed(f"nests dictionaries more than {DEPTH} deep")
+        if depth == 0 and type(content) in (tuple, list):
+            return self._search_items(content)
         if id(content) in self._searched or (inside := self._children(content)) is None:
             return {}
         self._searched.add(id(content))
@@ -63,6 +66,15 @@ class StateDict:
             return self._search(only, depth + 1)
         found = self._flatten(tensors | inner)
         return found if any(map(self._is_weight, found.values())) else {}  # else a counter, not a model
+
+    def _search_items(self, items: Sequence[Any]) -> dict[str, Made]:
+        """Of the first one that holds a model, as in (model, optimizer, step)."""
+        self._look_at(len(items))
+        for item in items[:MOST_ITEMS]:
+            inside = self._children(item) or {}
+            if "param_groups" not in inside and (found := self._search(item, 1)):
+                return found
+        return {}
 
     def _flatten(self, top: dict[str, Any]) -> dict[str, Made]:
         """Tensors by dotted name."""
