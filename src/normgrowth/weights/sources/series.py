@@ -235,6 +235,16 @@ def _stored_steps(units: list[_Unit], said: list[int | None], notes: list[str]) 
         for place, (root, unit) in enumerate(units)
         if isinstance(unit, Unit) and is_counter(_naming(root, unit))
     ]
+    far = [
+        (said[place], unit.label)
+        for place, (root, unit) in enumerate(units)
+        if isinstance(unit, RemoteUnit) and unit.format == "tensorflow" and is_counter(_naming(root, unit))
+    ]
+    if far:
+        notes.append(
+            f"{far[0][1]}: step {far[0][0]} is the number in its name, which may count saves{_likewise(far)}; the step "
+            "stored inside is read on this machine only: download the series to have it"
+        )
     ordered = sorted(counters, key=lambda place: said[place] or 0)
     steps: list[int] = []
     for place in ordered:
