@@ -703,6 +703,13 @@ TABLE = {
         model/ffn/layer-0/kernel/@                     8x32   layer.0   feedforward      yes
         model/ffn/layer-0/kernel/.OPTIMIZER_SLOT/optimizer/m/@ 8x32 - optimizer no
     """,
+    "parametrizations of torch": """
+        layers.0.self_attn.q_proj.weight               8x8    layer.0  attention.query  yes
+        layers.0.mlp.fc.parametrizations.weight.0._u   8      layer.0  buffer           no
+        layers.0.mlp.fc.parametrizations.weight.0._v   8      layer.0  buffer           no
+        layers.0.mlp.fc.parametrizations.weight.original 8x8  layer.0  feedforward      yes
+        layers.0.mlp.out.parametrizations.weight.original1 8x8 layer.0 feedforward      yes
+    """,
     "statistics and sentinels": """
         layers.0.self_attn.q_proj.weight               8x8    layer.0  attention.query  yes
         layers.0.conv.batch_norm.running_mean          8      layer.0  buffer           no

@@ -216,6 +216,8 @@ def _buffer(name: str, tensor: Tensor) -> str:
             return "causal mask"
     if leaf not in ("weight", "bias") and ("rotary" in parent or parent == "rope"):
         return "rotary table"
+    if leaf in ("u", "v") and "parametrizations" in words:
+        return "power iteration of spectral_norm"
     if "sinusoid" in name or (leaf == "weights" and parent == "embed_positions"):
         return "position table"
     # Eight-bit matrices are weights; other integers are packed, and their values mean nothing by themselves.
