@@ -136,6 +136,7 @@ def test_parameters_held_fixed(folder, capsys):
     all_grow = json.loads(out)
     code, out, err = run(capsys, "degrees", bert, "--json", "--fixed", "*.LayerNorm.*")
     held = json.loads(out)
+    assert "held fixed: *.LayerNorm.*; all other parameters grow" in held["notes"]
     assert (code, err) == (0, "")
     assert (all_grow["outputs"]["last_hidden_state"], held["outputs"]["last_hidden_state"]) == (1, 0)
     assert held["parameters"] == all_grow["parameters"] - 14  # a gain and a bias of seven norms

@@ -119,6 +119,8 @@ def _model(arguments: argparse.Namespace) -> "tuple[str, Any, Inputs, list[str]]
             f"{len(changed)} constant parameters (zero biases, unit gains) got noise of {NOISE}, as if trained; "
             "--as-initialised leaves them"
         )
+    if arguments.fixed:
+        notes.append(f"held fixed: {', '.join(arguments.fixed)}; all other parameters grow")
     inputs = default_inputs(loaded, arguments.text, seed=arguments.seed)
     notes += [f"input: {inputs.note}", *([inputs.warning] if inputs.warning else [])]
     return f"{arguments.model}: {type(loaded.model).__name__}", loaded.model, inputs, notes

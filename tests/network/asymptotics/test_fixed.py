@@ -71,6 +71,25 @@ def test_a_diverging_output_is_refused():
         saturated(Small(lambda self, x: self.a(x).abs().exp()))(X)
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: 1 / (x.square() + x.exp()),
+        lambda x: (x.exp() - x.square()).clamp(max=1),
+        lambda x: x.exp() * 0.5,
+        lambda x: x.exp() / x,
+        lambda x: torch.where(x > 0, x.exp(), x),
+        lambda x: torch.cat([x.exp(), x]),
+        lambda x: torch.log(x.exp()),
+        lambda x: -x.exp(),
+        lambda x: x.clone().exp_().add_(1).sum(),
+    ],
+)
+def test_what_depends_on_a_diverging_value_is_refused(f):
+    with pytest.raises(NoLimit, match=r"exp.*a.bias"):
+        saturated(Small(lambda self, _: f(self.a.bias.abs())))(X)
+
+
 def test_errors_have_fields_and_can_be_sent_to_other_processes():
     model = nn.Sequential(Small(lambda self, x: torch.special.i0(self.a(x))))
     with pytest.raises(UnsupportedOperation) as caught:

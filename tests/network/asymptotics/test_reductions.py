@@ -56,6 +56,17 @@ def test_the_logarithm_of_a_sum_of_which_all_is_masked():
     assert found.top.value.tolist() == [-torch.inf, 1]
 
 
+def test_reductions_of_a_single_number():
+    """Along dimension 0, as torch allows it."""
+    one = {2: torch.tensor(3.0).double()}
+    for f in (torch.logsumexp, torch.prod, torch.cumprod, torch.amax):
+        found = limit(lambda x, f=f: f(x, 0), one)
+        assert (found.top.degree, found.top.value.item()) == (2, 3), f
+    largest, place = limit(lambda x: x.max(0), one)
+    assert (largest.top.value.item(), place.item()) == (3, 0)
+    assert limit(lambda x: x.argmin(), one).item() == 0
+
+
 @with_orders
 @few
 @given(x=powers((2, 4)))

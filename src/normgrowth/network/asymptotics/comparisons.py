@@ -198,6 +198,11 @@ def extreme(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
     name = operation.name
     if isinstance(other := given.get("other"), Series | Tensor):
         return larger(operation, x, other) if name == "max" else smaller(operation, x, other)
+    if not x.shape:
+        first = torch.zeros((), dtype=torch.long, device=x.top.value.device)
+        return (
+            first if name.startswith("arg") else (x, first) if len(operation.func._schema.returns) == 2 else x
+        )
     dims, keep = given.get("dim"), bool(given.get("keepdim", False))
     dims = [dims] if isinstance(dims, int) else [d % len(x.shape) for d in dims or []]
     several = len(dims) != 1

@@ -115,7 +115,8 @@ def _near_one(operation: Operation, x: Series, found: Series, unit: float) -> Se
 @rule("logsumexp", "special_logsumexp")
 def log_sum(operation: Operation, x: Series, dim: Any, keepdim: bool = False) -> Series:
     """The largest entry, plus the logarithm of how many share it."""
-    count = len(x.shape)
+    if not (count := len(x.shape)):
+        return x
     dims = sorted({d % count for d in ([dim] if isinstance(dim, int) else dim)}) or list(range(count))
     outer = [d for d in range(count) if d not in dims]
     sizes = [x.shape[d] for d in outer]

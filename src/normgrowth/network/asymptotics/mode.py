@@ -424,11 +424,17 @@ BOUNDING |= {"clamp", "clamp_max", "minimum", "reciprocal", "div"}
 
 
 def _diverging(value: Any, endless: Exception | None) -> Any:
-    """A result that is still infinite somewhere keeps the refusal."""
+    """A result that is still infinite somewhere keeps the refusal; beside a power of c it is refused at once."""
     if not isinstance(value, Series) or (endless is None and value.diverges is None):
         return value
-    infinite = any(bool(torch.isposinf(term.value).any()) for term in value.terms)
-    return replace(value, diverges=(endless or value.diverges) if infinite else None)
+    refusal = endless or value.diverges
+    assert refusal is not None
+    infinite = reduce(torch.logical_or, (torch.isposinf(term.value) for term in value.terms))
+    if not bool(infinite.any()):
+        return replace(value, diverges=None)
+    if any(term.degree > 0 and bool((infinite & (term.value != 0)).any()) for term in value.terms):
+        raise refusal  # a rule would take the power for what leads
+    return replace(value, diverges=refusal)
 
 
 def _losing(value: Any, lost: bool) -> Any:
