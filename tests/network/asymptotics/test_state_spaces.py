@@ -88,3 +88,17 @@ def test_without_it_the_refusal_names_the_parameter(name):
         saturated(model)(IDS)
     assert f"fixed=['{fixed[0]}']" in str(caught.value)
     assert all(parameter.endswith(fixed[0][2:]) for parameter in caught.value.parameters)
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2"])
+def test_a_rate_that_falls_to_nothing_needs_not_be_fixed(name):
+    """A = -exp(A_log) goes to 0 where A_log is negative: the state forgets nothing."""
+    model, _ = build(name)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.endswith("A_log"):
+                parameter.copy_(-0.5 - parameter.abs())
+    limit = saturated(model)
+    rows, _ = compared(limit, Inputs(kwargs=dict(input_ids=IDS)))
+    wrong = [row for row in rows if not row.doubt and not row.agrees(1e-6, 1e-4, 0.01)]
+    assert not wrong, "\n".join(map(str, wrong))
