@@ -13,7 +13,7 @@ from checkpoints import walk, write_series
 from training.tiny_training import backward, tiny
 
 from normgrowth import NormTracker, Records
-from normgrowth.checksums import SEALED
+from normgrowth.checksums import CHECKSUM, SEALED
 from normgrowth.cli import main
 from normgrowth.engine import Threads
 from normgrowth.records import PAIRED
@@ -21,7 +21,6 @@ from normgrowth.training import journal
 from normgrowth.training.grid import Axis
 from normgrowth.training.settings import Settings
 from normgrowth.training.sweep import sweep
-from normgrowth.workspace import CHECKSUM
 
 SHAPE = ["--layers", "1", "--width", "8", "--heads", "2", "--feedforward", "8"]
 TRAIN = [

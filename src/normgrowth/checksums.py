@@ -1,10 +1,13 @@
 """Checksums inside the files that are kept, so that a damaged one is noticed when it is read.
 
 A parquet file ends with its footer, and readers find everything else by the offsets in it. So a checksum has room
-between the last page and the footer, where every reader of parquet passes over it. Other files begin with theirs.
+between the last page and the footer, where every reader of parquet passes over it. A JSON object has an entry for its
+checksum. Other files begin with theirs.
 """
 
 import hashlib
+import json
+from collections.abc import Mapping
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SEALED = b"normgrowth.sealed"  # in the metadata of a table whose file has a checksum
+CHECKSUM = "file_sha256"  # of all other entries of a JSON object
 SIZE = hashlib.sha256().digest_size
 TAIL = 8  # length of the footer, and parquet's magic bytes
 
@@ -33,6 +37,24 @@ def unseal(content: bytes) -> bytes:
     if hashlib.sha256(content[SIZE:]).digest() != content[:SIZE]:
         raise ChecksumError
     return content[SIZE:]
+
+
+def seal_json(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with its checksum as a further entry."""
+    plain = json.loads(json.dumps(dict(content)))  # as it will be read back
+    return {**plain, CHECKSUM: _json_checksum(plain)}
+
+
+def unseal_json(content: dict[str, Any]) -> dict[str, Any]:
+    """The object without its checksum, if it has one. Raises ChecksumError."""
+    rest = {name: value for name, value in content.items() if name != CHECKSUM}
+    if CHECKSUM in content and content[CHECKSUM] != _json_checksum(rest):
+        raise ChecksumError
+    return rest
+
+
+def _json_checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def to_parquet(table: "pa.Table", **options: Any) -> tuple[bytes, str]:

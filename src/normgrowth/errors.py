@@ -21,15 +21,19 @@ class FolderLocked(InputError):
 class FolderMismatch(InputError):
     """An output folder holds the result of another command or request. found, wanted: kind and what differs."""
 
-    def __init__(self, folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        found: Mapping[str, Any],
+        wanted: Mapping[str, Any],
+        advice: str = "replace it with --overwrite (overwrite=True), or choose another output folder",
+    ) -> None:
         self.folder, self.found, self.wanted = folder, dict(found), dict(wanted)
         if found.get("kind") == "unknown":
             holds = "holds a result whose request.json is damaged"
         else:
             holds = f"holds {_described(found)}, not {_described(wanted)}"
-        super().__init__(
-            f"{folder}: {holds}; replace it with --overwrite (overwrite=True), or choose another output folder"
-        )
+        super().__init__(f"{folder}: {holds}; {advice}")
 
 
 class CheckpointChanged(InputError):

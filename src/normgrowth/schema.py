@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from normgrowth.checksums import ChecksumError, unseal_json
 from normgrowth.errors import SchemaError
 
 Shape: TypeAlias = "type | list[Any] | dict[Any, Any] | tuple[Any, ...] | Callable[[Any], Any] | None"
@@ -28,7 +29,10 @@ NAMES = {
 
 
 def read_json(path: Path, shape: Shape, *, advice: str = "") -> Any:
-    """The content of a JSON file that has this shape. Raises SchemaError if it cannot be read or has another."""
+    """The content of a JSON file that has this shape. Raises SchemaError if it cannot be read or has another.
+
+    An object with a checksum must have the right one, and is returned without it.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -44,7 +48,10 @@ def parse_json(content: bytes, shape: Shape, path: Path, *, advice: str = "") ->
         raise SchemaError(path, "", f"not readable as JSON: {str(error).splitlines()[0]}", advice) from error
     if (found := mismatch(value, shape)) is not None:
         raise SchemaError(path, *found, advice)
-    return value
+    try:
+        return unseal_json(value) if isinstance(value, dict) else value
+    except ChecksumError as error:
+        raise SchemaError(path, "", str(error), advice) from error
 
 
 def mismatch(value: Any, shape: Shape) -> tuple[str, str] | None:

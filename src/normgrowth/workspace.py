@@ -8,7 +8,6 @@ A folder belongs to one request. Another kind or another request is refused (`Fo
 unless `overwrite` is given; then the files of the old result are removed. Files of other programs are never removed.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -18,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from normgrowth.checksums import seal_json, unseal_json
 from normgrowth.errors import FolderLocked, FolderMismatch, InputError
 
 REQUEST = "request.json"
-CHECKSUM = "file_sha256"  # of all other entries of a JSON file
 UNKNOWN = "unknown"  # the kind of a folder whose request.json is damaged
 
 # What each kind of result consists of, apart from records and request.json: what `overwrite` removes.
@@ -74,8 +73,7 @@ def refuse_foreign(path: Path, mark: bytes) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object with a checksum, whole or not at all."""
-    plain = _plain(content)
-    text = json.dumps({**plain, CHECKSUM: _checksum(plain)}, indent=1)
+    text = json.dumps(seal_json(content), indent=1)
     with replacing(path) as part:
         part.write_text(text + "\n", encoding="utf-8")
 
@@ -88,13 +86,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError("nested too deeply") from error
     if not isinstance(content, dict):
         raise ValueError("not a JSON object")
-    if (checksum := content.pop(CHECKSUM, None)) is not None and checksum != _checksum(content):
-        raise ValueError("its checksum does not match: it was changed or damaged")
-    return content
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return unseal_json(content)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -395,9 +396,16 @@ def test_two_runs_in_one_folder(tmp_path, pydoc):
 def test_a_damaged_state(tmp_path, pydoc):
     train(replace(TINY, steps=2), tmp_path / "run", corpus=pydoc)
     state = tmp_path / "run" / "state.pt"
-    state.write_bytes(state.read_bytes()[:1000])
-    with pytest.raises(InputError, match=r"state\.pt: not readable .* remove it to begin anew"):
-        train(replace(TINY, steps=2), tmp_path / "run", corpus=pydoc)
+    content = state.read_bytes()
+    tensors = [info for info in ZipFile(state).infolist() if "/data/" in info.filename]
+    flipped = bytearray(content)
+    flipped[max(tensors, key=lambda info: info.file_size).header_offset + 1000] ^= (
+        1  # torch reads it all the same
+    )
+    for damaged in (content[:1000], bytes(flipped)):
+        state.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"state\.pt: not readable .* remove it to begin anew"):
+            train(replace(TINY, steps=2), tmp_path / "run", corpus=pydoc)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,9 @@ def test_killed_and_started_again_it_does_nothing_twice(series, tmp_path, config
     assert same(Records.read(out), Records.read(whole))
     # Another text is another question: no old answer is given to it, nor is one lost.
     model = transformers.GPT2Model(config)
-    with pytest.raises(FolderMismatch):
+    with pytest.raises(
+        FolderMismatch, match=rf"with text {len(TEXT)} sentences .*, not .* with text 2 sentences"
+    ):
         saturation_profile(series, model, TEXT[:2], out=out)
     with pytest.raises(FolderMismatch):
         trace(series, out)

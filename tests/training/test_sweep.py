@@ -138,12 +138,17 @@ def test_a_finer_grid_takes_over_the_coarse_ones_cells(tmp_path, corpus, threads
 
 def test_a_damaged_cell_is_trained_again(tmp_path, corpus, threads):
     sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=threads)
-    for i, path in enumerate(sorted((tmp_path / "cells").glob("*.json"))[:4]):
-        words = path.read_text().replace('"steps": 12, "norm', '"steps": "twelve", "norm')
-        path.write_text(["", "[]", '{"outcome": {"steps": 1}}', words][i])
+    before = Records.read(tmp_path).where(quantity="norm").to_rows()
+    for i, path in enumerate(sorted((tmp_path / "cells").glob("*.json"))[:5]):
+        words = path.read_text()
+        assert '"steps": 12,' in words
+        other_type = words.replace('"steps": 12,', '"steps": "twelve",')
+        other_value = words.replace('"steps": 12,', '"steps": 13,')  # as one flipped bit has it
+        path.write_text(["", "[]", '{"outcome": {"steps": 1}}', other_type, other_value][i])
     counting = Counting(threads)
     sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=counting)
-    assert counting.cells == 4
+    assert counting.cells == 5
+    assert Records.read(tmp_path).where(quantity="norm").to_rows() == before
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from training.tiny_training import backward, row_of, tiny
 
 from normgrowth import InputError, Records, SeriesWarning, trace
+from normgrowth.errors import FolderMismatch
 from normgrowth.training import journal
 from normgrowth.training.tracker import NormTracker
 
@@ -245,3 +246,57 @@ def test_first_weights_are_gone_in_a_resumed_run(tmp_path):
     assert "angle_first" in row_of(tracker.records, 1, "model", "model")
     assert "angle_first" not in row_of(tracker.records, 2, "model", "model")
     assert "angle" in row_of(tracker.records, 2, "model", "model")
+
+
+def test_a_flipped_bit_in_a_journal_is_noticed(tmp_path):
+    """The header is refused, and a step is left out with a note; no number is ever a wrong one."""
+    model, optimizer = start()
+    tracker = NormTracker(model, optimizer, every=1, out=tmp_path)
+    tracker._journal._not_before = float("inf")
+    train(model, optimizer, range(1, 6))
+    path = tmp_path / "journal"
+    content = path.read_bytes()
+    whole = journal.read(tmp_path)
+    header = content.index(b"\n")
+    step = (len(content) - header - 1) // 5
+    random = np.random.default_rng(0)
+    for place in random.integers(0, len(content), 60):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << random.integers(8)
+        path.write_bytes(flipped)
+        if place <= header:
+            with pytest.raises(InputError, match="journal: "):
+                journal.read(tmp_path)
+            continue
+        with pytest.warns(SeriesWarning, match="journal: 1 of 5 steps are damaged and left out"):
+            found = journal.read(tmp_path)
+        assert "left out" in found.made_by["notes"][-1]
+        lost = (place - header - 1) // step + 1
+        assert found.distinct("step") == [i for i in range(1, 6) if i != lost]
+        if lost < 5:  # a sum over all steps is not told without one of them
+            assert "total_growth" not in found.distinct("quantity")
+        else:
+            assert_equal(found, Records(whole.table.filter(whole.table["step"].to_numpy() != lost), {}))
+    path.write_bytes(content)
+    tracker.close()
+    assert_equal(Records.read(tmp_path), whole)
+
+
+def test_a_run_that_counts_other_parameters_does_not_go_on_in_the_same_records(tmp_path):
+    model, optimizer = start()
+    with NormTracker(model, optimizer, every=1, out=tmp_path):
+        train(model, optimizer, [1, 2])
+    before = Records.read(tmp_path)
+    with pytest.raises(
+        FolderMismatch, match=r"scope blocks, not .* with scope all; resume with the same"
+    ) as refused:
+        NormTracker(model, optimizer, every=1, out=tmp_path, scope="all", step=2)
+    assert (refused.value.found["scope"], refused.value.wanted["scope"]) == ("blocks", "all")
+    assert "--overwrite" not in str(refused.value)  # a tracker has none
+    with pytest.raises(FolderMismatch, match=r"select None, not .* with select weight"):
+        NormTracker(model, optimizer, every=1, out=tmp_path, select="weight", step=1)
+    assert_equal(Records.read(tmp_path), before)
+    NormTracker(model, optimizer, every=5, out=tmp_path, step=2).close()  # the same parameters
+    with NormTracker(model, optimizer, every=1, out=tmp_path, scope="all", step=0):  # begins anew
+        train(model, optimizer, [1])
+    assert Records.read(tmp_path).made_by["selection"]["scope"] == "all"

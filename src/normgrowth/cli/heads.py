@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments,
         "heads",
         *("model", "text", "sentences", "window", "scale", "no_exact", "tolerance", "seed", "attn", "dtype"),
+        "model_type",
     )
     records = together("heads", [_measure(arguments, model) for model in each_once(arguments.model)])
     output.write(records)

@@ -76,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments,
         "saturation",
         *("model", "text", "sentences", "scale", "no_exact", "random_init", "seed", "attn", "dtype"),
+        "model_type",
     )
     records = together("saturation", [_measure(arguments, model) for model in each_once(arguments.model)])
     output.write(records)

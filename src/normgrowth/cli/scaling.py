@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     output = Output(
         arguments,
         "scaling",
-        *("model", "seeds", "layers", "width", "largest", "scales", "text", "dtype"),
+        *("model", "seeds", "layers", "width", "largest", "scales", "text", "dtype", "model_type"),
     )
     with Progress(of_bytes=False) as progress:
         records = _paper(arguments, progress) if paper else _model(arguments, progress)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.errors import FolderMismatch, InputError, SchemaError
-from normgrowth.records import Records, replacing
+from normgrowth.records import Records
 from normgrowth.schema import read_json
 from normgrowth.training.cells import Outcome
 from normgrowth.training.grid import Corpora
 from normgrowth.training.settings import Settings, difference
-from normgrowth.workspace import Workspace
+from normgrowth.workspace import Workspace, write_json
 
 CELLS, FACTS = "cells", "sweep.json"
 KINDS = {"int": int, "float": (float, None), "bool": bool, "int | None": (int, None)}
@@ -52,8 +52,7 @@ class CellStore:
             if strangers and FACTS not in strangers:
                 raise InputError(f"{out}: holds {strangers[0]} but no sweep; choose another folder")
             folder.path.mkdir(parents=True, exist_ok=True)
-            with replacing(folder.path / FACTS) as path:
-                path.write_text(json.dumps({"format": 1, "request": request}))
+            write_json(folder.path / FACTS, {"format": 1, "request": request})
             (folder.path / CELLS).mkdir(exist_ok=True)
         except OSError as error:
             raise InputError(
@@ -95,8 +94,7 @@ class CellStore:
             for name, value in asdict(outcome).items()
         }
         content = {"settings": asdict(settings), "outcome": plain, "limit": limit, "together": stacked}
-        with replacing(self._file(settings)) as path:
-            path.write_text(json.dumps(content))
+        write_json(self._file(settings), content)
 
     def write(self, records: Records) -> None:
         records.write(self.path)

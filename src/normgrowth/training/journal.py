@@ -1,7 +1,8 @@
 """The journal of a run: each measured step is on disk at once, and becomes records soon after.
 
     DIR/records.parquet, records.json   the records, as every command reads them
-    DIR/journal                         the sums of the steps since: a line that says what they are, then numbers
+    DIR/journal                         the sums of the steps since: a line that says what they are, then numbers;
+                                        the line and each step have a checksum
     DIR/.lock                           held while a tracker (or a trace) writes here
 
 A step is one write of some kilobytes to the journal. From time to time the journal is turned into records and
@@ -12,9 +13,11 @@ written; a step that is in both counts once. The next tracker to open the folder
 
 import json
 import os
+import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.errors import InputError, SchemaError, SeriesWarning
+from normgrowth.checksums import seal_json
+from normgrowth.errors import FolderMismatch, InputError, SchemaError, SeriesWarning
 from normgrowth.record_schema import sidecar_shape
 from normgrowth.records import FILE, Block, Records, concatenated, replacing
 from normgrowth.schema import parse_json
@@ -49,7 +53,7 @@ LAYOUT = {
     "scopes": [str],
     "totals": bool,
 }
-HEADER = {"layout": LAYOUT, "made_by": sidecar_shape}
+HEADER = {"layout": LAYOUT, "made_by": sidecar_shape, "step_checksums?": bool}
 
 
 class Journal:
@@ -75,8 +79,13 @@ class Journal:
         self._process = os.getpid()
 
     @staticmethod
-    def open(out: str | Path | None, step: int | None) -> "Journal":
-        """Lock the folder and bring it to where it was at a step: records of later steps are dropped."""
+    def open(
+        out: str | Path | None, step: int | None, selection: Mapping[str, Any] | None = None
+    ) -> "Journal":
+        """Lock the folder and bring it to where it was at a step: records of later steps are dropped.
+
+        selection: which parameters count. Records that count others are refused, since one series cannot hold both.
+        """
         if out is None:
             return Journal(None)
         if out == "":
@@ -88,7 +97,7 @@ class Journal:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire()
-            _go_back(folder, step)
+            _go_back(folder, step, selection)
             return Journal(folder, lock)
         except Timeout:
             raise InputError(
@@ -179,7 +188,7 @@ class Journal:
         return True
 
     def _append(self, step: int, rows: Rows) -> None:
-        line = np.int64(step).tobytes() + rows.tobytes()
+        line = _sealed_step(step, rows)
         if self._file.write(line) != len(line):
             raise OSError("no room for a whole step")
         if time.monotonic() >= self._not_before:
@@ -214,12 +223,16 @@ def read(folder: str | Path) -> Records:
     )  # first: what moves on meanwhile is then found in both, not in neither
     if found is None:
         return Records.read(folder, torn=True)
-    layout, facts, steps = found
+    layout, facts, steps, damaged = found
+    if damaged:
+        told = f"{folder / JOURNAL}: {damaged} of {damaged + len(steps)} steps are damaged and left out"
+        warnings.warn(told, SeriesWarning, stacklevel=2)
+        facts = {**facts, "notes": [*(facts.get("notes") or []), told]}
     tables = [Records.read(folder, torn=True).table] if (folder / FILE).is_file() else []
     return Records(_joined(_concatenated(tables), layout, steps), facts)
 
 
-def _go_back(folder: Path, step: int | None) -> None:
+def _go_back(folder: Path, step: int | None, selection: Mapping[str, Any] | None) -> None:
     for part in folder.glob(".*.part"):
         part.unlink()
     journal = folder / JOURNAL
@@ -235,6 +248,18 @@ def _go_back(folder: Path, step: int | None) -> None:
             f"{folder}: has records of a run up to step {last}; give step= to go on from a step of it "
             "(0 begins anew: later records are dropped), or choose another folder"
         )
+    earlier = records.made_by.get("selection")
+    if step and selection and isinstance(earlier, dict) and earlier != selection:
+        differ = [name for name in selection if earlier.get(name) != selection[name]]
+        old, new = (
+            {"kind": COMMAND, **{name: said.get(name) for name in differ}} for said in (earlier, selection)
+        )
+        raise FolderMismatch(
+            folder,
+            old,
+            new,
+            "resume with the same parameters, begin anew with step=0, or choose another folder",
+        )
     if journal.exists():  # first, with all steps: a kill before the next lines drops none of them
         records.write(folder)
         journal.unlink()
@@ -244,11 +269,21 @@ def _go_back(folder: Path, step: int | None) -> None:
 
 
 def _header(layout: Layout, made_by: dict[str, Any]) -> bytes:
-    return json.dumps({"layout": asdict(layout), "made_by": made_by}).encode() + b"\n"
+    content = {"layout": asdict(layout), "made_by": made_by, "step_checksums": True}
+    return json.dumps(seal_json(content)).encode() + b"\n"
 
 
-def _read_journal(path: Path) -> tuple[Layout, dict[str, Any], list[tuple[int, Rows]]] | None:
-    """None if there is none; a last step that was cut short is left out."""
+def _sealed_step(step: int, rows: Rows) -> bytes:
+    """Step and sums, and their checksum."""
+    content = np.int64(step).tobytes() + rows.tobytes()
+    return content + np.int64(zlib.crc32(content)).tobytes()
+
+
+def _read_journal(path: Path) -> tuple[Layout, dict[str, Any], list[tuple[int, Rows]], int] | None:
+    """Layout, provenance, steps and how many steps are damaged, which are left out; None if there is no journal.
+
+    A last step that was cut short is left out, too.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -262,13 +297,22 @@ def _read_journal(path: Path) -> tuple[Layout, dict[str, Any], list[tuple[int, R
         raise SchemaError(path, "layout.numel", f"{len(layout.numel)} sizes of {len(readings)} tensors")
     if any(not 0 <= (reading.layer or 0) < 2**31 for reading in readings):
         raise SchemaError(path, "layout.readings", "a layer number is out of range")
-    length = 8 * (1 + layout.shape[0] * layout.shape[1])
+    values = layout.shape[0] * layout.shape[1]
+    content = 8 * (1 + values)
+    sealed = said.get("step_checksums", False)
+    length = content + 8 * sealed
     steps: list[tuple[int, Rows]] = []
+    damaged = 0
     for start in range(0, len(body) - length + 1, length):
+        if sealed and zlib.crc32(body[start : start + content]) != int.from_bytes(
+            body[start + content : start + length], sys.byteorder
+        ):
+            damaged += 1
+            continue
         step = int(np.frombuffer(body, np.int64, 1, start)[0])
-        rows = np.frombuffer(body, np.float64, length // 8 - 1, start + 8)
+        rows = np.frombuffer(body, np.float64, values, start + 8)
         steps.append((step, rows.reshape(layout.shape)))
-    return layout, said["made_by"], steps
+    return layout, said["made_by"], steps, damaged
 
 
 def _joined(table: "pa.Table", layout: Layout, steps: Sequence[tuple[int, Rows]]) -> "pa.Table":
@@ -277,7 +321,8 @@ def _joined(table: "pa.Table", layout: Layout, steps: Sequence[tuple[int, Rows]]
     new = [(step, rows) for step, rows in steps if step > last]
     if not new:
         return table
-    before = _totals_before(table, new[0][0]) if layout.totals else None
+    whole = new[-1][0] - new[0][0] + 1 == len(new)  # a sum over all steps needs each of them
+    before = _totals_before(table, new[0][0]) if layout.totals and whole else None
     expanded = blocks(layout, [step for step, _ in new], np.stack([rows for _, rows in new]), before)
     return _concatenated([table, Records.from_blocks(layout.run, expanded, {}).table])
 

@@ -81,13 +81,18 @@ def saturation_profile(
     loaded = config if isinstance(config, Loaded) else load_model(config)
     model, given = loaded.model, _held(texts_or_batches)
     asked = [LEVELS_VERSION, _architecture(model), list(scales), exact]
-    text = _content(_tokens(model, given, tokenizer or loaded.tokenizer, sentences))
+    tokens = _tokens(model, given, tokenizer or loaded.tokenizer, sentences)
+    text = _content(tokens)
     asked.append(text)
     opening = {"endpoint": endpoint}
     source = source if isinstance(source, str | Path) else list(source)
     tracing = Tracing(source, Selection(scope), run=run, opening=opening)
-    request = {"scales": list(scales), "exact": exact, "text": text[:12]}
-    request["model"] = hashlib.sha256(_architecture(model).encode()).hexdigest()[:12]
+    request = {
+        "scales": list(scales),
+        "exact": exact,
+        "text": f"{_counted(tokens)} (sha256 {text[:12]})",
+        "model": _named(model),
+    }
     steps: list[Levels] = []
     problems: list[str] = []
     filler = Filler(model, states)
@@ -165,6 +170,23 @@ def _architecture(model: nn.Module) -> str:
     config: Any = getattr(model, "config", None)
     said = config.to_json_string() if hasattr(config, "to_json_string") else repr(model)
     return f"{type(model).__name__} {next(model.parameters()).dtype} {said}"
+
+
+def _named(model: nn.Module) -> str:
+    """The architecture, short enough for a message."""
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    digest = hashlib.sha256(_architecture(model).encode()).hexdigest()
+    return f"{type(model).__name__} in {dtype} (sha256 {digest[:12]})"
+
+
+def _counted(tokens: Any) -> str:
+    several = tokens if isinstance(tokens, list) else [tokens]
+    what = "sentence" if all(isinstance(one, str) for one in several) else "batch"
+    return (
+        f"1 {what}"
+        if len(several) == 1
+        else f"{len(several)} {'sentences' if what == 'sentence' else 'batches'}"
+    )
 
 
 def _content(given: Any) -> str:

@@ -8,13 +8,13 @@ tracker/                 the tracker's records; `normgrowth watch` shows them as
 records.parquet, .json   evaluations, and at the end the tracker's rows of model and layers beside them
 """
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 
@@ -24,7 +24,7 @@ from normgrowth.network.stored import write
 from normgrowth.records import FILE, Records, replacing
 from normgrowth.schema import read_json
 from normgrowth.training.settings import Settings, difference
-from normgrowth.workspace import Workspace
+from normgrowth.workspace import Workspace, write_json
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -69,8 +69,7 @@ class RunFolder:
                     f"{folder}: holds {strangers[0]} but no run of this kind; choose another folder"
                 )
             else:
-                with replacing(file) as path:
-                    path.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+                write_json(file, new)
             return RunFolder(folder, lock)
         except Timeout:
             raise InputError(f"{folder}: another run is writing here; choose another folder") from None
@@ -91,6 +90,8 @@ class RunFolder:
         if not path.is_file():
             return None
         try:
+            if (damaged := ZipFile(path).testzip()) is not None:  # torch itself ignores these checksums
+                raise BadZipFile(f"{damaged}: its checksum does not match")
             return torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
             said = str(error).splitlines()[0] if str(error) else type(error).__name__

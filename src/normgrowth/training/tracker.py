@@ -61,7 +61,8 @@ class NormTracker:
     logits: also `attention_logit`, the largest before a softmax, and `logit_rms`, `logit_largest` of the outputs, over
     the forward passes of a measured step; attention costs twice there.
     warn: say what a person should know of now (NaN, steps below resolution, norms that run away, ...), once each.
-    step: where a resumed run goes on. Records of later steps, from before the interruption, are dropped.
+    step: where a resumed run goes on, with the same parameters as before. Records of later steps, from before the
+    interruption, are dropped.
 
     Under DDP, FSDP2 (also hybrid), tensor parallelism or several at once the numbers are those of one process.
     Every rank must have a tracker, and measure at the same steps; the one of rank 0 writes. With a folder
@@ -111,7 +112,7 @@ class NormTracker:
         self._alarms: Alarms | None = None
         self._blind = False  # whether it was said that no logits are seen
         self._keeps = out is None or is_main()
-        self._journal = _journal(out, step)
+        self._journal = _journal(out, step, self._selection)
         self._run = run or self._journal.run or (Path(out).name if out else "") or type(model).__name__
         self._made_by = self._description(optimizer, every, self._journal.notes)
         if first and not self._wants_first:
@@ -291,14 +292,18 @@ class NormTracker:
         }
 
 
-def _journal(out: str | Path | None, step: int | None) -> Journal:
+def _journal(out: str | Path | None, step: int | None, selection: Selection) -> Journal:
     """Opened by rank 0; if that fails it fails on every rank."""
-    opened, problem = None, None
+    opened: Journal | None = None
+    failed: InputError | None = None
     try:
-        opened = Journal.open(out if is_main() else None, step)
+        opened = Journal.open(out if is_main() else None, step, asdict(selection))
     except InputError as error:
-        problem = str(error)
+        failed = error
+    problem = str(failed) if failed else None
     problem = of_main(problem) if out is not None else problem
+    if failed is not None:
+        raise failed
     if opened is None or problem is not None:
         raise InputError(problem or "the folder cannot be opened")
     return opened
