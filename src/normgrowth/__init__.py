@@ -24,10 +24,10 @@ The public names; each is loaded when it is first used, so that ``import normgro
     UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as in typing, whose import takes long enough for a Ctrl-C to fall into
 if TYPE_CHECKING:
+    from typing import Any
+
     from normgrowth.cli.report import write_report
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
     from normgrowth.network.asymptotics.explain import degrees
@@ -104,7 +104,9 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     if name not in _HOME:
         raise AttributeError(f"module 'normgrowth' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -179,7 +179,8 @@ class ConfigError(InputError):
 
     def __init__(self, file: object, key: str, value: object, problem: str) -> None:
         self.file, self.key, self.value, self.problem = file, key, value, problem
-        super().__init__(f"{file}: {key} is {_short(value)}: {problem}")
+        said = "missing" if value is None else _short(value)
+        super().__init__(f"{file}: {key} is {said}: {problem}")
 
 
 def _short(value: object) -> str:

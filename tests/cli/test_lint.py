@@ -4,6 +4,7 @@ import io
 import json
 
 import pytest
+import torch
 from checkpoints import save_file, walk, write_series
 from hub_server import HubServer
 from rich.console import Console
@@ -120,6 +121,18 @@ def test_nothing_readable_is_one_line(tmp_path, capsys):
     assert code == 2
     assert err.count("\n") == 1
     assert "step_1.safetensors" in err
+
+
+def test_nothing_that_counts_says_which_option_makes_some_count(tmp_path, capsys):
+    for step in (0, 10):
+        save_file({"embed.weight": torch.ones(4, 4)}, tmp_path / f"step_{step}.safetensors")
+    code, _, err = run(capsys, tmp_path, "--scope", "blocks")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "no tensor counts (scope blocks); count them with --scope all" in err
+    code, _, err = run(capsys, tmp_path, "--select", "nothing")
+    assert "no --select (" not in err  # the blocks, which would be none
+    assert "select nothing" in err
 
 
 def test_revisions_of_a_hub_that_hold_the_final_weights(tmp_path, capsys):

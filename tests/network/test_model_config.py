@@ -98,6 +98,7 @@ def test_a_config_without_model_type_says_so_and_takes_one(tmp_path):
     error = refused(file)
     assert isinstance(error, ConfigError)
     assert error.key == "model_type"
+    assert "model_type is missing: " in str(error)
     assert "--model-type" in str(error)
     assert "bert" in error.problem
     given_one = load_model(file, model_type="bert")

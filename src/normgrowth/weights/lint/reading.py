@@ -2,12 +2,13 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
+from normgrowth.weights import selection as selected
 from normgrowth.weights.lint.evidence import Finding
 from normgrowth.weights.lint.looks import Look, Observer, sampled
 from normgrowth.weights.lint.mixture import Member, Mixture
@@ -122,11 +123,23 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
         if last is not None:
             last.close()
     if not found.looks:
-        label = found.mixture.groups[0][0].entry.label if found.mixture.groups else ""
-        raise first_error or InputError(
-            f"{label}: no tensor counts; `normgrowth names` shows how each is read"
-        )
+        raise first_error or _nothing_to_check(series.entries[0], selection)
     return found
+
+
+def _nothing_to_check(entry: Entry, selection: Selection) -> InputError:
+    """Why none of a checkpoint's tensors is checked, and which option makes some count."""
+    checkpoint = entry.open()
+    try:
+        chosen = selected.Selection(**asdict(selection)).choose(
+            entry.label, checkpoint.tensors, checkpoint.aliases
+        )
+        name = chosen.readings[0].name
+        return UnsupportedDtype(entry.label, name, checkpoint.tensors[name].dtype)
+    except selected.NothingCounts as error:
+        return error
+    finally:
+        checkpoint.close()
 
 
 def _measurable(checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> list[str]:
