@@ -170,6 +170,35 @@ def test_figures_and_pages_replace_their_own_kind_only(tmp_path):
     done("report", folder, "-o", tmp_path / "other.html")
 
 
+def test_figures_and_pages_of_another_trace_are_kept(tmp_path):
+    one, other = tmp_path / "one/trace", tmp_path / "other/trace"
+    for folder in (one, other):
+        folder.parent.mkdir()
+        make_trace(folder)
+    all_of_one = tmp_path / "one/all"
+    done("trace", one.with_name("series"), "--scope", "all", "-o", all_of_one)
+    place, page = tmp_path / "place", tmp_path / "page.html"
+    for _ in range(2):
+        done("figures", one, "-o", place)
+        done("report", one, "-o", page)
+    before = content(place), page.read_bytes()
+    for form in ("png", "svg", "pdf"):
+        for others in (other, all_of_one):
+            said = refused(place, "figures", others, "-o", place, "--formats", form)
+            assert "one/series" in said
+            assert "scope=blocks" in said
+    for others in ([other], [one, other]):
+        code, _, said = run("report", *others, "-o", page)
+        assert code == 2
+        assert "was made from trace," in said
+        assert "--overwrite" in said
+    assert (content(place), page.read_bytes()) == before
+    done("figures", other, "-o", place, "--overwrite")
+    done("report", other, "-o", page, "--overwrite")
+    assert content(place) != before[0]
+    assert page.read_bytes() != before[1]
+
+
 def test_a_tracker_does_not_write_over_records(tmp_path):
     from normgrowth.training.journal import Journal
 

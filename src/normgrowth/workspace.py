@@ -10,6 +10,7 @@ unless `overwrite` is given; then the files of the old result are removed. Files
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -68,6 +69,21 @@ def refuse_foreign(path: Path, mark: bytes) -> None:
     if path.is_dir() or (path.is_file() and mark not in path.read_bytes()):
         raise InputError(
             f"{path}: exists and was not written by normgrowth; move it, or choose another place with -o"
+        )
+
+
+def origin_mark(origin: str) -> str:
+    """What a figure or page was made from, in characters that no format of a file escapes."""
+    return f"made from [{re.sub(r'[^A-Za-z0-9./:@*,=+-]', '_', origin)}]"
+
+
+def refuse_other_origin(path: Path, origin: str) -> None:
+    """Raise InputError if a figure or page is there that was made from something else."""
+    found = re.search(rb"made from \[([^]]*)\]", path.read_bytes()) if path.is_file() else None
+    if found and found[0] != origin_mark(origin).encode():
+        raise InputError(
+            f"{path}: was made from {found[1].decode()}, not from {origin}; replace it with --overwrite "
+            "(overwrite=True), or choose another place with -o"
         )
 
 

@@ -23,6 +23,9 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("-o", "--out", metavar="DIR", help="where to (default: DIR/figures)")
     parser.add_argument(
+        "--overwrite", action="store_true", help="replace figures of another trace in the folder of -o"
+    )
+    parser.add_argument(
         "--fit",
         nargs="?",
         const="best",
@@ -54,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.out) if arguments.out else here
     try:
         beside = [_records(other) for other in arguments.over]
-        paths = draw(records, folder, formats=formats, beside=beside)
+        # DIR/figures belongs to DIR, which holds one trace; any other place may hold the figures of another.
+        overwrite = arguments.overwrite or not arguments.out
+        paths = draw(records, folder, formats=formats, beside=beside, overwrite=overwrite)
         if "saturation" in records.made_by:
             from normgrowth.report.profile import draw_profile
 

@@ -1,6 +1,7 @@
 """normgrowth report: one html page for any folders of ours."""
 
 import argparse
+import hashlib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from normgrowth.workspace import refuse_other_origin
 
 if TYPE_CHECKING:
     from normgrowth.records import Records
@@ -34,6 +37,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "-o", "--out", metavar="FILE", help="where to (default: report.html in the first folder)"
     )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the page of other folders in the file of -o"
+    )
     parser.add_argument("--title", default="", help="of the page")
     parser.add_argument("--no-fit", action="store_true", help="do not fit growth laws")
     parser.set_defaults(run=run)
@@ -42,7 +48,12 @@ def add(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     command = shlex.join(["normgrowth", *sys.argv[1:]])
     page = write_report(
-        arguments.folders, arguments.out, title=arguments.title, fit=not arguments.no_fit, command=command
+        arguments.folders,
+        arguments.out,
+        title=arguments.title,
+        fit=not arguments.no_fit,
+        command=command,
+        overwrite=arguments.overwrite,
     )
     print(page.path)
     return 0
@@ -66,15 +77,29 @@ def write_report(
     title: str = "",
     fit: bool = True,
     command: str = "normgrowth.write_report",
+    overwrite: bool = False,
 ) -> Page:
-    """One html page on everything that folders of ours hold; without a path, report.html in the first of them."""
+    """One html page on everything that folders of ours hold; without a path, report.html in the first of them.
+
+    overwrite: replace the page of other folders that is at the path.
+    """
     from normgrowth.report.page.folders import report
 
     several = [folders] if isinstance(folders, str | Path) else list(folders)
     target = Path(several[0]) / "report.html" if path is None else Path(path)
-    made_by = {"command": command, "versions": versions()}
+    origin = _origin(several)
+    if path is not None and not overwrite:
+        refuse_other_origin(target, origin)
+    made_by = {"command": command, "versions": versions(), "folders": origin}
     fitted = laws if fit else None
     return Page(report(several, target, title=title, fitted=fitted, read=read, made_by=made_by))
+
+
+def _origin(folders: Sequence[Path | str]) -> str:
+    """Names of folders, and a digest that tells folders of the same name apart."""
+    paths = [Path(folder).resolve() for folder in folders]
+    digest = hashlib.sha256("\n".join(map(str, paths)).encode("utf-8", "surrogateescape")).hexdigest()
+    return ",".join([*(path.name for path in paths), digest[:8]])
 
 
 def read(folder: Path) -> "Records | None":

@@ -58,19 +58,33 @@ Maker = Callable[..., "Figure | None"]  # of records, and of those to lay over t
 
 
 def draw(
-    records: Records, folder: Path | str, *, formats: Sequence[str] = FORMATS, beside: Sequence[Records] = ()
+    records: Records,
+    folder: Path | str,
+    *,
+    formats: Sequence[str] = FORMATS,
+    beside: Sequence[Records] = (),
+    overwrite: bool = True,
 ) -> list[Path]:
     """Draw what the records have the data for; the paths of the files, as written.
 
     beside: other runs, whose model is drawn in grey behind this one. A quantity `norm_fit` of the model
-    is drawn as a fitted law, under the name that `made_by["fit"]` gives it.
+    is drawn as a fitted law, under the name that `made_by["fit"]` gives it. overwrite: replace figures of another
+    series or other parameters.
     """
     formats = known_formats(formats)
     counted = [f"Parameters: {records.parameters}."] if records.parameters else []
     text = " ".join([*counted, *summary(records)])
     drawn = ((name, title, make(records, beside)) for name, (title, make) in FIGURES.items())
     figures = {name: (title, figure) for name, title, figure in drawn if figure is not None}
-    return save(figures, folder, formats, text)
+    return save(figures, folder, formats, text, origin=_origin(records), overwrite=overwrite)
+
+
+def _origin(records: Records) -> str:
+    """The series, and the parameters that count."""
+    selection = records.made_by.get("selection")
+    chosen = selection if isinstance(selection, dict) else {}
+    said = [f"{name}={value}" for name, value in chosen.items() if value is not None]
+    return ",".join([str(records.made_by.get("source") or ",".join(records.distinct("run"))), *said])
 
 
 def _figure(make: Maker) -> Maker:

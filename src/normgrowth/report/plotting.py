@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from normgrowth.errors import InputError
 from normgrowth.report.grids import Grid
 from normgrowth.report.wording import visible
-from normgrowth.workspace import refuse_foreign, replacing
+from normgrowth.workspace import origin_mark, refuse_foreign, refuse_other_origin, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,18 +67,29 @@ def style() -> Iterator[None]:
 
 
 def save(
-    figures: "Mapping[str, tuple[str, Figure]]", folder: Path | str, formats: Sequence[str], text: str
+    figures: "Mapping[str, tuple[str, Figure]]",
+    folder: Path | str,
+    formats: Sequence[str],
+    text: str,
+    *,
+    origin: str = "",
+    overwrite: bool = True,
 ) -> list[Path]:
-    """Write figures, {name: (title, figure)}; the paths of the files. text: words for those who cannot see them."""
+    """Write figures, {name: (title, figure)}; the paths of the files. text: words for those who cannot see them.
+
+    origin: what they show. Without overwrite, figures of another origin are kept and an error names both.
+    """
     paths = list[Path]()
     for path in (Path(folder) / f"{name}.{form}" for name in figures for form in known_formats(formats)):
         refuse_foreign(path, MARK.encode())
+        if not overwrite:
+            refuse_other_origin(path, origin)
     for name, (title, figure) in figures.items():
         Path(folder).mkdir(parents=True, exist_ok=True)
         for form in known_formats(formats):
             path = Path(folder) / f"{name}.{form}"
             with replacing(path) as temporary, style():
-                figure.savefig(temporary, format=form, metadata=_metadata(form, title, text))
+                figure.savefig(temporary, format=form, metadata=_metadata(form, title, text, origin))
             paths.append(path)
     return paths
 
@@ -91,11 +102,12 @@ def known_formats(formats: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(formats))
 
 
-def _metadata(form: str, title: str, text: str) -> dict[str, str | None]:
+def _metadata(form: str, title: str, text: str, origin: str) -> dict[str, str | None]:
     """No dates: the same records give the same files."""
+    mark = f"{MARK}, {origin_mark(origin)}" if origin else MARK
     if form == "pdf":
-        return {"Title": title, "Subject": text, "Keywords": MARK, "CreationDate": None}
-    own = {"Title": title, "Description": text, "Source": MARK}
+        return {"Title": title, "Subject": text, "Keywords": mark, "CreationDate": None}
+    own = {"Title": title, "Description": text, "Source": mark}
     return own | ({"Date": None} if form == "svg" else {})
 
 

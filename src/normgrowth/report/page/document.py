@@ -18,7 +18,7 @@ from typing import Any
 from normgrowth.errors import InputError
 from normgrowth.report.page.pieces import POINTS, Chart, Map, Picture, Section, Table, packed
 from normgrowth.report.wording import visible
-from normgrowth.workspace import refuse_foreign, replacing
+from normgrowth.workspace import origin_mark, refuse_foreign, replacing
 
 LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")
 GENERATOR = '<meta name="generator" content="normgrowth">'
@@ -83,6 +83,9 @@ def page(
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         GENERATOR,
+        f'<meta name="source" content="{origin_mark(str(facts["folders"]))}">'
+        if facts and "folders" in facts
+        else "",
         f"<title>{text(title)}</title><style>{_own('page.css')}</style></head><body>",
     ]
     nav = "".join(f'<a href="#{section.id}">{text(section.title)}</a>' for section in sections)
