@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normgrowth import InputError, sweep
+from normgrowth import InputError, sweep, workspace
 from normgrowth.engine import Threads, WorkerDied
 from normgrowth.report.sweep import Sweep, print_sweep
-from normgrowth.training import cell_store
 from normgrowth.training.cells import Outcome, train_alone
 from normgrowth.training.edges import edges
 from normgrowth.training.grid import Axis
@@ -179,12 +178,12 @@ def test_limits_that_are_none(tmp_path, corpus, engine, limit):
 
 
 def test_no_space_in_the_first_moment_spoils_no_folder(tmp_path, corpus, engine, monkeypatch):
-    class Full(cell_store.replacing):
+    class Full(workspace.replacing):
         def __enter__(self):
             raise OSError(errno.ENOSPC, "No space left on device", str(self.target))
 
     with monkeypatch.context() as full:
-        full.setattr(cell_store, "replacing", Full)
+        full.setattr(workspace, "replacing", Full)
         with pytest.raises(InputError, match="No space left on device"):
             sweep(TINY, tmp_path / "x", x=X, y=Y, corpus=corpus, engine=engine)
     (tmp_path / "x" / ".sweep.json.123.part").write_text("{")  # and what a kill leaves
