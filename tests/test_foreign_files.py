@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 from normgrowth.errors import InputError
 from normgrowth.foreign_files import foreign_kind
@@ -45,6 +46,19 @@ def test_shards_that_are_pointers(tmp_path):
     (tmp_path / "a.safetensors").write_bytes(POINTER)
     with pytest.raises(InputError, match=r"a\.safetensors: a Git LFS pointer"):
         open_source(tmp_path).entries[0].open()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_distributed_checkpoint_is_no_foreign_pickle(tmp_path):
+    """Its `.metadata` is a pickle: the error is about what is wrong in it."""
+    dcp.save({"layers.0.w": torch.ones(8, 8)}, checkpoint_id=str(tmp_path / "step_1"), no_dist=True)
+    path = tmp_path / "step_1" / ".metadata"
+    metadata = pickle.loads(path.read_bytes())
+    metadata.state_dict_metadata["layers.0.w"].size = torch.Size([2**31, 2**31])
+    path.write_bytes(pickle.dumps(metadata))
+    with pytest.raises(InputError, match=r"\.metadata: .*layers\.0\.w") as refused:
+        open_source(tmp_path).entries[0].open()
+    assert "torch.save" not in str(refused.value)
 
 
 def test_weights_are_not_foreign(tmp_path):

@@ -76,8 +76,9 @@ class Unit:
         except FileChanged:
             raise
         except InputError as error:
+            metadata = self.main if self.format == "distributed" else None  # a pickle, as it should be
             for file in self.files():
-                if kind := foreign_kind(file):
+                if file != metadata and (kind := foreign_kind(file)):
                     raise InputError(f"{file}: {kind}") from error
             raise
 
