@@ -562,3 +562,17 @@ def test_a_run_in_this_folder_is_called_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(series)
     assert trace(".").distinct("run") == ["gpt"]
     assert trace("step_*.safetensors").distinct("run") == ["gpt"]
+
+
+@quiet
+def test_where_a_step_comes_from_is_known_when_its_checkpoint_is_gone(tmp_path):
+    series, out = tmp_path / "series", tmp_path / "out"
+    series.mkdir()
+    for count, state in enumerate(walk(3), 1):
+        torch.save({"model": state, "global_step": 500 * count}, series / f"ckpt-{count}.pt")
+    assert trace(series, out).made_by["step_origins"] == ["stored"] * 3
+    (series / "ckpt-1.pt").unlink()
+    (series / "ckpt-2.pt").unlink()
+    again = trace(series, out).made_by
+    assert again["steps"] == [500, 1000, 1500]
+    assert again["step_origins"] == ["stored"] * 3

@@ -29,8 +29,9 @@ class Place:
 
     @property
     def step_origin(self) -> str:
-        """Where the step comes from; of a checkpoint that is gone only the step is known."""
-        return self.entry.step_origin if self.entry else "earlier trace"
+        """Where the step comes from; of a checkpoint that is gone, where it came from when it was measured."""
+        known = self.entry or self.stored
+        return known.step_origin if known else Stored.step_origin
 
     @property
     def lost(self) -> bool:

@@ -56,6 +56,7 @@ class Stored:
     own: Moments
     pairs: Mapping[int, Pair]  # by the step that it was compared with
     look: Mapping[str, Sequence[Any]]  # what lint saw
+    step_origin: str = "earlier trace"  # where the step comes from, if the folder says it
 
 
 class Store:
@@ -77,6 +78,7 @@ class Store:
             columns |= {f"{step}:{field}": getattr(pair, field) for field in PAIR}
         columns |= {f"{LOOK}{field}": pa.array(values) for field, values in stored.look.items()}
         about = {"version": SUMS_VERSION, "label": stored.label, "fingerprint": stored.fingerprint}
+        about["step_origin"] = stored.step_origin
         table = pa.table(columns).replace_schema_metadata({ABOUT: json.dumps(about).encode()})
         path = self.folder / "moments" / f"step-{stored.step:09d}.parquet"
         path.parent.mkdir(exist_ok=True)
@@ -165,7 +167,9 @@ def _load(step: int, path: Path, older: Callable[[int, str], int]) -> Stored | N
             if current and name.startswith(LOOK)
         }
         names = tuple(table["name"].to_pylist())
-        return Stored(step, about["label"], about["fingerprint"], names, own, pairs, look)
+        origin = about.get("step_origin")
+        origin = origin if isinstance(origin, str) else Stored.step_origin
+        return Stored(step, about["label"], about["fingerprint"], names, own, pairs, look, origin)
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError):
         return None
 

@@ -211,7 +211,14 @@ def measure_all(
             assert place.entry is not None
             store.save(
                 Stored(
-                    place.step, place.label, place.entry.fingerprint, tuple(names), found.alone, pairs, look
+                    place.step,
+                    place.label,
+                    place.entry.fingerprint,
+                    tuple(names),
+                    found.alone,
+                    pairs,
+                    look,
+                    place.entry.step_origin,
                 )
             )
         elif stored:
