@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from normgrowth.network.asymptotics.series import (
 
 def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series:
     """(c^k v)^p = c^(kp) v^p; lower orders by the binomial series."""
-    p = Fraction(exponent).limit_denominator(1 << 16)
+    p = _rational(exponent)
     if p == 0:
         return series(torch.ones_like(x.top.value))
     if p < 0 and x.zero:
@@ -37,6 +38,11 @@ def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series
 
     found = by_element(x, f)
     return expanded(operation, x, found, lambda n: _binomial(p, n) * torch.pow(x.top.value, float(p) - n))
+
+
+@cache
+def _rational(exponent: float | Fraction) -> Fraction:
+    return Fraction(exponent).limit_denominator(1 << 16)
 
 
 def _binomial(p: Fraction, n: int) -> float:
