@@ -69,7 +69,7 @@ def expanded(operation: Operation, x: Series, found: Series, derivative: Callabl
 
 def count_cancelled(operation: Operation, x: Series, matters: bool) -> None:
     """A leading term that came to 0 where a lower one was left out: the limit there is not known."""
-    if matters and x.rest is not None:
+    if matters and x.rest is not None and not bool(x.top.value.all()):
         nothing = torch.ones_like(x.top.value, dtype=torch.bool)
         for term in x.terms:
             nothing &= term.value == 0
