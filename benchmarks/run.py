@@ -35,7 +35,8 @@ GOALS = [
        f"exact limit of {name}, processor time against a plain pass")
       for name in ("BERT-base", "GPT-2 small", "Llama of 100M", "T5 encoder base")),
     ("limit of MPNet, three orders: processor time against a plain pass", "<=", 3, "the same of MPNet, three orders"),
-    ("limit of 11 tiny models, median: processor time against a plain pass", "<=", 8, "the same, median of 11 tiny models"),
+    ("limit of 11 tiny models, median: processor time against a plain pass", "<=", 8,
+     "the same, median of 11 tiny models"),
     ("limit of BERT-base, 2,048 tokens, eager attention, one order: peak memory against a plain pass", "<=", 1.5,
      "exact limit of BERT-base, 2,048 tokens, eager attention: peak memory against a plain pass"),
     ("limit of BERT-base, 2,048 tokens, fused attention, one order: peak memory against a plain pass", "<=", 1.5,
