@@ -1,14 +1,11 @@
-"""The exact limit against the network scaled by c: where they differ, and what the exact one costs.
+"""The exact limit against the network scaled by c: where they differ. What it costs is in limit_cost.py.
 
 python benchmarks/limit.py        measures, writes limit.json, the pictures and the tables in docs/saturation.md
 python benchmarks/limit.py pages  makes the pictures and tables again from limit.json
 """
 
-import gc
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -123,54 +120,6 @@ def one_head() -> dict[str, Any]:
             found[f"c = {c}"] = model(input_ids=ids, output_attentions=True).attentions[0][0, 0].tolist()
     limit = saturated(model)(input_ids=ids, output_attentions=True)
     return found | {"limit": limit.attentions[0][0, 0].tolist()}
-
-
-def cost() -> dict[str, float]:
-    """BERT-base, 8 sentences of 128: the exact limit against the plain pass, alternately."""
-    import transformers as t
-
-    torch.manual_seed(0)
-    model = t.BertModel(t.BertConfig()).eval()
-    ids = torch.randint(1000, 20000, (8, 128))
-    limit = saturated(model)
-
-    def plain() -> None:
-        with torch.no_grad():
-            model(input_ids=ids)
-
-    def exact() -> None:
-        limit(input_ids=ids)
-
-    times: dict[str, list[float]] = {"plain": [], "exact": []}
-    for _ in range(7):
-        for what, run in (("plain", plain), ("exact", exact)):
-            start = time.perf_counter()
-            run()
-            times[what].append(time.perf_counter() - start)
-    ratio = [b / a for a, b in zip(times["plain"][1:], times["exact"][1:], strict=True)]
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    peaks = [weights + _peak(run) for run in (plain, exact)]
-    return {
-        "time of the limit against a plain pass": statistics.median(ratio),
-        "memory of the limit against a plain pass": peaks[1] / peaks[0],
-        "orders used": float(limit.used_orders),
-    }
-
-
-def _peak(run: Callable[[], None]) -> int:
-    """The most that tensors held at once beyond what was there before, in bytes."""
-    gc.collect()
-    with torch.profiler.profile(
-        profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]
-    ) as seen:
-        run()
-    held = most = 0
-    profiler: Any = seen.profiler
-    for event in profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
-    return most
 
 
 def main() -> None:

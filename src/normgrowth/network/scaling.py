@@ -231,6 +231,8 @@ def _stretches(named: Named) -> list[_Stretch]:
 
 def extent(tensor: Tensor) -> int:
     """How many values from the first to the last; strides may leave some out between them."""
+    if tensor.is_contiguous() and tensor.numel():
+        return tensor.numel()
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 

@@ -11,7 +11,7 @@ comparisons.py  rules: comparing, bounding, ordering; pooling.py: the largest of
 norms.py        rules: layer norm and its kin
 lengths.py      rules: norms of vectors, distances
 triangular.py   rules: triangular systems of equations
-attention.py    rules: softmax and fused attention
+attention.py    rules: softmax and fused attention; head_groups.py: some heads at a time
 losses.py       rules: losses
 context.py      what a pass leaves behind: sums of unlike degree, ties
 limit.py        saturated(model), degrees(model)

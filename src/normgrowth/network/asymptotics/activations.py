@@ -131,6 +131,8 @@ def towards(operation: Operation, x: Series, f: Callable[[Tensor], Tensor], line
 
 
 def _by_sign(sign: Tensor, below: float, at: float, above: float) -> Tensor:
+    if below + above == 2 * at:
+        return sign * ((above - below) / 2) + at
     choices = torch.tensor([below, at, above], dtype=sign.dtype, device=sign.device)
     return choices[sign.to(torch.int8).long() + 1]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from normgrowth.network.asymptotics.context import Sum
 from normgrowth.network.asymptotics.exponentials import of_product, of_sum, times
-from normgrowth.network.asymptotics.findings import Finding, finite_mask
+from normgrowth.network.asymptotics.findings import FINITE_MASK, Finding, finite_mask
 from normgrowth.network.asymptotics.mode import Operation, rule
 from normgrowth.network.asymptotics.series import (
     Series,
@@ -42,13 +42,16 @@ def mask_of(x: Series) -> Tensor | None:
 
 
 # --- sums ----------------------------------------------------------------------------------------------------
-def add(a: Series, b: Series, alpha: Any = 1) -> Series:
-    """Same degrees add, others stand side by side; where one masks, the sum is minus infinity."""
+def add(a: Series, b: Series, alpha: Any = 1, masks: bool = True) -> Series:
+    """Same degrees add, others stand side by side; where one masks, the sum is minus infinity.
+
+    masks: False if it is known that none does.
+    """
     if alpha != 1:
         b = times(b, alpha)
     shape = broadcast_shape(a.shape, b.shape)
     dtype = torch.result_type(a.top.value, b.top.value)
-    for x, y in ((a, b), (b, a)):
+    for x, y in ((a, b), (b, a)) if masks else ():
         if (hidden := mask_of(y)) is not None:
             open_ = add(x, constant(y.top.value.masked_fill(hidden, 0.0)))
             top = open_.top.value.masked_fill(hidden, float("-inf"))
@@ -77,11 +80,21 @@ def _fitted(x: Series, shape: torch.Size, dtype: torch.dtype) -> Series:
 def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series:
     """A sum in the network: where the degrees differ, that is written down."""
     note(operation, a, b)
-    find_finite_mask(operation, a, b)
-    found = add(a, b, alpha)
+    masks = may_mask(a) or may_mask(b)
+    if masks:
+        find_finite_mask(operation, a, b)
+    found = add(a, b, alpha, masks or alpha != 1)
     if found.rest is not None and a.top.degree == b.top.degree:
         _count_cancelled(operation, a, found)
     return shortened(found, operation.orders + 2)
+
+
+def may_mask(x: Series) -> bool:
+    """Whether a constant has a value so low that it is, or is meant as, a mask: one scan for all such questions."""
+    if not x.is_constant or x.top.sources or x.zero:
+        return False
+    value = x.top.value
+    return value.is_floating_point() and value.numel() > 0 and float(value.amin()) <= FINITE_MASK
 
 
 def find_finite_mask(operation: Operation, a: Series, b: Series) -> None:

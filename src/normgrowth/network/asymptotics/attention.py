@@ -18,7 +18,7 @@ from normgrowth.network.asymptotics.arithmetic import (
 )
 from normgrowth.network.asymptotics.context import Tie
 from normgrowth.network.asymptotics.exponentials import summed_over
-from normgrowth.network.asymptotics.head_groups import at, four_dimensional, groups, one_hot, part_of
+from normgrowth.network.asymptotics.head_groups import WHOLE, at, four_dimensional, groups, one_hot, part_of
 from normgrowth.network.asymptotics.mode import Operation, rule
 from normgrowth.network.asymptotics.series import (
     ZERO,
@@ -307,14 +307,14 @@ def attention(
         ones = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.top.value.device)
         added.append(_additive(ones.tril(), q.top.value.dtype))
     whole = (*q.shape[:-1], v.shape[-1])
-    q, k, v, *added = (x.map(four_dimensional) for x in (q, k, v, *added))
+    q, k, v, *added = (x if len(x.shape) == 4 else x.map(four_dimensional) for x in (q, k, v, *added))
     sums = operation.context.sums
     before = len(sums)
     leads = _leads(operation, q, k, added)
     hiding = _hiding(added) if leads else None
     parts, score = [], Score()
     for place in groups(torch.Size((*q.shape[:3], k.shape[2]))):
-        group = [part_of(x, place) for x in (q, k, v, *added)]
+        group = [x if place is WHOLE else part_of(x, place) for x in (q, k, v, *added)]
         hidden = None if hiding is None else at(hiding, place)
         parts.append(_attended(operation, group, factor, leads, hidden, score))
     sums[before:] = dict.fromkeys(sums[before:])  # one sum, if of many heads

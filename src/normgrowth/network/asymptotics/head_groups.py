@@ -14,13 +14,14 @@ from normgrowth.network.asymptotics.series import Series
 GROUP = 1 << 18  # scores of heads that are looked at together, unless one head has more
 ROWS = 1 << 18  # scores of rows that are passed over together: these fit into a cache
 Place = tuple[slice, slice]  # of a group: batch, heads
+WHOLE: Place = (slice(None), slice(None))
 
 
 def groups(shape: torch.Size) -> list[Place]:
     """Places of a tensor (batch, heads, queries, keys), in order: whole batches, or heads of one."""
     batch, heads, one = shape[0], shape[1], max(1, shape[2] * shape[3])
-    if not batch * heads:
-        return [(slice(None), slice(None))]
+    if not batch * heads or batch * heads * one <= GROUP:
+        return [WHOLE]
     if heads * one <= GROUP:
         return [(rows, slice(None)) for rows in _steps(batch, GROUP // max(1, heads * one))]
     return [(slice(b, b + 1), part) for b in range(batch) for part in _steps(heads, max(1, GROUP // one))]
@@ -33,13 +34,15 @@ def _steps(count: int, size: int) -> Iterator[slice]:
 
 def at(value: Tensor, place: Place) -> Tensor:
     """The part of a group; of a dimension that is broadcast, all."""
+    if place is WHOLE:
+        return value
     return value[
         tuple(part if size > 1 else slice(None) for part, size in zip(place, value.shape, strict=False))
     ]
 
 
 def part_of(x: Series, place: Place) -> Series:
-    return x.move(lambda value: at(value, place))
+    return x.map(lambda value: at(value, place))
 
 
 def four_dimensional(value: Tensor) -> Tensor:

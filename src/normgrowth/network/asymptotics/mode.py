@@ -60,7 +60,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Operation:
     """What a rule is called for."""
 
@@ -194,6 +194,8 @@ class LimitMode(TorchDispatchMode):
             dtype = _result_dtype(kind.name, args, kwargs, tensors, half)
             result = self._ruled(func, kind.name, args, kwargs, dtype, half)
             lost = self._loses(grown, kind)
+            if isinstance(result, Series):
+                return self.attach(_diverging(_losing(result, lost), endless), tensors, dtype)
             return _map(
                 lambda value: self.attach(_diverging(_losing(value, lost), endless), tensors, dtype), result
             )

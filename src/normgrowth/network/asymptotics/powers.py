@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from normgrowth.network.asymptotics.series import (
 
 def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series:
     """(c^k v)^p = c^(kp) v^p; lower orders by the binomial series."""
-    p = Fraction(exponent).limit_denominator(1 << 16)
+    p = _rational(exponent)
     if p == 0:
         return series(torch.ones_like(x.top.value))
     if p < 0 and x.zero:
@@ -37,6 +38,11 @@ def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series
 
     found = by_element(x, f)
     return expanded(operation, x, found, lambda n: _binomial(p, n) * torch.pow(x.top.value, float(p) - n))
+
+
+@cache
+def _rational(exponent: float | Fraction) -> Fraction:
+    return Fraction(exponent).limit_denominator(1 << 16)
 
 
 def _binomial(p: Fraction, n: int) -> float:
@@ -63,7 +69,7 @@ def expanded(operation: Operation, x: Series, found: Series, derivative: Callabl
 
 def count_cancelled(operation: Operation, x: Series, matters: bool) -> None:
     """A leading term that came to 0 where a lower one was left out: the limit there is not known."""
-    if matters and x.rest is not None:
+    if matters and x.rest is not None and not bool(x.top.value.all()):
         nothing = torch.ones_like(x.top.value, dtype=torch.bool)
         for term in x.terms:
             nothing &= term.value == 0

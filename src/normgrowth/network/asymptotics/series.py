@@ -21,7 +21,8 @@ ZERO = Fraction(0)
 MASK = -1e29  # a constant below this, or below half of its dtype's smallest value, is a mask: minus infinity
 
 
-@dataclass(frozen=True)
+# Neither is ever changed. They are not frozen, since that takes longer than the arithmetic of a small tensor.
+@dataclass(slots=True)
 class Term:
     degree: Fraction
     value: Tensor
@@ -36,7 +37,7 @@ class Exponential:
     decay: "Series"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Series:
     terms: tuple[Term, ...]  # of falling degree, at least one
     rest: Fraction | None = None  # the highest degree left out; None: nothing was
@@ -193,7 +194,7 @@ def combine(f: Callable[..., Tensor], *series: Series, moves: bool = False) -> S
     found = _combined(f, *series)
     lost = any(s.lost for s in series)
     if not any(s.exponential for s in series):
-        return replace(found, lost=lost)
+        return replace(found, lost=True) if lost else found
     if not moves:
         return replace(found, lost=True)
     parts = [s.exponential or Exponential(torch.zeros_like(s.top.value), _nothing(s)) for s in series]
@@ -206,10 +207,15 @@ def _nothing(like: Series) -> Series:
 
 
 def _combined(f: Callable[..., Tensor], *series: Series) -> Series:
+    degree = series[0].top.degree
+    if all(len(s.terms) == 1 and s.top.degree == degree and not s.zero for s in series):
+        parts = {degree: (f(*(s.top.value for s in series)), _union(tuple(s.top for s in series)))}
+        found = from_parts(parts, highest(*(s.rest for s in series)))
+        return replace(found, doubt=True) if any(s.doubt for s in series) else found
     degrees = sorted({term.degree for s in series for term in s.terms if not s.zero}, reverse=True)
     if not degrees:
         return Series((Term(ZERO, f(*(s.top.value for s in series)), 0),), zero=True)
-    parts: dict[Fraction, tuple[Tensor, int]] = {}
+    parts = {}
     for degree in degrees:
         values, sources = [], 0
         for s in series:
@@ -267,8 +273,8 @@ def by_element(
     where the argument grows it is at its asymptote, which lower orders do not move.
     """
     terms = series.terms
-    leading = [torch.ones_like(terms[0].value, dtype=torch.bool)]
-    if len(terms) > 1:
+    leading: list[Tensor | None] = [None]  # everywhere
+    if len(terms) > 1 and not bool(terms[0].value.all()):
         leading, open_ = [], torch.ones_like(terms[0].value, dtype=torch.bool)
         for term in terms[:-1]:
             here = open_ & (term.value != 0)
@@ -281,12 +287,12 @@ def by_element(
     parts: dict[Fraction, tuple[Tensor, int]] = {}
     gap: list[Fraction] = []
     for term, here in zip(terms, leading, strict=False):
-        if len(leading) > 1 and not here.any():
+        if here is not None and not here.any():
             continue
         if curved and term.degree < 0:
             gap.append(2 * term.degree)
         for degree, value in f(term.degree, term.value).items():
-            if len(leading) > 1:
+            if here is not None:
                 value = torch.where(here, value, torch.zeros((), dtype=value.dtype))
             if degree in parts:
                 before, sources = parts[degree]
