@@ -98,8 +98,8 @@ class Seen:
 
 
 @contextmanager
-def watched(model: nn.Module) -> Iterator[list[Seen]]:
-    """What every submodule returns, in the order of the calls."""
+def watched(model: nn.Module, whole: bool = False) -> Iterator[list[Seen]]:
+    """What every submodule returns, in the order of the calls; with `whole`, the model only."""
     seen: list[Seen] = []
     calls: dict[str, int] = {}
 
@@ -120,7 +120,7 @@ def watched(model: nn.Module) -> Iterator[list[Seen]]:
         calls.clear()
 
     handles: list[Any] = [model.register_forward_pre_hook(restart)]
-    for name, module in model.named_modules():
+    for name, module in [("", model)] if whole else model.named_modules():
         handles.append(module.register_forward_hook(lambda _, __, result, name=name: look(name, result)))
     try:
         yield seen

@@ -1,0 +1,151 @@
+"""The exact limit of every text architecture of transformers: writes census.json and docs/architectures.md.
+
+python benchmarks/census.py                         # everything: float64, both 16-bit types, autocast; resumes
+python benchmarks/census.py --only llama,gpt2       # some architectures
+python benchmarks/census.py --dtype float64         # some columns: float64, bfloat16, float16
+python benchmarks/census.py --autocast              # the column of autocast
+python benchmarks/census.py --again                 # measure again what is recorded
+python benchmarks/census.py --page                  # write the page from the records
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import sys
+from concurrent.futures import FIRST_COMPLETED, wait
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from census_page import page
+
+from normgrowth.engine import available_cores, code_digest
+
+ROOT = Path(__file__).parent.parent
+RECORDS = Path(__file__).parent / "census.json"
+PAGE = ROOT / "docs" / "architectures.md"
+SECONDS, BYTES = 300, 3 << 30  # of one architecture
+COLUMNS = ("float64", "bfloat16", "float16", "autocast bfloat16")
+
+
+def examine(task: tuple[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    """In a process of its own: one architecture in every setting; nothing if it is no text architecture."""
+    import warnings
+
+    import torch
+    import transformers
+    from network.asymptotics import census, text_models  # pyright: ignore[reportMissingImports]
+
+    name, columns = task
+    resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    torch.set_num_threads(1)
+    if text_models.model_class(name) is None:
+        return []
+    found = []
+    for setting in text_models.SETTINGS:
+        for column in columns:
+            if column == "float64":
+                found.append(census.examine(name, setting))
+            else:
+                dtype = getattr(torch, column.removeprefix("autocast "))
+                found.append(census.examine_narrow(name, setting, dtype, column.startswith("autocast")))
+    return found
+
+
+def names() -> list[str]:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return sorted(CONFIG_MAPPING_NAMES)
+
+
+def read() -> dict[str, Any]:
+    return (
+        json.loads(RECORDS.read_text(encoding="utf-8")) if RECORDS.exists() else {"done": {}, "records": []}
+    )
+
+
+def write(result: dict[str, Any]) -> None:
+    """One record in a line; the file is replaced whole."""
+    result["records"].sort(
+        key=lambda r: (r["architecture"], json.dumps(r["setting"]), COLUMNS.index(r["dtype"]))
+    )
+    head = {key: value for key, value in result.items() if key != "records"}
+    lines = ",\n  ".join(json.dumps(record) for record in result["records"])
+    text = json.dumps(head, sort_keys=True)[:-1] + f', "records": [\n  {lines}\n]}}\n'
+    scratch = RECORDS.with_suffix(".tmp")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(RECORDS)
+
+
+def died(name: str, columns: tuple[str, ...], why: str) -> list[dict[str, Any]]:
+    """A crash is a row."""
+    return [
+        {"architecture": name, "setting": {}, "dtype": column, "outcome": "crashed", "reason": why}
+        for column in columns
+    ]
+
+
+def run(wanted: list[str], columns: tuple[str, ...], again: bool, workers: int) -> None:
+    from pebble import ProcessExpired, ProcessPool
+
+    code = f"{code_digest()} transformers {version('transformers')} torch {version('torch')}"
+    result: dict[str, Any] = read() | {"transformers": version("transformers"), "torch": version("torch")}
+    done: dict[str, dict[str, str]] = result["done"]  # architecture -> column -> code that measured it
+    tasks = []
+    for name in wanted:
+        missing = tuple(c for c in columns if again or done.get(name, {}).get(c) != code)
+        if missing:
+            tasks.append((name, missing))
+    context: Any = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "transformers", "network.asymptotics.census"])
+    with ProcessPool(workers, max_tasks=1, context=context) as pool:
+        waiting = {pool.schedule(examine, args=(task,), timeout=SECONDS): task for task in tasks}
+        count = 0
+        while waiting:
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                name, missing = waiting.pop(future)
+                records: list[dict[str, Any]]
+                try:
+                    records = future.result()
+                except TimeoutError:
+                    records = died(name, missing, f"took more than {SECONDS} s")
+                except (ProcessExpired, MemoryError) as error:
+                    records = died(name, missing, f"{type(error).__name__}: {error}")
+                count += 1
+                result["records"] = [
+                    r for r in result["records"] if r["architecture"] != name or r["dtype"] not in missing
+                ] + records
+                done[name] = done.get(name, {}) | dict.fromkeys(missing, code)
+                if records:
+                    outcomes = ", ".join(r["outcome"] for r in records)
+                    print(f"{count} of {len(tasks)}: {name}: {outcomes}", flush=True)
+                if count % 20 == 0:
+                    write(result)
+    write(result)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", help="names of configs, separated by commas")
+    parser.add_argument(
+        "--dtype", action="append", choices=COLUMNS[:3], help="only this column; several times"
+    )
+    parser.add_argument("--autocast", action="store_true", help="only this column, and those of --dtype")
+    parser.add_argument("--again", action="store_true", help="measure again what is recorded for this code")
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--workers", type=int, default=available_cores(), help="processes [cores]")
+    args = parser.parse_args()
+    if not args.page:
+        sys.path.insert(0, str(ROOT / "tests"))
+        chosen = (*(args.dtype or ()), *([COLUMNS[3]] if args.autocast else []))
+        run(args.only.split(",") if args.only else names(), chosen or COLUMNS, args.again, args.workers)
+    PAGE.write_text(page(read()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
