@@ -94,15 +94,21 @@ def run(wanted: list[str], columns: tuple[str, ...], again: bool, workers: int) 
     code = f"{code_digest()} transformers {version('transformers')} torch {version('torch')}"
     result: dict[str, Any] = read() | {"transformers": version("transformers"), "torch": version("torch")}
     done: dict[str, dict[str, str]] = result["done"]  # architecture -> column -> code that measured it
+    other: dict[str, list[str]] = result.setdefault(
+        "other", {}
+    )  # transformers -> configs that are not of text
+    known = set(other.get(version("transformers"), []))
     tasks = []
-    for name in wanted:
+    for name in (name for name in wanted if name not in known):
         missing = tuple(c for c in columns if again or done.get(name, {}).get(c) != code)
         if missing:
             tasks.append((name, missing))
     context: Any = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "transformers", "network.asymptotics.census"])
     with ProcessPool(workers, max_tasks=1, context=context) as pool:
-        waiting = {pool.schedule(examine, args=(task,), timeout=SECONDS): task for task in tasks}
+        waiting: dict[Any, tuple[str, tuple[str, ...]]] = {
+            pool.schedule(examine, args=(task,), timeout=SECONDS): task for task in tasks
+        }
         count = 0
         while waiting:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -118,8 +124,10 @@ def run(wanted: list[str], columns: tuple[str, ...], again: bool, workers: int) 
                 result["records"] = [
                     r for r in result["records"] if r["architecture"] != name or r["dtype"] not in missing
                 ] + records
-                done[name] = done.get(name, {}) | dict.fromkeys(missing, code)
-                if records:
+                if not records:
+                    result["other"] = {version("transformers"): sorted(known := known | {name})}
+                else:
+                    done[name] = done.get(name, {}) | dict.fromkeys(missing, code)
                     outcomes = ", ".join(r["outcome"] for r in records)
                     print(f"{count} of {len(tasks)}: {name}: {outcomes}", flush=True)
                 if count % 20 == 0:
