@@ -40,7 +40,7 @@ def examine(task: tuple[str, tuple[str, ...]]) -> list[dict[str, Any]]:
     name, columns = task
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
     warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     if text_models.model_class(name) is None:
         return []
@@ -49,16 +49,10 @@ def examine(task: tuple[str, tuple[str, ...]]) -> list[dict[str, Any]]:
         for column in columns:
             if column == "float64":
                 found.append(census.examine(name, setting))
-            else:
+            elif setting in text_models.NARROW_SETTINGS:
                 dtype = getattr(torch, column.removeprefix("autocast "))
                 found.append(census.examine_narrow(name, setting, dtype, column.startswith("autocast")))
     return found
-
-
-def names() -> list[str]:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-    return sorted(CONFIG_MAPPING_NAMES)
 
 
 def read() -> dict[str, Any]:
@@ -151,7 +145,9 @@ def main() -> None:
     if not args.page:
         sys.path.insert(0, str(ROOT / "tests"))
         chosen = (*(args.dtype or ()), *([COLUMNS[3]] if args.autocast else []))
-        run(args.only.split(",") if args.only else names(), chosen or COLUMNS, args.again, args.workers)
+        from network.asymptotics.text_models import candidates  # pyright: ignore[reportMissingImports]
+
+        run(args.only.split(",") if args.only else candidates(), chosen or COLUMNS, args.again, args.workers)
     PAGE.write_text(page(read()), encoding="utf-8")
 
 

@@ -82,7 +82,8 @@ all {len(models)} text architectures of transformers {result["transformers"]}, w
 
 Each architecture has four settings: 2 layers with biases, gains and buffers perturbed, 4 experts; 2 layers as
 initialized, 8 experts; 4 layers perturbed, 8 experts; 4 layers as initialized, 4 experts. 2 layers run with eager
-attention, 4 with that of torch where the model supports it. The table counts an architecture by its worst setting.
+attention, 4 with that of torch where the model supports it. 16 bits and autocast have the first and the last of these.
+The table counts an architecture by its worst setting.
 
 | outcome | {" | ".join(COLUMNS.values())} |
 |---|{"---|" * len(COLUMNS)}

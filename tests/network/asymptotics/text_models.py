@@ -39,6 +39,7 @@ SETTINGS = (
     Setting(4, True, 8, "sdpa"),
     Setting(4, False, 4, "sdpa"),
 )
+NARROW_SETTINGS = (SETTINGS[0], SETTINGS[3])  # in 16 bits
 
 # Read more than `input_ids`, or are parts of a speech model.
 NOT_TEXT_ALONE = [

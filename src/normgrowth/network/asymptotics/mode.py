@@ -115,6 +115,7 @@ class Growth:
     lost: bool = False
     exact_zeros: bool = False
     diverges: Exception | None = None
+    scales: dict[Fraction, Tensor] | None = None
 
 
 Hung = list[tuple[Fraction, torch.UntypedStorage, int]]  # terms: degree, coefficients, sources
@@ -310,6 +311,7 @@ class LimitMode(TorchDispatchMode):
             growth.lost,
             growth.exact_zeros,
             growth.diverges,
+            growth.scales,
         )
 
     def grow(self, tensor: Tensor, degree: Fraction, sources: int) -> None:
@@ -352,6 +354,7 @@ class LimitMode(TorchDispatchMode):
             value.lost,
             value.exact_zeros,
             value.diverges,
+            value.scales,
         )
 
     def _write(self, tensor: Tensor, value: Series) -> None:

@@ -48,6 +48,9 @@ class Series:
     diverges: Exception | None = (
         None  # the refusal of elements that are infinite, unless nothing depends on them
     )
+    scales: dict[Fraction, Tensor] | None = (
+        None  # of scores: by degree, |q||k| of each matrix; they round by that
+    )
 
     @property
     def top(self) -> Term:
@@ -190,7 +193,8 @@ def combine(f: Callable[..., Tensor], *series: Series, moves: bool = False) -> S
 
     moves: each element of the result is one of an argument (a concatenation, a choice).
     """
-    found = _combined(f, *series)
+    scales = next((s.scales for s in series if s.scales is not None), None)
+    found = replace(_combined(f, *series), scales=scales)
     lost = any(s.lost for s in series)
     if not any(s.exponential for s in series):
         return replace(found, lost=lost)
