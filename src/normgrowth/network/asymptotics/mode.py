@@ -240,7 +240,7 @@ class LimitMode(TorchDispatchMode):
             return found
         if kind.name == "_to_copy" and found.dtype in HALVES and args[0].dtype == torch.float32:
             exact = args[0].to(found.device)
-        elif any(self._remembered(tensor) is not None for tensor in _tensors((args, kwargs))):
+        elif any(self._remembered(tensor) is not None for tensor in _tensors(args, kwargs)):
             args, kwargs = _map(self._wide_argument, (args, kwargs))
             exact = func(*args, **kwargs)
         else:
@@ -252,7 +252,7 @@ class LimitMode(TorchDispatchMode):
 
     def _remembered(self, tensor: Tensor) -> torch.UntypedStorage | None:
         """What a constant of 16 bits was rounded from, in this run."""
-        if tensor.dtype not in HALVES:
+        if tensor.dtype not in HALVES or tensor.layout != torch.strided:
             return None
         run, exact = getattr(tensor.untyped_storage(), EXACT, (None, None))
         return exact if run is self else None

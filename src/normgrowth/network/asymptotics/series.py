@@ -73,7 +73,7 @@ class Series:
         """Apply a linear function."""
         terms = tuple(Term(term.degree, f(term.value), term.sources) for term in self.terms)
         lost = self.lost or self.exponential is not None
-        return Series(terms, self.rest, self.zero, self.doubt, None, lost, False, self.diverges)
+        return Series(terms, self.rest, self.zero, self.doubt, None, lost, False, self.diverges, self.scales)
 
     def move(self, f: Callable[[Tensor], Tensor]) -> "Series":
         """Apply a function that only moves, copies or leaves out elements."""
