@@ -75,19 +75,22 @@ NOT_TEXT_ALONE = [
 
 
 def candidates() -> list[str]:
-    """Names of configs; whether each is a text architecture is known once its code is imported."""
-    return sorted(set(CONFIG_MAPPING_NAMES))
+    """Names of configs that may be of text; whether they are is known once the code of the model is imported."""
+    return [name for name in sorted(set(CONFIG_MAPPING_NAMES)) if _has_text(name)]
+
+
+def _has_text(name: str) -> bool:
+    config = CONFIG_MAPPING[name]
+    parts = " ".join(config.sub_configs)
+    other = any(word in parts for word in ("vision", "audio", "video"))
+    return name not in NOT_TEXT_ALONE and _has(config, "vocab_size") and not other
 
 
 def model_class(name: str) -> type[nn.Module] | None:
     """The class of a text architecture without its head; None for what is none."""
-    if name in NOT_TEXT_ALONE:
+    if not _has_text(name):
         return None
     config = CONFIG_MAPPING[name]
-    if not _has(config, "vocab_size"):
-        return None
-    if any(("vision" in key or "audio" in key or "video" in key) for key in config.sub_configs):
-        return None
     try:
         found = MODEL_MAPPING[config]
     except (KeyError, ValueError):

@@ -81,7 +81,7 @@ def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series
     find_finite_mask(operation, a, b)
     found = add(a, b, alpha)
     if found.rest is not None and a.top.degree == b.top.degree:
-        _count_cancelled(operation, a, found)
+        _count_cancelled(operation, a, b, found)
     return shortened(found, operation.orders + 2)
 
 
@@ -96,7 +96,7 @@ def find_finite_mask(operation: Operation, a: Series, b: Series) -> None:
                 operation.context.find(finding)
 
 
-def _count_cancelled(operation: Operation, a: Series, found: Series) -> None:
+def _count_cancelled(operation: Operation, a: Series, b: Series, found: Series) -> None:
     """Leading terms that add up to 0 where an order left out may come next: more orders are needed there."""
     top = found.at(a.top.degree)
     if top is not None and bool(top.all()):
@@ -105,8 +105,22 @@ def _count_cancelled(operation: Operation, a: Series, found: Series) -> None:
     for term in found.terms:
         if found.rest is None or term.degree > found.rest:
             lost = lost & (term.value == 0)
-    if count := int(lost.sum()):
+    if count := open_ties(lost, a, b):
         operation.context.cancelled[operation.context.module] += count
+
+
+def open_ties(equal: Tensor, a: Any, b: Any) -> int:
+    """How many are equal; one in each group is not counted where a group meets one value: its own maximum."""
+    count = int(equal.sum())
+    if not count:
+        return 0
+    for x in (a, b):
+        if isinstance(x, Series):
+            shape = (1,) * (equal.dim() - len(x.shape)) + tuple(x.shape)
+            dims = [d for d, size in enumerate(shape) if size == 1 and equal.shape[d] > 1]
+            if dims:
+                return count - int(equal.any(dims[0]).sum() if len(dims) == 1 else equal.amax(dims).sum())
+    return count
 
 
 def note(operation: Operation, a: Series, b: Series) -> None:
