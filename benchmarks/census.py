@@ -11,6 +11,7 @@ python benchmarks/census.py --page                  # write the page from the re
 import argparse
 import json
 import multiprocessing
+import os
 import resource
 import sys
 from concurrent.futures import FIRST_COMPLETED, wait
@@ -83,7 +84,7 @@ def died(name: str, columns: tuple[str, ...], why: str) -> list[dict[str, Any]]:
 
 
 def run(wanted: list[str], columns: tuple[str, ...], again: bool, workers: int) -> None:
-    from pebble import ProcessExpired, ProcessPool
+    from pebble import ProcessPool
 
     code = f"{code_digest()} transformers {version('transformers')} torch {version('torch')}"
     result: dict[str, Any] = read() | {"transformers": version("transformers"), "torch": version("torch")}
@@ -98,7 +99,9 @@ def run(wanted: list[str], columns: tuple[str, ...], again: bool, workers: int) 
         if missing:
             tasks.append((name, missing))
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "transformers", "network.asymptotics.census"])
+    # Its server imports these once; it finds those of the tests by the environment, and skips what it does not find.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    context.set_forkserver_preload(["transformers.models.t5.modeling_t5", "network.asymptotics.census"])
     with ProcessPool(workers, max_tasks=1, context=context) as pool:
         waiting: dict[Any, tuple[str, tuple[str, ...]]] = {
             pool.schedule(examine, args=(task,), timeout=SECONDS): task for task in tasks
@@ -107,13 +110,9 @@ def run(wanted: list[str], columns: tuple[str, ...], again: bool, workers: int) 
         while waiting:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 name, missing = waiting.pop(future)
-                records: list[dict[str, Any]]
-                try:
-                    records = future.result()
-                except TimeoutError:
-                    records = died(name, missing, f"took more than {SECONDS} s")
-                except (ProcessExpired, MemoryError) as error:
-                    records = died(name, missing, f"{type(error).__name__}: {error}")
+                error = future.exception()
+                why = f"took more than {SECONDS} s" if isinstance(error, TimeoutError) else repr(error)
+                records = future.result() if error is None else died(name, missing, why)
                 count += 1
                 result["records"] = [
                     r for r in result["records"] if r["architecture"] != name or r["dtype"] not in missing

@@ -201,7 +201,9 @@ def measure(row: Row, here: Tensor, coefficient: Tensor, value: Tensor, c: float
         row.cosines.append(0.0)
         row.sizes.append(float(x.norm()))
         return
-    x = x / c ** float(row.degree)
+    x = x / torch.tensor(c, dtype=torch.float64) ** float(
+        row.degree
+    )  # infinite, where a float would overflow
     row.sizes.append(float((x - y).norm() / y.norm()))
     x, y = (t.reshape(-1, t.shape[-1]) if t.dim() else t.reshape(1, 1) for t in (x, y))
     cosines = torch.nn.functional.cosine_similarity(x, y, dim=-1, eps=0.0)[y.norm(dim=-1) > 0]
