@@ -5,7 +5,7 @@ DATA := $(wildcard ../shared/data)
 PYTEST := $(BIN)/python -m pytest tests -n 2 $(if $(DATA),--data $(DATA))
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all lint docs bench clean
+.PHONY: demo test test-all lint docs bench census clean
 
 demo: .venv/ready
 	$(BIN)/normgrowth reproduce -o demo
@@ -26,6 +26,9 @@ docs: .venv/ready
 
 bench: .venv/ready-bench
 	$(BIN)/python benchmarks/run.py
+
+census: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/census.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -98,8 +98,8 @@ class Seen:
 
 
 @contextmanager
-def watched(model: nn.Module) -> Iterator[list[Seen]]:
-    """What every submodule returns, in the order of the calls."""
+def watched(model: nn.Module, whole: bool = False) -> Iterator[list[Seen]]:
+    """What every submodule returns, in the order of the calls; with `whole`, the model only."""
     seen: list[Seen] = []
     calls: dict[str, int] = {}
 
@@ -120,7 +120,7 @@ def watched(model: nn.Module) -> Iterator[list[Seen]]:
         calls.clear()
 
     handles: list[Any] = [model.register_forward_pre_hook(restart)]
-    for name, module in model.named_modules():
+    for name, module in [("", model)] if whole else model.named_modules():
         handles.append(module.register_forward_hook(lambda _, __, result, name=name: look(name, result)))
     try:
         yield seen
@@ -201,7 +201,9 @@ def measure(row: Row, here: Tensor, coefficient: Tensor, value: Tensor, c: float
         row.cosines.append(0.0)
         row.sizes.append(float(x.norm()))
         return
-    x = x / c ** float(row.degree)
+    x = x / torch.tensor(c, dtype=torch.float64) ** float(
+        row.degree
+    )  # infinite, where a float would overflow
     row.sizes.append(float((x - y).norm() / y.norm()))
     x, y = (t.reshape(-1, t.shape[-1]) if t.dim() else t.reshape(1, 1) for t in (x, y))
     cosines = torch.nn.functional.cosine_similarity(x, y, dim=-1, eps=0.0)[y.norm(dim=-1) > 0]

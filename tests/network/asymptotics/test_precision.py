@@ -126,3 +126,26 @@ def test_partial_writes_keep_thirty_two_bits():
     expected = torch.nn.functional.linear(x.double(), model.linear.weight.double()) * 2**-12
     found = saturated(model)(x)
     assert torch.allclose(found.double(), expected, rtol=1e-2, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "join", [lambda t: t.float(), lambda t: torch.cat([t, -t], -1)[..., :4].float(), lambda t: t]
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_table_that_the_network_rounds_and_widens_again(join, dtype):
+    """Rotations in 16 bits, back in 32 or joined: the limit uses them as they were before."""
+
+    class Rotated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            table = torch.linspace(0.1, 1.3, 4, dtype=torch.float32).cos().to(x.dtype)
+            return (self.linear(x).float() * join(table)).float()
+
+    model = Rotated().to(dtype)
+    x = torch.randn(2, 4).to(dtype)
+    table = torch.linspace(0.1, 1.3, 4, dtype=torch.float32).cos().double()
+    expected = torch.nn.functional.linear(x.double(), model.linear.weight.double()) * table
+    assert torch.allclose(saturated(model)(x).double(), expected, rtol=1e-5)

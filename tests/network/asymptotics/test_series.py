@@ -2,12 +2,15 @@
 
 from fractions import Fraction
 
+import pytest
 import torch
 from hypothesis import given, settings
 from network.asymptotics.growing import powers
 
 from normgrowth.network.asymptotics import Series, Term
 from normgrowth.network.asymptotics.arithmetic import add, shortened
+from normgrowth.network.asymptotics.context import Context
+from normgrowth.network.asymptotics.mode import LimitMode
 from normgrowth.network.asymptotics.series import combine, constant, decided, from_parts, nonzero, product
 
 quick = settings(max_examples=settings.default.max_examples * 2 // 5, deadline=None)
@@ -86,3 +89,20 @@ def test_looks_at_all_elements():
     assert not nonzero(torch.zeros(1000))
     assert decided([torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0])])
     assert not decided([torch.tensor([1.0, 0.0]), torch.tensor([5.0, 0.0])])
+
+
+@pytest.mark.parametrize(
+    "largest", [lambda x: x.amax(-1, keepdim=True), lambda x: x.max(-1, keepdim=True).values]
+)
+def test_what_is_left_of_the_largest_beside_itself_is_known(largest):
+    """x - max(x) is 0 at the largest, whatever orders were left out; elsewhere a 0 may hide a lower order."""
+    context = Context(1)
+    mode = LimitMode(context, object())
+    terms = (Term(Fraction(2), torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 4.5]]), 1),)
+    with torch.no_grad(), mode:
+        x = mode.attach(Series(terms, rest=Fraction(1)))
+        found = x - largest(x)
+        assert found.tolist() == [[-2, 0, -1], [0, -1, -0.5]]
+        assert not context.cancelled
+        x - x.flip(0).flip(0)
+    assert sum(context.cancelled.values()) == 6

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from network.asymptotics.architectures import Double
 from network.asymptotics.growing import limit
 from torch import nn
 
@@ -142,3 +143,40 @@ def test_the_norm_of_a_zero_vector_is_zero():
         assert found.terms[0].degree == 0
         assert found.terms[0].value[1].tolist() == [0, 0, 0]
         assert found.terms[0].value.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_keys_whose_scores_are_small_by_accident(dtype, own_random_numbers):
+    """Queries orthogonal to the keys, all but 1e-6: rounding of the products parts scores that are equal."""
+    key = torch.randn(64, dtype=dtype)
+    keys = (key * (1 + 4 * torch.finfo(dtype).eps * torch.randn(6, 64, dtype=dtype)))[None]
+    query = torch.randn(64, dtype=dtype)
+    query = query - (1 - 1e-6) * key * (query @ key) / (key @ key)
+    queries = query.expand(1, 6, 64).clone()
+    levels = torch.linspace(0, 2.5, 6, dtype=dtype)
+    for scores in (
+        lambda q, k: torch.bmm(q, k.mT) * 0.125 + levels,
+        lambda q, k: torch.baddbmm(levels.expand(1, 6, 6), q, k.mT, alpha=0.125),
+        lambda q, k: (torch.matmul(q[:, None], k[:, None].mT) / 8 + levels)[:, 0],
+    ):
+        found = limit(lambda q, k, f=scores: torch.softmax(f(q, k), -1), {1: queries}, {1: keys})
+        assert torch.allclose(found.top.value, torch.softmax(levels, -1).expand(1, 6, 6), atol=1e-6)
+
+
+def test_bloom_with_one_token_repeated(own_random_numbers):
+    """Its keys are equal, and ALiBi weighs them; with every c the scaled network in float64 does so."""
+    config = transformers.BloomConfig(hidden_size=128, n_layer=2, n_head=8, vocab_size=99)
+    torch.manual_seed(4)
+    model = transformers.BloomModel._from_config(config, attn_implementation="eager").eval()
+    token = int(torch.randint(3, 99, (1, 6))[0, 0])
+    given = dict(input_ids=torch.full((1, 6), token), output_attentions=True, use_cache=False)
+    limit_ = saturated(model)
+    found = limit_(**given).attentions
+    scaled = copy.deepcopy(model).double()
+    with torch.no_grad(), Double():
+        for parameter in scaled.parameters():
+            parameter.mul_(300)
+        expected = scaled(**given).attentions
+    for shares, reference in zip(found, expected, strict=True):
+        assert torch.allclose(shares.double(), reference, atol=1e-5)
+    assert not limit_.doubtful

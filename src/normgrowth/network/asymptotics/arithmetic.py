@@ -66,8 +66,9 @@ def add(a: Series, b: Series, alpha: Any = 1, masks: bool = True) -> Series:
         else:
             parts[term.degree] = term.value, term.sources
     found = _fitted(from_parts(parts, highest(a.rest, b.rest)), shape, dtype)
-    if a.doubt or b.doubt:
-        found = replace(found, doubt=True)
+    scales = b.scales if a.scales is None else a.scales
+    if a.doubt or b.doubt or scales is not None:
+        found = replace(found, doubt=a.doubt or b.doubt, scales=scales)
     return of_sum(found, a, b)
 
 
@@ -85,7 +86,7 @@ def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series
         find_finite_mask(operation, a, b)
     found = add(a, b, alpha, masks or alpha != 1)
     if found.rest is not None and a.top.degree == b.top.degree:
-        _count_cancelled(operation, a, found)
+        _count_cancelled(operation, a, b, found)
     return shortened(found, operation.orders + 2)
 
 
@@ -108,7 +109,7 @@ def find_finite_mask(operation: Operation, a: Series, b: Series) -> None:
                 operation.context.find(finding)
 
 
-def _count_cancelled(operation: Operation, a: Series, found: Series) -> None:
+def _count_cancelled(operation: Operation, a: Series, b: Series, found: Series) -> None:
     """Leading terms that add up to 0 where an order left out may come next: more orders are needed there."""
     top = found.at(a.top.degree)
     if top is not None and bool(top.all()):
@@ -117,8 +118,22 @@ def _count_cancelled(operation: Operation, a: Series, found: Series) -> None:
     for term in found.terms:
         if found.rest is None or term.degree > found.rest:
             lost = lost & (term.value == 0)
-    if count := int(lost.sum()):
+    if count := open_ties(lost, a, b):
         operation.context.cancelled[operation.context.module] += count
+
+
+def open_ties(equal: Tensor, a: Any, b: Any) -> int:
+    """How many are equal; one in each group is not counted where a group meets one value: its own maximum."""
+    count = int(equal.sum())
+    if not count:
+        return 0
+    for x in (a, b):
+        if isinstance(x, Series):
+            shape = (1,) * (equal.dim() - len(x.shape)) + tuple(x.shape)
+            dims = [d for d, size in enumerate(shape) if size == 1 and equal.shape[d] > 1]
+            if dims:
+                return count - int(equal.any(dims[0]).sum() if len(dims) == 1 else equal.amax(dims).sum())
+    return count
 
 
 def note(operation: Operation, a: Series, b: Series) -> None:
@@ -209,7 +224,22 @@ def matrix_product(operation: Operation, a: Any, b: Any) -> Series:
         weigh(operation, a, b)
     if b.doubt:
         weigh(operation, *(x.map(lambda v: v.transpose(-1, -2) if v.dim() > 1 else v) for x in (b, a)))
-    return product(operation.func, a, b, operation.orders)
+    return sized(product(operation.func, a, b, operation.orders), a, b)
+
+
+def sized(scores: Series, queries: Series, keys: Series) -> Series:
+    """Scores with the size of what they are summed from: equal keys differ by its rounding, however small a sum is."""
+    growing = queries.top.degree > 0 and keys.top.degree > 0
+    if scores.zero or not growing or len(scores.shape) < 3:
+        return scores
+    rows = {t.degree: t.value.norm(dim=-1).amax(-1) for t in queries.terms}
+    columns = {t.degree: t.value.norm(dim=-2).amax(-1) for t in keys.terms}
+    scales: dict[Fraction, Tensor] = {}
+    for i, row in rows.items():
+        for j, column in columns.items():
+            here = (row * column).expand(scores.shape[:-2])
+            scales[i + j] = torch.maximum(scales[i + j], here) if i + j in scales else here
+    return replace(scores, scales=scales)
 
 
 def weigh(operation: Operation, shares: Series, values: Series) -> None:
@@ -217,7 +247,7 @@ def weigh(operation: Operation, shares: Series, values: Series) -> None:
     p, v = shares.top.value, values.top.value
     squares = torch.matmul(p, v.square())
     spread = squares - torch.matmul(p, v).square()
-    noise = 4096 * torch.finfo(v.dtype).eps * squares.amax(-1, keepdim=True)
+    noise = 4096 * operation.context.eps(v.dtype) * squares.amax(-1, keepdim=True)
     operation.context.doubtful += int((spread > noise).sum())
 
 
@@ -225,8 +255,9 @@ def weigh(operation: Operation, shares: Series, values: Series) -> None:
 def product_and_sum(
     operation: Operation, x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, **_: Any
 ) -> Series:
-    found = product(torch.matmul, series(a), series(b), operation.orders)
-    found = found if alpha == 1 else found.map(lambda value: value * alpha)
+    a, b = series(a), series(b)
+    found = sized(product(torch.matmul, a, b, operation.orders), a, b)
+    found = found if alpha == 1 else times(found, alpha)
     x = series(x) if beta == 1 else _scaled(series(x), beta)
     if x.zero and len(x.shape) == 1:
         return shortened(found, operation.orders)

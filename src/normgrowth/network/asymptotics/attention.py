@@ -13,11 +13,12 @@ from normgrowth.network.asymptotics.arithmetic import (
     mask_of,
     note,
     series,
+    sized,
     summed,
     weigh,
 )
-from normgrowth.network.asymptotics.context import Tie
-from normgrowth.network.asymptotics.exponentials import summed_over
+from normgrowth.network.asymptotics.context import Context, Tie
+from normgrowth.network.asymptotics.exponentials import summed_over, times
 from normgrowth.network.asymptotics.head_groups import WHOLE, at, four_dimensional, groups, one_hot, part_of
 from normgrowth.network.asymptotics.mode import Operation, rule
 from normgrowth.network.asymptotics.series import (
@@ -30,6 +31,10 @@ from normgrowth.network.asymptotics.series import (
     highest,
     mask_bound,
     product,
+)
+
+SMALL = (
+    16  # scores of random queries and keys are some tenth of |q||k|: below a 16th they are small by accident
 )
 
 
@@ -66,9 +71,11 @@ def _by_groups(operation: Operation, x: Series, score: "Score") -> Series:
     for place in groups(whole.shape):
         scores, target = at(whole.top.value, place), at(found, place)
         score.rows += target.shape[:-1].numel()
-        if simple and one_hot(scores, target, operation.context.tolerance, None):
+        scale = _scale(part := part_of(whole, place), x.top.degree, -1)
+        unit = _unit(operation.context, scores.dtype)
+        if simple and one_hot(scores, target, unit, None, None if scale is None else scale / SMALL):
             continue
-        shares = _decided(operation, part_of(whole, place), -1, here := Score())
+        shares = _decided(operation, part, -1, here := Score())
         target.copy_(shares.top.value)
         score.add(here)
         sources, rest, doubt = sources | shares.sources, highest(rest, shares.rest), doubt or shares.doubt
@@ -89,7 +96,8 @@ def _decided(operation: Operation, x: Series, dim: int, score: "Score") -> Serie
     for place, term in enumerate(positive):
         sources |= term.sources
         value = _only(term.value, alive)
-        tolerance = _tolerance(_only(term.value, visible), dim, operation.context.tolerance)
+        scale = _scale(x, term.degree, dim)
+        tolerance = _tolerance(operation.context, _only(term.value, visible), dim, scale)
         winners, near = _winners(value, tolerance, dim)
         if alive is not None:
             winners &= alive
@@ -225,7 +233,16 @@ def _seen(x: Series, dim: int) -> tuple[Tensor | None, Tensor | None]:
     return ~hidden | closed, closed if bool(closed.any()) else None
 
 
-def _tolerance(value: Tensor, dim: int, units: float) -> Tensor:
+def _scale(x: Series, degree: Fraction, dim: int) -> Tensor | None:
+    """What the scores of each matrix were summed from, in size; None if that is not known."""
+    found = None if x.scales is None else x.scales.get(degree)
+    outer = x.shape[:-2]
+    if found is None or dim % len(x.shape) != len(x.shape) - 1 or found.numel() != outer.numel():
+        return None
+    return found.reshape(*outer, 1, 1)
+
+
+def _tolerance(context: Context, value: Tensor, dim: int, scale: Tensor | None) -> Tensor:
     """Units of rounding of the largest score, in size, of a row.
 
     Equal tokens come out of a few layers some hundred units apart, in float32 and float64. In bfloat16 scores are so
@@ -233,9 +250,14 @@ def _tolerance(value: Tensor, dim: int, units: float) -> Tensor:
     than float32's, so that in 16 bits a tie is equality.
     """
     value = torch.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = value.amin(dim, keepdim=True), value.amax(dim, keepdim=True)
-    eps = min(torch.finfo(value.dtype).eps, torch.finfo(torch.float32).eps)
-    return torch.maximum(-low, high) * (units * eps)
+    size = torch.maximum(-value.amin(dim, keepdim=True), value.amax(dim, keepdim=True))
+    if scale is not None:  # scores far below what they are summed from round by more
+        size = torch.maximum(size, scale / SMALL)
+    return size * _unit(context, value.dtype)
+
+
+def _unit(context: Context, dtype: torch.dtype) -> float:
+    return context.tolerance * min(context.eps(dtype), torch.finfo(torch.float32).eps)
 
 
 def _equal(level: Tensor, alive: Tensor, dim: int) -> Tensor:
@@ -360,7 +382,7 @@ def _attended(
     score.rows += q.shape[:-1].numel()
     shares = _unrivaled(operation, q, keys, factor, hidden) if leads else None
     if shares is None:
-        scores = product(torch.matmul, q, keys, operation.orders).map(lambda value: value * factor)
+        scores = times(sized(product(torch.matmul, q, keys, operation.orders), q, keys), factor)
         for x in added:
             scores = summed(operation, scores, x)
         shares = _decided(operation, scores, -1, here := Score())
@@ -376,7 +398,11 @@ def _unrivaled(
     """Shares where every row has one largest score: no order but the leading one is looked at."""
     scores = torch.matmul(q.top.value, keys.top.value).mul_(factor)
     shares = torch.empty_like(scores)
-    if not one_hot(scores, shares, operation.context.tolerance, hidden):
+    degree = q.top.degree + keys.top.degree
+    leading = (Series(x.terms[:1]) for x in (q, keys))
+    scale = _scale(times(sized(Series((Term(degree, scores, 0),)), *leading), factor), degree, -1)
+    unit = _unit(operation.context, scores.dtype)
+    if not one_hot(scores, shares, unit, hidden, None if scale is None else scale / SMALL):
         return None
     return Series((Term(ZERO, shares, q.top.sources | keys.top.sources),))
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normgrowth.network.asymptotics.arithmetic import add, series
+from normgrowth.network.asymptotics.arithmetic import add, open_ties, series
 from normgrowth.network.asymptotics.mode import Operation, rule
 from normgrowth.network.asymptotics.series import Series, combine, highest
 
@@ -20,7 +20,7 @@ def comparison(operation: Operation, a: Any, b: Any) -> Tensor:
     if difference.rest is not None or difference.lost:
         equal = (sign == 0) & torch.isfinite(difference.top.value)
         zeros = difference.exact_zeros or _exactly_zero(a) or _exactly_zero(b)
-        _count_open(operation, difference, 0 if zeros else _open_ties(equal, a, b))
+        _count_open(operation, difference, 0 if zeros else open_ties(equal, a, b))
     return getattr(torch, operation.name)(sign, 0)
 
 
@@ -34,20 +34,6 @@ def _is_same(a: Any, b: Any) -> bool:
 
 def _exactly_zero(x: Any) -> bool:
     return isinstance(x, Series) and x.exact_zeros
-
-
-def _open_ties(equal: Tensor, a: Any, b: Any) -> int:
-    """How many are equal; of what is compared with its own maximum, one in each group is."""
-    count = int(equal.sum())
-    if not count:
-        return 0
-    for x in (a, b):
-        if isinstance(x, Series):
-            shape = (1,) * (equal.dim() - len(x.shape)) + tuple(x.shape)
-            dims = [d for d, size in enumerate(shape) if size == 1 and equal.shape[d] > 1]
-            if dims:
-                return count - int(equal.any(dims[0]).sum() if len(dims) == 1 else equal.amax(dims).sum())
-    return count
 
 
 def _count_open(operation: Operation, x: Series, count: int) -> None:

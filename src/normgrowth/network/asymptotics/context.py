@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import torch
+
 from normgrowth.errors import NoLimit, UnsupportedOperation
 from normgrowth.network.asymptotics.findings import Finding
 
@@ -51,8 +53,13 @@ class Context:
     doubtful: int = 0  # values that depend on how a tie is decided that an order left out might decide
     unranked: int = 0  # ... that depend on an exponentially small part which was not carried
     findings: dict[Finding, int] = field(default_factory=dict)  # -> how often
+    coarsest: float = 0.0  # unit of rounding of the narrowest dtype that coefficients passed through
     path: list[str] = field(default_factory=list)
     entered: Counter[str] = field(default_factory=Counter)  # module -> how often it began to run
+
+    def eps(self, dtype: torch.dtype) -> float:
+        """The unit of rounding: not finer than that of a dtype which the network cast to on its way."""
+        return max(torch.finfo(dtype).eps, self.coarsest)
 
     @property
     def module(self) -> str:

@@ -36,6 +36,9 @@ def times(x: Series, factor: Any) -> Series:
     found = x.map(lambda value: value * factor)
     if x.exact_zeros and not isinstance(factor, Tensor):
         found = replace(found, exact_zeros=True)
+    if (scales := x.scales) is not None and (not isinstance(factor, Tensor) or factor.numel() == 1):
+        scales = {degree: scale * abs(float(factor)) for degree, scale in scales.items()}
+        found = replace(found, scales=scales)
     if x.exponential is None:
         return found
     return replace(found, exponential=weighted(x.exponential, factor), lost=x.lost)

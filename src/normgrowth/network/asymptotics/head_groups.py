@@ -5,6 +5,7 @@ neither a copy of all scores nor a lower order of them is needed.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -42,7 +43,12 @@ def at(value: Tensor, place: Place) -> Tensor:
 
 
 def part_of(x: Series, place: Place) -> Series:
-    return x.map(lambda value: at(value, place))
+    found = x.move(lambda value: at(value, place))
+    if x.scales is None:
+        return found
+    outer = x.shape[:2]
+    scales = {d: at(s.reshape(outer), place) for d, s in x.scales.items() if s.numel() == outer.numel()}
+    return replace(found, scales=scales)
 
 
 def four_dimensional(value: Tensor) -> Tensor:
@@ -50,13 +56,15 @@ def four_dimensional(value: Tensor) -> Tensor:
     return value[(None,) * (4 - value.dim())] if value.dim() < 4 else value
 
 
-def one_hot(scores: Tensor, shares: Tensor, units: float, hiding: Tensor | None) -> bool:
+def one_hot(
+    scores: Tensor, shares: Tensor, unit: float, hiding: Tensor | None, least: Tensor | None = None
+) -> bool:
     """Fill `shares` with 1 at the largest score of each row; False if some row has a second one near it.
 
     Near is at least what `attention` takes for it: there the exact rule decides. False also where a row has no
     largest score: nothing in it is finite. hiding: minus infinity for keys that are not seen, added to the scores.
+    unit: how near, as a part of the largest score of a row, or of `least` if that is more.
     """
-    eps = min(torch.finfo(scores.dtype).eps, torch.finfo(torch.float32).eps)
     count, step = scores.shape[2], max(1, ROWS // max(1, scores.shape[0] * scores.shape[1] * scores.shape[3]))
     for part in _steps(count, step):
         rows, found = scores[:, :, part], shares[:, :, part]
@@ -66,7 +74,10 @@ def one_hot(scores: Tensor, shares: Tensor, units: float, hiding: Tensor | None)
         elif bool(torch.isneginf(low).any()):
             low = torch.nan_to_num(rows, nan=torch.nan, posinf=torch.inf, neginf=0.0).amin(-1, keepdim=True)
         high = rows.amax(-1, keepdim=True)
-        torch.ge(rows, high - torch.maximum(-low, high) * (units * eps), out=found)
+        size = torch.maximum(-low, high)
+        if least is not None:
+            size = torch.maximum(size, least)
+        torch.ge(rows, high - size * unit, out=found)
         if bool((found.sum(-1) != 1).any()):
             return False
     return True

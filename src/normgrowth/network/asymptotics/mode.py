@@ -115,6 +115,7 @@ class Growth:
     lost: bool = False
     exact_zeros: bool = False
     diverges: Exception | None = None
+    scales: dict[Fraction, Tensor] | None = None
 
 
 Hung = list[tuple[Fraction, torch.UntypedStorage, int]]  # terms: degree, coefficients, sources
@@ -232,17 +233,31 @@ class LimitMode(TorchDispatchMode):
 
     def _plain(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
         """An operation on constants; one that is rounded to 16 bits (a table of rotations) is remembered in 32."""
-        if kind.name == "_to_copy" and kwargs.get("dtype") in HALVES and args[0].dtype == torch.float32:
-            found = func(*args, **kwargs)
-            setattr(found.untyped_storage(), EXACT, (self, _laid_out(args[0].to(found.device), found)))
+        found = func(*args, **kwargs)
+        if kind.views or not isinstance(found, Tensor):
             return found
-        if (
-            kind.writes
-            and isinstance(args[0], Tensor)
-            and hasattr(storage := args[0].untyped_storage(), EXACT)
-        ):
-            delattr(storage, EXACT)
-        return func(*args, **kwargs)
+        if kind.writes:
+            if hasattr(storage := found.untyped_storage(), EXACT):
+                delattr(storage, EXACT)
+            return found
+        if kind.name == "_to_copy" and found.dtype in HALVES and args[0].dtype == torch.float32:
+            exact = args[0].to(found.device)
+        elif any(self._remembered(tensor) is not None for tensor in _tensors(args, kwargs)):
+            args, kwargs = _map(self._wide_argument, (args, kwargs))
+            exact = func(*args, **kwargs)
+        else:
+            return found
+        if found.dtype not in HALVES:  # the network goes back to 32 bits
+            return exact.to(found.dtype)
+        setattr(found.untyped_storage(), EXACT, (self, _laid_out(exact, found)))
+        return found
+
+    def _remembered(self, tensor: Tensor) -> torch.UntypedStorage | None:
+        """What a constant of 16 bits was rounded from, in this run."""
+        if tensor.dtype not in HALVES or tensor.layout != torch.strided:
+            return None
+        run, exact = getattr(tensor.untyped_storage(), EXACT, (None, None))
+        return exact if run is self else None
 
     def _ruled(
         self, func: Any, name: str, args: Any, kwargs: Any, dtype: torch.dtype | None, half: bool
@@ -273,8 +288,7 @@ class LimitMode(TorchDispatchMode):
         lifted = self.lift(value)
         if not isinstance(lifted, Tensor) or lifted.dtype not in HALVES:
             return lifted
-        run, exact = getattr(lifted.untyped_storage(), EXACT, (None, None))
-        if exact is not None and run is self:
+        if (exact := self._remembered(lifted)) is not None:
             return _like(lifted, exact)
         wide = lifted.float()
         return wide if (hidden := masked(lifted)) is None else wide.masked_fill(hidden, -math.inf)
@@ -312,6 +326,7 @@ class LimitMode(TorchDispatchMode):
             growth.lost,
             growth.exact_zeros,
             growth.diverges,
+            growth.scales,
         )
 
     def grow(self, tensor: Tensor, degree: Fraction, sources: int) -> None:
@@ -354,6 +369,7 @@ class LimitMode(TorchDispatchMode):
             value.lost,
             value.exact_zeros,
             value.diverges,
+            value.scales,
         )
 
     def _write(self, tensor: Tensor, value: Series) -> None:

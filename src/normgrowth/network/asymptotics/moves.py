@@ -46,6 +46,8 @@ def linear(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
         return operation(x.sign(), *args, **kwargs)
     if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
         raise operation.refuse(f"a value of degree {x.top.degree} has no limit as {dtype}")
+    if dtype is torch.float32 and x.top.value.dtype == torch.float64:
+        operation.context.coarsest = torch.finfo(torch.float32).eps
     apply = x.move if operation.name in MOVES else x.map
     return apply(lambda value: operation(value, *args, **kwargs))
 

@@ -20,7 +20,7 @@ def normalised(operation: Operation, x: Series, dims: list[int], eps: float, cen
         middle = value.mean(dims, keepdim=True) if centre else value.new_zeros(())
         away = value - middle if centre else value
         size = away.square().mean(dims, keepdim=True)
-        flat = size <= (FLAT * torch.finfo(value.dtype).eps) ** 2 * middle.square()
+        flat = size <= (FLAT * operation.context.eps(value.dtype)) ** 2 * middle.square()
         if not bool(flat.any()):
             below = None if x.rest is None else x.rest - x.top.degree
             return Series((Term(ZERO, away * size.rsqrt(), x.top.sources),), below)
@@ -45,7 +45,7 @@ def _centred(operation: Operation, x: Series, dims: list[int]) -> Series:
     for t in away.terms:
         original = x.at(t.degree)
         assert original is not None, "the mean has the degrees of what it is the mean of"
-        noise = FLAT * torch.finfo(t.value.dtype).eps * original.abs().amax(dims, keepdim=True)
+        noise = FLAT * operation.context.eps(t.value.dtype) * original.abs().amax(dims, keepdim=True)
         flat = t.value.abs().amax(dims, keepdim=True) <= noise
         terms.append(Term(t.degree, t.value.masked_fill(flat, 0.0), t.sources))
         gone = flat & (noise > 0)

@@ -49,6 +49,9 @@ class Series:
     diverges: Exception | None = (
         None  # the refusal of elements that are infinite, unless nothing depends on them
     )
+    scales: dict[Fraction, Tensor] | None = (
+        None  # of scores: by degree, |q||k| of each matrix; they round by that
+    )
 
     @property
     def top(self) -> Term:
@@ -71,7 +74,7 @@ class Series:
         """Apply a linear function."""
         terms = tuple(Term(term.degree, f(term.value), term.sources) for term in self.terms)
         lost = self.lost or self.exponential is not None
-        return Series(terms, self.rest, self.zero, self.doubt, None, lost, False, self.diverges)
+        return Series(terms, self.rest, self.zero, self.doubt, None, lost, False, self.diverges, self.scales)
 
     def move(self, f: Callable[[Tensor], Tensor]) -> "Series":
         """Apply a function that only moves, copies or leaves out elements."""
@@ -191,7 +194,8 @@ def combine(f: Callable[..., Tensor], *series: Series, moves: bool = False) -> S
 
     moves: each element of the result is one of an argument (a concatenation, a choice).
     """
-    found = _combined(f, *series)
+    scales = next((s.scales for s in series if s.scales is not None), None)
+    found = replace(_combined(f, *series), scales=scales)
     lost = any(s.lost for s in series)
     if not any(s.exponential for s in series):
         return replace(found, lost=True) if lost else found

@@ -1,0 +1,128 @@
+"""The page of the census: docs/architectures.md from the records."""
+
+from collections import Counter
+from typing import Any
+
+# From bad to good: an architecture is as bad as its worst setting.
+OUTCOMES = ("wrong", "crashed", "undecided", "refused", "converging", "right", "not built")
+COLUMNS = {
+    "float64": "float64",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "autocast bfloat16": "autocast",
+}
+
+
+def worst(records: list[dict[str, Any]]) -> str:
+    return min((r["outcome"] for r in records), key=OUTCOMES.index, default="–")
+
+
+def cell(records: list[dict[str, Any]]) -> str:
+    """The worst outcome, and in how many settings."""
+    if not records:
+        return "–"
+    outcome = worst(records)
+    count = sum(r["outcome"] == outcome for r in records)
+    return outcome if count == len(records) else f"{outcome} in {count} of {len(records)}"
+
+
+def line(name: str, records: list[dict[str, Any]]) -> str:
+    by_column = {column: [r for r in records if r["dtype"] == column] for column in COLUMNS}
+    wide = by_column["float64"]
+    first = next((r for r in wide if "degree" in r), {})
+    flagged = sum(r["outcome"] == "right" and bool(r.get("doubtful")) for r in wide)
+    cells = [
+        f"`{name}`",
+        next((f"`{r['class']}`" for r in records if "class" in r), "–"),
+        first.get("degree", "–"),
+        f"{first['vanished']} of {first['parameters']}" if first else "–",
+        *(cell(by_column[column]) for column in COLUMNS),
+        f"{flagged} of {len(wide)}" if flagged else "–",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def reasons(models: dict[str, list[dict[str, Any]]], outcomes: tuple[str, ...]) -> list[str]:
+    """Why, and of which architectures."""
+    found: dict[str, list[str]] = {}
+    for name, records in models.items():
+        for record in records:
+            if record["dtype"] == "float64" and record["outcome"] in outcomes:
+                why = record.get("reason", "").split("\n")[0].replace("|", "\\|")
+                names = found.setdefault(why, [])
+                if name not in names:
+                    names.append(name)
+                break
+    rows = sorted(found.items(), key=lambda item: item[1])
+    return [f"| {', '.join(f'`{n}`' for n in names)} | {why} |" for why, names in rows]
+
+
+def page(result: dict[str, Any]) -> str:
+    models: dict[str, list[dict[str, Any]]] = {}
+    for record in result["records"]:
+        models.setdefault(record["architecture"], []).append(record)
+    models = dict(sorted(models.items()))
+    counts = {
+        column: Counter(worst([r for r in records if r["dtype"] == column]) for records in models.values())
+        for column in COLUMNS
+    }
+    summary = [
+        f"| {outcome} | " + " | ".join(str(counts[column][outcome]) for column in COLUMNS) + " |"
+        for outcome in ("right", "converging", "refused", "undecided", "wrong", "crashed", "not built")
+    ]
+    titles = ["architecture", "class", "degree", "vanish", *COLUMNS.values(), "flagged"]
+    table = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+    table += [line(name, records) for name, records in models.items()]
+    return f"""# Architectures
+
+The exact saturated limit, `normgrowth.saturated(model)`, against the network itself with its parameters times c, for
+all {len(models)} text architectures of transformers {result["transformers"]}, with torch {result["torch"]}.
+`make census` builds each with a small random config in float64 and compares every output of the model, at c = 10 to
+1e7.
+
+Each architecture has four settings: 2 layers with biases, gains and buffers perturbed, 4 experts; 2 layers as
+initialized, 8 experts; 4 layers perturbed, 8 experts; 4 layers as initialized, 4 experts. 2 layers run with eager
+attention, 4 with that of torch where the model supports it. 16 bits and autocast have the first and the last of these.
+The table counts an architecture by its worst setting.
+
+| outcome | {" | ".join(COLUMNS.values())} |
+|---|{"---|" * len(COLUMNS)}
+{chr(10).join(summary)}
+
+- **right**: at the best c, 1 − cosine of every position is at most 1e-4 and the relative error at most 1e-2. In 16
+  bits and under autocast the reference is the float64 limit of the same rounded weights, and the cosine at least 0.999.
+- **converging**: not there at c = 1e7, but the error falls with every factor of 10.
+- **refused**: the limit raises an error that says why (below).
+- **undecided**: not right, and the limit says so: `limit.doubtful` counts values that depend on a tie which no order
+  that was carried decides.
+- **wrong**: not right, and nothing says so.
+- **not built**: transformers cannot run the small model on text alone.
+
+Routers choose experts by values that float64 rounds to equal ones at large c (sigmoids near 1, shares near 0). Where
+the scaled network disagrees, it is run again with a sigmoid, and a softmax over experts, that have the same limits and
+the same order but come to their limits more slowly.
+
+The tests in `tests/network/asymptotics/test_architectures.py` compare every output of every submodule of 48 models,
+vision models and modules of torch among them, and hold them to closer bounds.
+
+## Every architecture
+
+{chr(10).join(table)}
+
+- **degree**: k in lim c^(−k) f(x; cθ); **vanish**: parameters that the output does not depend on in the limit.
+- **flagged**: settings that are right in float64 though the limit counts doubtful values.
+
+## Refused
+
+| architectures | reason |
+|---|---|
+{chr(10).join(reasons(models, ("refused",)))}
+
+## Not built, or crashed
+
+| architectures | reason |
+|---|---|
+{chr(10).join(reasons(models, ("not built", "crashed")))}
+
+Made from `benchmarks/census.json` by `python benchmarks/census.py --page`.
+"""
