@@ -7,7 +7,6 @@ compared with that of a run that nobody disturbed: bit for bit, apart from times
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -101,12 +100,14 @@ def test_kills_change_nothing(name, tmp_path):
         out = tmp_path / f"killed-{tries}" / "run"
         out.mkdir(parents=True)
         command = job.command(tmp_path, out)
-        in_a_row = (
-            1 if job.worker else IN_A_ROW
-        )  # the command that lost a worker ends: nothing is left to kill
+        # A command that lost a worker goes on to its end: nothing is left to kill.
+        in_a_row = 1 if job.worker else IN_A_ROW
         for _ in range(min(in_a_row, job.kills - killed)):
             tries += 1
-            killed += (kill_worker if job.worker else kill)(command, lasts * chance.uniform(0.4, 0.95))
+            if job.worker:
+                killed += kill_worker(command, out)
+            else:
+                killed += kill(command, lasts * chance.uniform(0.4, 0.95))
         finish(command)
         assert_same(job, out, whole)
         assert tries < 4 * job.kills  # most have to hit
@@ -141,23 +142,28 @@ def kill(command: list[str], seconds: float) -> bool:
         return False
 
 
-def kill_worker(command: list[str], seconds: float) -> bool:
-    """One worker of a command that then has to go on."""
+def kill_worker(command: list[str], out: Path) -> bool:
+    """One worker of a command that then has to go on: as soon as a first cell is done, so that others are under way."""
     with start(command) as process:
-        try:
-            process.wait(seconds)
+        while process.poll() is None:
+            below = psutil.Process(process.pid).children(recursive=True)
+            workers = [child for child in below if "spawn_main" in _command_line(child)]
+            if workers and any((out / "cells").glob("*.json")):
+                workers[0].kill()
+                break
+            time.sleep(0.05)
+        else:
             return False
-        except subprocess.TimeoutExpired:
-            found = [
-                child
-                for child in psutil.Process(process.pid).children(recursive=True)
-                if "spawn_main" in " ".join(child.cmdline())
-            ]
-            if found:
-                os.kill(found[0].pid, signal.SIGKILL)
-            said = process.communicate(timeout=300)[1].decode()
-            assert process.returncode == 0, said
-            return bool(found)
+        said = process.communicate(timeout=300)[1].decode()
+        assert process.returncode == 0, said
+        return True
+
+
+def _command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has ended meanwhile
+        return ""
 
 
 def assert_same(job: Job, out: Path, whole: Path) -> None:
