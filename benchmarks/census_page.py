@@ -94,7 +94,8 @@ The table counts an architecture by its worst setting.
 - **converging**: not there at c = 1e7, but the error falls with every factor of 10.
 - **refused**: the limit raises an error that says why (below).
 - **undecided**: not right, and the limit says so: `limit.doubtful` counts values that depend on a tie which no order
-  that was carried decides.
+  that was carried decides; in 16 bits `limit.findings` may name coefficients outside the range of the type, or masks
+  that the network chooses by its type.
 - **wrong**: not right, and nothing says so.
 - **not built**: transformers cannot run the small model on text alone.
 

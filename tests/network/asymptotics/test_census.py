@@ -1,5 +1,8 @@
 """A sample of the census (`make census`): no architecture may be wrong without saying so."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from network.asymptotics.census import examine, examine_narrow, judged
@@ -9,6 +12,7 @@ from torch import nn
 
 from normgrowth.network.asymptotics.limit import saturated
 
+RECORDS = Path(__file__).parents[3] / "benchmarks" / "census.json"
 FAST = ["llama", "deepseek_v3", "t5"]
 SAMPLE = [
     "afmoe",
@@ -86,3 +90,10 @@ def test_what_is_a_text_architecture():
     found = candidates()
     assert "llama" in found
     assert "vit" not in found
+
+
+def test_the_records_have_nothing_wrong():
+    records = json.loads(RECORDS.read_text(encoding="utf-8"))["records"]
+    assert len({record["architecture"] for record in records}) > 250
+    wrong = [record for record in records if record["outcome"] in ("wrong", "crashed")]
+    assert not wrong

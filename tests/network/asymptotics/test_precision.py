@@ -149,3 +149,42 @@ def test_a_table_that_the_network_rounds_and_widens_again(join, dtype):
     table = torch.linspace(0.1, 1.3, 4, dtype=torch.float32).cos().double()
     expected = torch.nn.functional.linear(x.double(), model.linear.weight.double()) * table
     assert torch.allclose(saturated(model)(x).double(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_mask_made_by_multiplication(dtype):
+    """(1 - mask) times the smallest number is 0 where nothing is masked, also with the mask as it was in 32 bits."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 6, bias=False)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            hidden = (1.0 - mask.to(x.dtype)) * torch.finfo(x.dtype).min
+            return torch.softmax(self.linear(x) + hidden, -1)
+
+    model = Masked().to(dtype)
+    x, mask = torch.randn(3, 4).to(dtype), torch.tensor([1.0, 0, 1, 1, 0, 1])
+    scores = torch.nn.functional.linear(x.double(), model.linear.weight.double())
+    expected = scores.masked_fill(mask == 0, -torch.inf).argmax(-1)
+    found = saturated(model)(x, mask)
+    assert torch.equal(found.double(), torch.nn.functional.one_hot(expected, 6).double())
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e12])
+def test_coefficients_outside_the_range_of_float16(size):
+    class Large(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.linear(x).float() * size).to(x.dtype)
+
+    limit = saturated(Large().half())
+    limit(torch.ones(2, 4, dtype=torch.float16))
+    assert [finding.kind for finding in limit.findings] == ["out_of_range"]
+    wide = saturated(Large())
+    wide(torch.ones(2, 4))
+    assert not wide.findings

@@ -16,7 +16,7 @@ FINITE_MASK = -1e3  # a constant at or below this, beside zeros, is meant as a m
 class Finding:
     """One thing to know about a limit. operation and value: of what was found, where there is one."""
 
-    kind: Literal["finite_mask", "left_torch", "constant_output"]
+    kind: Literal["finite_mask", "left_torch", "constant_output", "out_of_range"]
     module: str
     degree: Fraction
     operation: str = ""
@@ -36,6 +36,11 @@ class Finding:
             return (
                 f"{where}: Tensor.{self.operation} takes a value of degree {self.degree} out of torch; what is "
                 "computed from it counts as a constant"
+            )
+        if self.kind == "out_of_range":
+            return (
+                f"{where}: the largest leading coefficient, {self.value:g}, is outside the range of {self.operation}: "
+                "compute the limit in float32, or scale the weights"
             )
         return (
             f"{where} ({self.operation}) gets an input of degree {self.degree}, has parameters, and returns a "

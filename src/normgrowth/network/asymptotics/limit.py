@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from normgrowth.network.asymptotics.compiled import named_modules, run_eagerly, unwrapped
 from normgrowth.network.asymptotics.context import Context, Sum, Tie
 from normgrowth.network.asymptotics.findings import Finding, LeavingTorch
-from normgrowth.network.asymptotics.mode import MARK, LimitMode
+from normgrowth.network.asymptotics.mode import HALVES, MARK, LimitMode
 from normgrowth.network.asymptotics.parameters import check_fixed, own_storages
 from normgrowth.network.asymptotics.saved_state import SavedState
 from normgrowth.network.asymptotics.series import Series, Term, nonzero
@@ -140,7 +140,6 @@ class Limit:
                 self.output_degrees = [_degree_of_any(x) for x in leaves if isinstance(x, Series | Tensor)]
             self.ties, self.sums, self.used_orders = context.ties, context.sums, context.orders
             self.cancelled = dict(context.cancelled)
-            self.findings = list(context.findings)
             self.doubtful = context.doubtful + context.unranked + sum(self.cancelled.values())
             alive = 0
             for leaf in pytree.tree_leaves(found, is_leaf=_is_series):
@@ -154,7 +153,9 @@ class Limit:
                 for bit, (name, _) in enumerate(parameters)
                 if not alive >> bit & 1 and not self.attention_only
             ]
-            return pytree.tree_map_only(Tensor, lambda t: _plain(mode, t), result)
+            result = pytree.tree_map_only(Tensor, lambda t: _plain(mode, t), result)
+            self.findings = list(context.findings)
+            return result
 
     def _saw(self, mode: LimitMode, name: str, module: nn.Module, args: Any, result: Any) -> None:
         leaves = [result] if isinstance(result, Tensor) else pytree.tree_leaves(result)
@@ -238,7 +239,15 @@ def _leading(x: Series) -> Term:
 def _plain(mode: LimitMode, tensor: Tensor) -> Tensor:
     """The leading coefficients: the tensor itself, unless it is a part without the leading degree of the whole."""
     found = mode.lift(tensor)
-    if not isinstance(found, Series) or (leading := _leading(found)) is found.top:
+    if not isinstance(found, Series):
+        return tensor
+    leading = _leading(found)
+    if tensor.dtype in HALVES and not found.zero and tensor.numel():
+        largest = float(leading.value.abs().max())
+        if not torch.finfo(tensor.dtype).tiny <= largest <= torch.finfo(tensor.dtype).max:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            mode.context.find(Finding("out_of_range", "", leading.degree, dtype, largest))
+    if leading is found.top:
         return tensor
     return mode.attach(replace(found, terms=found.terms[found.terms.index(leading) :]), dtype=tensor.dtype)
 

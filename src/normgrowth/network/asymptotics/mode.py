@@ -243,7 +243,7 @@ class LimitMode(TorchDispatchMode):
         if kind.name == "_to_copy" and found.dtype in HALVES and args[0].dtype == torch.float32:
             exact = args[0].to(found.device)
         elif any(self._remembered(tensor) is not None for tensor in _tensors(args, kwargs)):
-            args, kwargs = _map(self._wide_argument, (args, kwargs))
+            args, kwargs = _map(self._exact_argument, (args, kwargs))
             exact = func(*args, **kwargs)
         else:
             return found
@@ -251,6 +251,15 @@ class LimitMode(TorchDispatchMode):
             return exact.to(found.dtype)
         setattr(found.untyped_storage(), EXACT, (self, _laid_out(exact, found)))
         return found
+
+    def _exact_argument(self, value: Any) -> Any:
+        """What an operation on constants sees; a number that masks stays one, since 0 times infinity is none."""
+        if isinstance(value, torch.dtype):
+            return _wide(value)
+        if not isinstance(value, Tensor) or value.dtype not in HALVES:
+            return value
+        exact = self._remembered(value)
+        return value.float() if exact is None else _like(value, exact)
 
     def _remembered(self, tensor: Tensor) -> torch.UntypedStorage | None:
         """What a constant of 16 bits was rounded from, in this run."""
