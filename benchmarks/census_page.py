@@ -43,18 +43,18 @@ def line(name: str, records: list[dict[str, Any]]) -> str:
 
 
 def reasons(models: dict[str, list[dict[str, Any]]], outcomes: tuple[str, ...]) -> list[str]:
-    """Why, and of which architectures."""
-    found: dict[str, list[str]] = {}
+    """Why, of which architectures, in which columns."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
     for name, records in models.items():
         for record in records:
-            if record["dtype"] == "float64" and record["outcome"] in outcomes:
-                why = record.get("reason", "").split("\n")[0].replace("|", "\\|")
-                names = found.setdefault(why, [])
-                if name not in names:
-                    names.append(name)
-                break
+            if record["outcome"] in outcomes:
+                why = record.get("reason", "").split("\n")[0].replace("|", "\\|")[:160]
+                names, columns = found.setdefault(why, ([], []))
+                for item, items in ((f"`{name}`", names), (COLUMNS[record["dtype"]], columns)):
+                    if item not in items:
+                        items.append(item)
     rows = sorted(found.items(), key=lambda item: item[1])
-    return [f"| {', '.join(f'`{n}`' for n in names)} | {why} |" for why, names in rows]
+    return [f"| {', '.join(names)} | {', '.join(columns)} | {why} |" for why, (names, columns) in rows]
 
 
 def page(result: dict[str, Any]) -> str:
@@ -97,7 +97,7 @@ The table counts an architecture by its worst setting.
   that was carried decides; in 16 bits `limit.findings` may name coefficients outside the range of the type, or masks
   that the network chooses by its type.
 - **wrong**: not right, and nothing says so.
-- **not built**: transformers cannot run the small model on text alone.
+- **not built**: transformers cannot run the small model in this type, or with its parameters times c.
 
 Routers choose experts by values that float64 rounds to equal ones at large c (sigmoids near 1, shares near 0). Where
 the scaled network disagrees, it is run again with a sigmoid, and a softmax over experts, that have the same limits and
@@ -115,14 +115,14 @@ vision models and modules of torch among them, and hold them to closer bounds.
 
 ## Refused
 
-| architectures | reason |
-|---|---|
+| architectures | columns | reason |
+|---|---|---|
 {chr(10).join(reasons(models, ("refused",)))}
 
 ## Not built, or crashed
 
-| architectures | reason |
-|---|---|
+| architectures | columns | reason |
+|---|---|---|
 {chr(10).join(reasons(models, ("not built", "crashed")))}
 
 Made from `benchmarks/census.json` by `python benchmarks/census.py --page`.

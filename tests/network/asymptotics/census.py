@@ -5,7 +5,7 @@ converging   does not agree yet at c = 1e7; the error falls steadily
 refused      the limit raised an InputError, which says why
 undecided    does not agree, and the limit counts doubtful values
 wrong        does not agree, and nothing says so
-not built    transformers could not build or run the small model
+not built    transformers could not build or run the small model, or run it with its parameters times c
 crashed      anything else
 """
 
@@ -31,6 +31,10 @@ from normgrowth.network.asymptotics.limit import Limit, saturated
 COSINE, SIZE = 1e-4, 1e-2  # of a right one, at its best c
 FALLS = 0.7  # a converging error: per factor of 10 in c
 NARROW = 0.999  # smallest cosine in 16 bits, where no tie is open
+
+
+class NoReference(Exception):
+    """The scaled network does not run: there is nothing to compare the limit with."""
 
 
 @contextmanager
@@ -92,7 +96,10 @@ def _examined(name: str, setting: Setting) -> dict[str, Any]:
     }
     if not all(bool(term.value.isfinite().all()) for one in seen for term in one.value.terms):
         return found | {"outcome": "undecided" if limit.doubtful else "wrong", "reason": "not a number"}
-    rows = compared(model, given, seen, Double())
+    try:
+        rows = compared(model, given, seen, Double())
+    except NoReference as error:
+        return found | {"outcome": "not built", "reason": str(error)}
     outcome, reference = judged(rows, limit), "float64"
     if outcome in ("wrong", "undecided") and has_experts(model.config):
         again = compared(model, given, seen, OrderedRouter(setting.experts))
@@ -120,7 +127,12 @@ def compared(model: nn.Module, given: dict[str, Any], seen: list[Any], arithmeti
         for parameter in scaled.parameters():
             parameter.mul_(c)
         with arithmetic, watched(scaled, whole=True) as found:
-            scaled(**given)
+            try:
+                scaled(**given)
+            except (RuntimeError, ValueError) as error:  # of the network's own checks
+                raise NoReference(
+                    f"the network times {c:g} raises {type(error).__name__}: {error}"[:300]
+                ) from error
         values = {(one.module, one.call, one.leaf): one.value for one in found}
         for row, here, coefficient in parts:
             measure(row, here, coefficient, values[row.module, row.call, row.leaf], c)
@@ -170,7 +182,7 @@ def _examined_narrow(name: str, setting: Setting, dtype: torch.dtype, autocast: 
     try:
         with torch.autocast("cpu", dtype, enabled=autocast):
             narrow(**given)
-    except RuntimeError as error:  # of torch: no kernel for this type
+    except (RuntimeError, ValueError) as error:  # no kernel for this type, or the network checks its values
         return {"outcome": "not built", "reason": f"{type(error).__name__}: {error}"[:300]}
     try:
         with default_dtype(torch.float64), Double():
