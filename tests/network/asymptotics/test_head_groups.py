@@ -11,6 +11,7 @@ from normgrowth.network.asymptotics.head_groups import groups, one_hot
 
 transformers = pytest.importorskip("transformers")
 TINY = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=50)
+UNIT = 256 * torch.finfo(torch.float32).eps  # how near two scores of a row tie
 MODELS = {
     "BERT": lambda: transformers.BertModel(transformers.BertConfig(**TINY)),
     "Llama": lambda: transformers.LlamaModel(transformers.LlamaConfig(**TINY, num_key_value_heads=2)),
@@ -62,9 +63,9 @@ def test_one_largest_score_takes_all():
     hiding = torch.zeros(1, 1, 7, 11).masked_fill(torch.rand(1, 1, 7, 11) < 0.3, -torch.inf)
     shares = torch.empty_like(scores)
     expected = F.one_hot((scores + hiding).argmax(-1), 11).float()
-    assert one_hot(scores.clone(), shares, 256, hiding)
+    assert one_hot(scores.clone(), shares, UNIT, hiding)
     assert torch.equal(shares, expected)
-    assert one_hot(scores + hiding, shares, 256, None), "masks that are in the scores already"
+    assert one_hot(scores + hiding, shares, UNIT, None), "masks that are in the scores already"
     assert torch.equal(shares, expected)
 
 
@@ -81,7 +82,7 @@ def test_one_largest_score_takes_all():
 )
 def test_a_row_without_one_largest_score_is_left_to_the_exact_rule(row):
     scores = torch.tensor([[[[3.0, 1.0, 2.0], row]]])
-    assert not one_hot(scores, torch.empty_like(scores), 256, None)
+    assert not one_hot(scores, torch.empty_like(scores), UNIT, None)
 
 
 class Attention(nn.Module):
