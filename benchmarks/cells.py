@@ -15,18 +15,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from normgrowth.training.grid import Axis
-from normgrowth.training.settings import preset
-from normgrowth.training.sweep import sweep
+from normgrowth.lab.cells.grid import Axis
+from normgrowth.lab.settings import preset
+from normgrowth.lab.sweep import sweep
 
 RESULTS = Path(__file__).with_suffix(".json")
 RATES, DECAYS = Axis.spaced("lr", 1e-4, 1e-1, 8), Axis.spaced("weight_decay", 1e-4, 1e-1, 4)
 FRESH, ROUNDS = 6, 3  # cells that are trained by fresh processes in a round: their rate needs no more
 ALONE = """
 import sys
-from normgrowth.training.cells import train_alone
-from normgrowth.training.making import corpus_of
-from normgrowth.training.settings import preset
+from normgrowth.lab.cells.cell import train_alone
+from normgrowth.lab.build import corpus_of
+from normgrowth.lab.settings import preset
 settings = preset("tiny", "wikitext-2", lr=float(sys.argv[2]), weight_decay=float(sys.argv[3]))
 print(train_alone(settings, corpus_of(settings, sys.argv[1])))
 """

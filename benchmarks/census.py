@@ -36,7 +36,7 @@ def examine(task: tuple[str, tuple[str, ...]]) -> list[dict[str, Any]]:
 
     import torch
     import transformers
-    from network.asymptotics import census, text_models  # pyright: ignore[reportMissingImports]
+    from limit import census, text_models  # pyright: ignore[reportMissingImports]
 
     name, columns = task
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
@@ -101,7 +101,7 @@ def run(wanted: list[str], columns: tuple[str, ...], again: bool, workers: int) 
     context: Any = multiprocessing.get_context("forkserver")
     # Its server imports these once; it finds those of the tests by the environment, and skips what it does not find.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    context.set_forkserver_preload(["transformers.models.t5.modeling_t5", "network.asymptotics.census"])
+    context.set_forkserver_preload(["transformers.models.t5.modeling_t5", "limit.census"])
     with ProcessPool(workers, max_tasks=1, context=context) as pool:
         waiting: dict[Any, tuple[str, tuple[str, ...]]] = {
             pool.schedule(examine, args=(task,), timeout=SECONDS): task for task in tasks
@@ -144,7 +144,7 @@ def main() -> None:
     if not args.page:
         sys.path.insert(0, str(ROOT / "tests"))
         chosen = (*(args.dtype or ()), *([COLUMNS[3]] if args.autocast else []))
-        from network.asymptotics.text_models import candidates  # pyright: ignore[reportMissingImports]
+        from limit.text_models import candidates  # pyright: ignore[reportMissingImports]
 
         run(args.only.split(",") if args.only else candidates(), chosen or COLUMNS, args.again, args.workers)
     PAGE.write_text(page(read()), encoding="utf-8")

@@ -103,7 +103,7 @@ Routers choose experts by values that float64 rounds to equal ones at large c (s
 the scaled network disagrees, it is run again with a sigmoid, and a softmax over experts, that have the same limits and
 the same order but come to their limits more slowly.
 
-The tests in `tests/network/asymptotics/test_architectures.py` compare every output of every submodule of 48 models,
+The tests in `tests/limit/test_architectures.py` compare every output of every submodule of 48 models,
 vision models and modules of torch among them, and hold them to closer bounds.
 
 ## Every architecture

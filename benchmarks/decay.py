@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from normgrowth.checkpoints.selection import Selection
+from normgrowth.lab.build import corpus_of, new_model
+from normgrowth.lab.cells.cell import SQUARE
+from normgrowth.lab.cells.grid import LEARNING_RATE, WEIGHT_DECAY, Axis
+from normgrowth.lab.settings import Settings, preset
+from normgrowth.lab.sweep import sweep
 from normgrowth.records import Records
-from normgrowth.training.cells import SQUARE
-from normgrowth.training.grid import LEARNING_RATE, WEIGHT_DECAY, Axis
-from normgrowth.training.making import corpus_of, new_model
-from normgrowth.training.parameters import watch
-from normgrowth.training.settings import Settings, preset
-from normgrowth.training.sums import local, summed
-from normgrowth.training.sweep import sweep
+from normgrowth.tracking.parameters import watch
+from normgrowth.tracking.tensor_sums import local, summed
 from normgrowth.weights.equilibrium import boundary
-from normgrowth.weights.selection import Selection
 
 KEPT = Path(__file__).parent.parent / "docs" / "records" / "decay"
 PAPER = KEPT / "paper.json"  # λ* of the paper's own model, which asks for its first weights only

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from pages import DOCS, fill, picture, table
 
 from normgrowth import Records
+from normgrowth.lab.cells.edge_search import Cell, changes, wanted
 from normgrowth.report.sweep import Sweep
 from normgrowth.report.sweep_figures import figure_edge, figure_phase
-from normgrowth.training.boundary import Cell, changes, wanted
 
 Floats = NDArray[np.float64]
 NAMES = {"adamw": "AdamW", "sgd": "SGD, clipped"}

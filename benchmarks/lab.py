@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from normgrowth.lab.build import corpus_of
+from normgrowth.lab.settings import Settings
+from normgrowth.lab.train import train
 from normgrowth.paper.stages.lab import measured
-from normgrowth.training.loop import train
-from normgrowth.training.making import corpus_of
-from normgrowth.training.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "docs" / "records" / "lab"

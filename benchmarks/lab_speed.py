@@ -19,11 +19,11 @@ import torch
 from pages import DOCS, fill
 from torch.nn import functional
 
+from normgrowth.lab.build import new_model, new_optimizer
+from normgrowth.lab.data.corpus import Corpus, Row, in_batches, load_corpus, padded
+from normgrowth.lab.evaluate import NextToken
+from normgrowth.lab.settings import Settings, preset
 from normgrowth.network.encoders import LanguageModel
-from normgrowth.training.corpora import Corpus, Row, in_batches, load_corpus, padded
-from normgrowth.training.evaluation import NextToken
-from normgrowth.training.making import new_model, new_optimizer
-from normgrowth.training.settings import Settings, preset
 
 RESULTS = Path(__file__).with_suffix(".json")
 ROUNDS = 60

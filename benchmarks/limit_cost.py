@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.limit.saturated import saturated
 
 WIDE: dict[str, Any] = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 TINY: dict[str, Any] = {

@@ -12,9 +12,9 @@ from files import make_pair
 from numba import njit
 from safetensors.numpy import load_file
 
+from normgrowth.checkpoints.formats.safetensors import read_safetensors
 from normgrowth.engine import available_cores
 from normgrowth.weights.measure import measure
-from normgrowth.weights.sources.safetensors import read_safetensors
 
 ROUNDS = 9
 

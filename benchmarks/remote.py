@@ -35,8 +35,8 @@ from pages import DOCS, fill, table
 from safetensors.torch import save_file
 
 from normgrowth import open_source, trace
-from normgrowth.weights.moments import CHUNK
-from normgrowth.weights.sources.remote import RemoteCheckpoint
+from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+from normgrowth.moments.moments import CHUNK
 from normgrowth.weights.stripes import SMALLEST
 from normgrowth.weights.walk import CONNECTIONS
 

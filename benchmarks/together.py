@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from normgrowth.training.cells import batches, train_alone
-from normgrowth.training.corpora import Corpus
-from normgrowth.training.evaluation import NextToken
-from normgrowth.training.making import corpus_of, new_model, new_optimizer
-from normgrowth.training.settings import Settings, preset
-from normgrowth.training.together import pays, train_together
+from normgrowth.lab.build import corpus_of, new_model, new_optimizer
+from normgrowth.lab.cells.cell import batches, train_alone
+from normgrowth.lab.cells.stacked_cells import pays, train_together
+from normgrowth.lab.data.corpus import Corpus
+from normgrowth.lab.evaluate import NextToken
+from normgrowth.lab.settings import Settings, preset
 
 RESULTS = Path(__file__).with_suffix(".json")
 WIDE: dict[str, Any] = {"layers": 2, "width": 64, "heads": 4, "feedforward": 128}

@@ -12,7 +12,7 @@ from pydoc_data.topics import topics
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from normgrowth.training import hf
+from normgrowth.tracking.integrations import transformers as hf
 
 WINDOW = 32
 

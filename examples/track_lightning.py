@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from normgrowth.training import lightning as norms
+from normgrowth.tracking.integrations import lightning as norms
 
 WINDOW = 32
 

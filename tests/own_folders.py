@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import torch
-from checkpoints import walk, write_series
+from synthetic_series import walk, write_series
 from training.tiny_training import backward, tiny
 
 from normgrowth import NormTracker, Records
 from normgrowth.checksums import CHECKSUM, SEALED
 from normgrowth.cli import main
 from normgrowth.engine import Threads
+from normgrowth.lab.cells.grid import Axis
+from normgrowth.lab.settings import Settings
+from normgrowth.lab.sweep import sweep
 from normgrowth.records import PAIRED
-from normgrowth.training import journal
-from normgrowth.training.grid import Axis
-from normgrowth.training.settings import Settings
-from normgrowth.training.sweep import sweep
+from normgrowth.tracking import step_log as journal
 
 SHAPE = ["--layers", "1", "--width", "8", "--heads", "2", "--feedforward", "8"]
 TRAIN = [

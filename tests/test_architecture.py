@@ -11,79 +11,35 @@ import normgrowth
 
 SOURCE = Path(normgrowth.__file__).parent
 
-# Each layer may import those after it, and itself. `weights` and `network` do not know each other, nor do
-# `report` and `training`; report reads records and nothing else.
+# Each layer may import those after it, and itself; report reads records and nothing else.
+BASE = {
+    "records",
+    "record_schema",
+    "schema",
+    "checksums",
+    "schedules",
+    "engine",
+    "errors",
+    "showing",
+    "workspace",
+}
 ALLOWED = {
-    "cli": {
-        "cli",
-        "paper",
-        "report",
-        "training",
-        "network",
-        "weights",
-        "records",
-        "schema",
-        "schedules",
-        "engine",
-        "errors",
-        "showing",
-        "workspace",
-    },
-    "paper": {
-        "paper",
-        "report",
-        "training",
-        "network",
-        "weights",
-        "records",
-        "schema",
-        "schedules",
-        "engine",
-        "errors",
-        "showing",
-        "workspace",
-    },
-    "report": {"report", "records", "schema", "errors", "showing", "workspace"},
-    "training": {
-        "training",
-        "network",
-        "weights",
-        "records",
-        "record_schema",
-        "schema",
-        "checksums",
-        "schedules",
-        "engine",
-        "errors",
-        "showing",
-        "workspace",
-    },
-    "network": {
-        "network",
-        "foreign_files",
-        "records",
-        "schedules",
-        "engine",
-        "errors",
-        "showing",
-        "workspace",
-    },
-    "weights": {
-        "weights",
-        "foreign_files",
-        "records",
-        "checksums",
-        "schedules",
-        "engine",
-        "errors",
-        "showing",
-        "workspace",
-    },
+    "cli": {"paper", "report", "lab", "tracking", "network", "limit", "weights", "checkpoints", "moments"}
+    | BASE,
+    "paper": {"report", "lab", "tracking", "network", "limit", "weights", "checkpoints", "moments"} | BASE,
+    "report": {"records", "schema", "errors", "showing", "workspace"},
+    "lab": {"tracking", "network", "limit", "weights", "checkpoints", "moments"} | BASE,
+    "tracking": {"network", "limit", "weights", "checkpoints", "moments"} | BASE,
+    "network": {"limit", "foreign_files"} | BASE,
+    "weights": {"checkpoints", "moments", "foreign_files"} | BASE,
+    "limit": {"errors", "showing"},
+    "checkpoints": {"engine", "errors", "showing", "foreign_files"},
+    "moments": {"errors"},
     "records": {"record_schema", "schema", "checksums", "errors", "showing", "workspace"},
     "record_schema": {"errors"},
-    "schema": {"checksums", "errors"},
+    "schema": {"errors", "checksums"},
     "checksums": set(),
-    "workspace": {"checksums", "errors"},
+    "workspace": {"errors", "checksums"},
     "showing": set(),
     "foreign_files": set(),
     "schedules": {"errors"},
@@ -92,11 +48,11 @@ ALLOWED = {
 }
 # Heavy dependencies with an extra of their own: one file each, inside the function that needs them.
 HOME = {
-    "tensorflow": "weights/sources/tensorflow.py",
+    "tensorflow": "checkpoints/formats/tensorflow.py",
     "ray": "engine/cluster.py",
     "pebble": "engine/processes.py",
-    "lightning": "training/lightning.py",
-    "fsspec": "weights/sources/bucket.py",
+    "lightning": "tracking/integrations/lightning.py",
+    "fsspec": "checkpoints/remote/object_store.py",
 }
 # Never at the top of a file: `import normgrowth.anything` must stay light.
 LATE = {
@@ -111,7 +67,9 @@ LATE = {
     *HOME,
 }
 # ... except where a file is about nothing else: layers of a network are torch modules.
-NEEDS = {"network": {"torch"}, "training": {"torch"}, "paper/stages": {"torch"}}
+NEEDS = {
+    **{name: {"torch"} for name in ("network", "limit", "tracking", "lab", "paper/stages")},
+}
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -185,7 +143,7 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_tracing_safetensors_needs_no_torch(tmp_path):
-    from checkpoints import walk, write_series
+    from synthetic_series import walk, write_series
 
     write_series(tmp_path, walk(2))
     heavy = loaded_after(f"import normgrowth; normgrowth.trace({str(tmp_path)!r}).series('norm')")

@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError
 from normgrowth.foreign_files import foreign_kind
 from normgrowth.network.models import load_model
-from normgrowth.weights.sources.series import open_source
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 268435456\n"
 KINDS = {

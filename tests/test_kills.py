@@ -18,9 +18,9 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from checkpoints import walk, write_series
 from own_folders import SHAPE
 from safetensors.torch import load_file
+from synthetic_series import walk, write_series
 
 from normgrowth import Records
 

@@ -9,13 +9,13 @@ from own_folders import KINDS, TRAIN, done, make_sweep, make_trace, make_train, 
 from normgrowth import InputError, Records
 from normgrowth.engine import Threads
 from normgrowth.errors import FolderMismatch
+from normgrowth.lab.cells.grid import Axis
+from normgrowth.lab.settings import Settings
+from normgrowth.lab.sweep import sweep
 from normgrowth.paper import reproduce as paper
 from normgrowth.paper.stages.cost import Cost
 from normgrowth.paper.stages.plan import Stage
 from normgrowth.paper.stages.theory import numbers
-from normgrowth.training.grid import Axis
-from normgrowth.training.settings import Settings
-from normgrowth.training.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -200,7 +200,7 @@ def test_figures_and_pages_of_another_trace_are_kept(tmp_path):
 
 
 def test_a_tracker_does_not_write_over_records(tmp_path):
-    from normgrowth.training.journal import Journal
+    from normgrowth.tracking.step_log import Journal
 
     KINDS["tracker"].make(tmp_path / "run")
     make_trace(tmp_path / "trace")

@@ -8,11 +8,12 @@ from math import nan
 import numpy as np
 import pyarrow as pa
 import pytest
-from checkpoints import walk, write_series
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic_series import walk, write_series
 
 import normgrowth
+from normgrowth.checkpoints.series import Entry, Series
 from normgrowth.records import Block, Records
 from normgrowth.schedules import constant
 from normgrowth.showing import MOST, WIDEST, html_table
@@ -20,7 +21,6 @@ from normgrowth.weights.evidence import examine
 from normgrowth.weights.fits import Fit, Fits
 from normgrowth.weights.lint import Finding, Report
 from normgrowth.weights.lint.reading import Selection
-from normgrowth.weights.sources.series import Entry, Series
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -28,25 +28,25 @@ TYPE_CHECKING = False  # as in typing, whose import takes long enough for a Ctrl
 if TYPE_CHECKING:
     from typing import Any
 
+    from normgrowth.checkpoints.series import open_source
     from normgrowth.cli.report import write_report
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
-    from normgrowth.network.asymptotics.explain import degrees
-    from normgrowth.network.asymptotics.limit import saturated
+    from normgrowth.lab.saturation_series import saturation_profile
+    from normgrowth.lab.sweep import sweep
+    from normgrowth.limit.degrees import degrees
+    from normgrowth.limit.saturated import saturated
+    from normgrowth.moments.moments import Moments, quantities
     from normgrowth.network.attention import saturated_attention
     from normgrowth.network.curves import scaling
     from normgrowth.network.heads import heads
     from normgrowth.network.scaling import saturate
     from normgrowth.network.similarity import saturation
     from normgrowth.records import Records
-    from normgrowth.training.profile import saturation_profile
-    from normgrowth.training.sweep import sweep
-    from normgrowth.training.tracker import NormTracker
+    from normgrowth.tracking.tracker import NormTracker
     from normgrowth.weights.dynamics import predict_norm
     from normgrowth.weights.equilibrium import equilibrium
     from normgrowth.weights.fitting import fit
     from normgrowth.weights.lint import lint
-    from normgrowth.weights.moments import Moments, quantities
-    from normgrowth.weights.sources.series import open_source
     from normgrowth.weights.trace import trace
 
 __all__ = [
@@ -78,27 +78,27 @@ __all__ = [
 
 _HOME = {
     "InputError": "normgrowth.errors",
-    "Moments": "normgrowth.weights.moments",
+    "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",
-    "NormTracker": "normgrowth.training.tracker",
+    "NormTracker": "normgrowth.tracking.tracker",
     "Records": "normgrowth.records",
     "SeriesWarning": "normgrowth.errors",
     "UnsupportedOperation": "normgrowth.errors",
-    "degrees": "normgrowth.network.asymptotics.explain",
+    "degrees": "normgrowth.limit.degrees",
     "equilibrium": "normgrowth.weights.equilibrium",
     "fit": "normgrowth.weights.fitting",
     "heads": "normgrowth.network.heads",
     "lint": "normgrowth.weights.lint",
-    "open_source": "normgrowth.weights.sources.series",
+    "open_source": "normgrowth.checkpoints.series",
     "predict_norm": "normgrowth.weights.dynamics",
-    "quantities": "normgrowth.weights.moments",
+    "quantities": "normgrowth.moments.moments",
     "saturate": "normgrowth.network.scaling",
-    "saturated": "normgrowth.network.asymptotics.limit",
+    "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.attention",
     "saturation": "normgrowth.network.similarity",
-    "saturation_profile": "normgrowth.training.profile",
+    "saturation_profile": "normgrowth.lab.saturation_series",
     "scaling": "normgrowth.network.curves",
-    "sweep": "normgrowth.training.sweep",
+    "sweep": "normgrowth.lab.sweep",
     "trace": "normgrowth.weights.trace",
     "write_report": "normgrowth.cli.report",
 }

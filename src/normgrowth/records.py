@@ -8,7 +8,7 @@ One row is one number. A new analysis adds quantities; nobody has to change the 
     name      string   which tensor, layer ("encoder.3"), role ("attention.query"), head ("encoder.3.head.5"); "model"
     layer     int32    block index, counted from 0; null outside blocks and for role and model
     role      string   role of a tensor or of a role row; null otherwise
-    quantity  string   "norm", "cosine", "step_size", ...: see `normgrowth.weights.moments`
+    quantity  string   "norm", "cosine", "step_size", ...: see `normgrowth.moments.moments`
     value     float64  NaN where the quantity is undefined (the direction of a zero tensor)
 
 On disk a folder holds ``records.parquet`` and ``records.json``, which says what made it. Both carry checksums, and

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import counted, tiny_state, walk, write_series
 from safetensors.torch import save_file
+from synthetic_series import counted, tiny_state, walk, write_series
 
 from normgrowth.cli import main
 from normgrowth.records import Records

@@ -75,7 +75,7 @@ def test_a_shared_layer_has_the_degree_of_each_run(tmp_path, capsys):
 
 def test_an_error_of_ours_is_no_error_of_the_user(folder, capsys, monkeypatch):
     """What runs by itself and fails in the limit is not called bad input."""
-    from normgrowth.network.asymptotics import explain
+    from normgrowth.limit import degrees as explain
 
     def broken(*_, **__):
         raise TypeError("a fault in normgrowth")
@@ -164,7 +164,7 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys):
 
 
 def test_an_operation_without_a_rule_is_one_line(folder, capsys, monkeypatch):
-    from normgrowth.network.asymptotics import RULES
+    from normgrowth.limit import RULES
 
     monkeypatch.delitem(RULES, "gelu")
     code, out, err = run(capsys, "degrees", folder("bert"))
@@ -192,7 +192,7 @@ class Hostile(nn.Module):
 
 @pytest.mark.parametrize("every", [False, True])
 def test_hostile_names_are_shown_and_do_nothing(every):
-    from normgrowth.network.asymptotics.explain import degrees
+    from normgrowth.limit.degrees import degrees
 
     facts = degrees(Hostile(), torch.randn(2, 4)).facts()
     screen = io.StringIO()

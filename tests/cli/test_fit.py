@@ -5,8 +5,8 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from checkpoints import walk, write_series
 from rich.console import Console
+from synthetic_series import walk, write_series
 
 from normgrowth.cli import main
 from normgrowth.report.fits import print_fit, verdict

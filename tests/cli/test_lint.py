@@ -5,9 +5,9 @@ import json
 
 import pytest
 import torch
-from checkpoints import save_file, walk, write_series
 from hub_server import HubServer
 from rich.console import Console
+from synthetic_series import save_file, walk, write_series
 
 from normgrowth import cli
 from normgrowth.cli import lint

@@ -46,7 +46,7 @@ def _quiet() -> Iterator[None]:
 
 def parameters(source: Path) -> dict[str, dict[str, Plain]]:
     """How each tensor of the first checkpoint is read."""
-    from normgrowth.weights.selection import Selection
+    from normgrowth.checkpoints.selection import Selection
 
     checkpoint = ng.open_source(source).entries[0].open()
     with closing(checkpoint):
@@ -270,13 +270,13 @@ def tracked(model: nn.Module, optimizer: torch.optim.Optimizer, found: Rows) -> 
 
 
 def _settings(corpus: Path, options: Mapping[str, Any]) -> Any:
-    from normgrowth.training.settings import Settings
+    from normgrowth.lab.settings import Settings
 
     return Settings(corpus=str(corpus), **options)
 
 
 def train(corpus: Path, out: Path, **options: Any) -> Rows:
-    from normgrowth.training.loop import train
+    from normgrowth.lab.train import train
 
     return _rows(train(_settings(corpus, options), out))
 
@@ -287,7 +287,7 @@ def sweep(
 ) -> Rows:  # fmt: skip
     """stack: cells that train together."""
     from normgrowth.engine import Threads
-    from normgrowth.training.grid import Axis
+    from normgrowth.lab.cells.grid import Axis
 
     x, y = Axis("lr", tuple(rates)), Axis("weight_decay", tuple(decays))
     with closing(Threads(1)) as engine:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 from normgrowth.errors import InputError
-from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.limit.saturated import saturated
 from normgrowth.network.curves import encoder, joined, label_of, paper_configs, random_ids, scaling
 from normgrowth.network.encoders import EncoderConfig
 from normgrowth.network.rates import local_powers, rate

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from normgrowth.checkpoints.checkpoint import Tensor
+from normgrowth.checkpoints.parameters import read_names
 from normgrowth.errors import InputError
 from normgrowth.network.encoders import (
     BLOCKS,
@@ -19,8 +21,6 @@ from normgrowth.network.encoders import (
     PostNormBlock,
 )
 from normgrowth.network.scaling import saturate
-from normgrowth.weights.names import read_names
-from normgrowth.weights.sources.checkpoint import Tensor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,7 +14,7 @@ from homogeneity import slope
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
-from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.limit.saturated import saturated
 from normgrowth.network.encoders import Encoder, EncoderConfig, LanguageModel
 from normgrowth.network.scaling import saturate
 from normgrowth.network.table1 import EXACT, EXPONENTIAL, IDS, TABLE, built, spread_norms

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normgrowth.errors import InputError
-from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.limit.saturated import saturated
 from normgrowth.network.batches import read_rows
 from normgrowth.network.encoders import Encoder, EncoderConfig
 from normgrowth.network.head_passes import wide_copy

@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.limit.saturated import saturated
 from normgrowth.network.attention import saturated_attention
 from normgrowth.network.constructions import anbn, anbncn, case_of_greatest, counter, dyck1, majority
 from normgrowth.network.encoders import Encoder, EncoderConfig

@@ -11,7 +11,7 @@ from tiny_configs import BLOCKS, tiny_config
 from torch import nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.limit.saturated import saturated
 from normgrowth.network.batches import make_batches, read_rows
 from normgrowth.network.similarity import padding_tolerance, saturation
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from homogeneity import scaled, slope
 
-from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.limit.saturated import saturated
 from normgrowth.network.table1 import EXACT, EXPONENTIAL, TABLE, built
 
 pytestmark = pytest.mark.usefixtures("one_thread")

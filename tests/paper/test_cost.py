@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from normgrowth.cli import main
 from normgrowth.cli.reproduce import cost_lines
+from normgrowth.lab.settings import preset
 from normgrowth.network.encoders import LanguageModel
 from normgrowth.paper.stages.cost import (
     TEXTS,
@@ -25,7 +26,6 @@ from normgrowth.paper.stages.cost import (
     training,
 )
 from normgrowth.paper.stages.plan import stages
-from normgrowth.training.settings import preset
 
 MACHINE = Machine(cores=2, speed=50e9)
 PAPER = preset("paper", "penn")
@@ -49,7 +49,7 @@ def test_operations_are_those_that_a_network_does():
 
 
 def test_sizes_of_the_paper_s_corpora(data):
-    from normgrowth.training.corpora import describe, load_corpus
+    from normgrowth.lab.data.corpus import describe, load_corpus
 
     for name, text in TEXTS.items():
         found = describe(load_corpus(name, data))

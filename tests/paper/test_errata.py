@@ -150,6 +150,6 @@ def test_what_biases_change(change, fails):
 
 
 def test_word_frequencies_of_penn(data):
-    from normgrowth.training.corpora import load_corpus
+    from normgrowth.lab.data.corpus import load_corpus
 
     assert load_corpus("penn", data).frequency_loss() == pytest.approx(PTB_FREQUENCIES, abs=1e-3)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from normgrowth.engine import Threads
+from normgrowth.lab.build import corpus_of, new_model, total_steps
+from normgrowth.lab.settings import preset
 from normgrowth.network.stored import load_weights
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.claims.verdicts import UNDECIDED, judged
@@ -14,8 +16,6 @@ from normgrowth.paper.erratum import checked
 from normgrowth.paper.figures import figures
 from normgrowth.paper.stages.cost import Text, evaluations, steps_of
 from normgrowth.paper.stages.lab import lab, sentence_losses
-from normgrowth.training.making import corpus_of, new_model, total_steps
-from normgrowth.training.settings import preset
 
 TINY = preset(
     "tiny",

@@ -195,7 +195,7 @@ def test_a_stage_is_redone_when_its_code_or_settings_change(tmp_path, monkeypatc
     assert of("demo") == before
     (package / "report" / "sweep.py").write_text("# other\n")
     assert of("demo") == before
-    (package / "training" / "cells.py").write_text("# other\n")
+    (package / "lab" / "cells" / "cell.py").write_text("# other\n")
     changed = {name for name, key in of("demo").items() if key != before[name]}
     assert changed == {"lab", "sweep"}
     assert {name for name, key in of("paper").items() if key == before[name]} == {"theory"}

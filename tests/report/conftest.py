@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from normgrowth.moments.moments import BUDGET, Moments, Pair, accumulated, quantities
 from normgrowth.records import Block, Records
-from normgrowth.weights.moments import BUDGET, Moments, Pair, accumulated, quantities
 
 
 def moments(now, references):

@@ -76,7 +76,7 @@ def has_records(tracker) -> bool:
 def of_transformers(folder: Path) -> dict:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    from normgrowth.training import hf
+    from normgrowth.tracking.integrations import transformers as hf
 
     settings = TrainingArguments(
         output_dir=str(folder / "checkpoints"),
@@ -121,7 +121,7 @@ def of_lightning(folder: Path) -> dict:
     from lightning.pytorch.strategies import DDPStrategy
     from torch.utils.data import DataLoader, TensorDataset
 
-    from normgrowth.training import lightning as norms
+    from normgrowth.tracking.integrations import lightning as norms
 
     class Language(pl.LightningModule):
         def __init__(self):

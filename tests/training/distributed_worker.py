@@ -30,7 +30,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from normgrowth import InputError, Records
-from normgrowth.training.tracker import NormTracker
+from normgrowth.tracking.tracker import NormTracker
 
 STEPS = 3
 # What is a sum of squares, or its root, is the same to rounding; what may cancel is judged by what cancels.

@@ -11,7 +11,7 @@ from torch import nn
 from normgrowth import NormTracker
 from normgrowth.errors import SeriesWarning
 from normgrowth.network.encoders import EncoderConfig, LanguageModel
-from normgrowth.training.alarms import LOGIT
+from normgrowth.tracking.run_warnings import LOGIT
 
 transformers = pytest.importorskip("transformers")
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normgrowth.training.boundary import change, changes, wanted
+from normgrowth.lab.cells.edge_search import change, changes, wanted
 
 
 def search(grows):

@@ -11,7 +11,7 @@ import pytest
 
 from normgrowth.cli import main
 from normgrowth.records import Records
-from normgrowth.training.journal import read
+from normgrowth.tracking.step_log import read
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
 
@@ -121,7 +121,7 @@ def test_lightning_with_two_optimizers_that_step_unequally(tmp_path):
     from lightning.pytorch.loggers import CSVLogger
     from torch.utils.data import DataLoader, TensorDataset
 
-    from normgrowth.training import lightning as norms
+    from normgrowth.tracking.integrations import lightning as norms
 
     batches = DataLoader(TensorDataset(torch.randn(24, 4)), batch_size=4)
 
@@ -182,7 +182,7 @@ def test_the_trainers_own_log_is_not_left_out(tmp_path):
     import torch
     import transformers
 
-    from normgrowth.training import hf
+    from normgrowth.tracking.integrations import transformers as hf
 
     ends = {"bos_token_id": 0, "eos_token_id": 0}
     config = transformers.GPT2Config(vocab_size=64, n_positions=8, n_embd=8, n_layer=1, n_head=1, **ends)

@@ -10,11 +10,11 @@ import tiny_settings
 import torch
 from torch import nn
 
-from normgrowth.training.cells import batches, train_alone
-from normgrowth.training.corpora import load_corpus
-from normgrowth.training.evaluation import NextToken
-from normgrowth.training.loop import train
-from normgrowth.training.making import new_model, new_optimizer
+from normgrowth.lab.build import new_model, new_optimizer
+from normgrowth.lab.cells.cell import batches, train_alone
+from normgrowth.lab.data.corpus import load_corpus
+from normgrowth.lab.evaluate import NextToken
+from normgrowth.lab.train import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

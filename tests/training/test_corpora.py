@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normgrowth.errors import InputError
-from normgrowth.training.corpora import PARTS, in_batches, load_corpus, padded
-from normgrowth.training.languages import language
+from normgrowth.lab.data.corpus import PARTS, in_batches, load_corpus, padded
+from normgrowth.lab.data.formal_languages import language
 
 
 @pytest.fixture

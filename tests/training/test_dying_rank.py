@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from normgrowth.training.journal import read
+from normgrowth.tracking.step_log import read
 
 WORKER = """
 import os, sys

@@ -6,8 +6,8 @@ import pytest
 import tiny_settings
 
 from normgrowth.errors import InputError
-from normgrowth.training.corpora import load_corpus
-from normgrowth.training.grid import MOST_CELLS, Axis, Grid
+from normgrowth.lab.cells.grid import MOST_CELLS, Axis, Grid
+from normgrowth.lab.data.corpus import load_corpus
 
 TINY = replace(tiny_settings.TINY, corpus="dyck2", longest=6)
 RATES = Axis("lr", (0.1, 1.0))

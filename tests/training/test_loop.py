@@ -21,15 +21,15 @@ from torch.nn import functional
 
 import normgrowth
 from normgrowth.errors import FolderMismatch, InputError
+from normgrowth.lab.build import corpus_of, new_model
+from normgrowth.lab.data.corpus import in_batches, load_corpus, padded
+from normgrowth.lab.data.formal_languages import language
+from normgrowth.lab.evaluate import NextToken, evaluate
+from normgrowth.lab.generate import member_share
+from normgrowth.lab.settings import PRESETS, preset
+from normgrowth.lab.train import Diverged, train
 from normgrowth.network.models import load_model
 from normgrowth.records import Records
-from normgrowth.training.corpora import in_batches, load_corpus, padded
-from normgrowth.training.evaluation import NextToken, evaluate
-from normgrowth.training.generation import member_share
-from normgrowth.training.languages import language
-from normgrowth.training.loop import Diverged, train
-from normgrowth.training.making import corpus_of, new_model
-from normgrowth.training.settings import PRESETS, preset
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,12 +13,12 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from normgrowth.errors import InputError
+from normgrowth.lab.data.corpus import load_corpus
+from normgrowth.lab.interrupt import heard_between_steps
+from normgrowth.lab.settings import Settings
+from normgrowth.lab.train import Diverged, train
 from normgrowth.records import Records
 from normgrowth.report.train import print_train
-from normgrowth.training.corpora import load_corpus
-from normgrowth.training.loop import Diverged, train
-from normgrowth.training.settings import Settings
-from normgrowth.training.signals import heard_between_steps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -18,12 +18,12 @@ from tiny_configs import tiny_config
 from tiny_runs import train
 
 from normgrowth import saturation, saturation_profile, trace
+from normgrowth.checkpoints.series import open_source
 from normgrowth.cli import main
 from normgrowth.errors import FolderMismatch, InputError
+from normgrowth.lab.checkpoint_loader import copy_weights
 from normgrowth.records import Records
 from normgrowth.report.profile import figure_profile, print_profile, rank_correlation
-from normgrowth.training.loading import copy_weights
-from normgrowth.weights.sources.series import open_source
 
 transformers = pytest.importorskip("transformers")
 

@@ -11,12 +11,12 @@ import pytest
 from normgrowth import InputError, Records, sweep
 from normgrowth.engine import Threads
 from normgrowth.engine.processes import Processes
-from normgrowth.training.cells import Outcome, train_alone
-from normgrowth.training.edges import edges
-from normgrowth.training.grid import Axis
-from normgrowth.training.making import corpus_of
-from normgrowth.training.settings import Settings
-from normgrowth.training.sweep import one_thread
+from normgrowth.lab.build import corpus_of
+from normgrowth.lab.cells.cell import Outcome, train_alone
+from normgrowth.lab.cells.edges import edges
+from normgrowth.lab.cells.grid import Axis
+from normgrowth.lab.settings import Settings
+from normgrowth.lab.sweep import one_thread
 from normgrowth.weights.equilibrium import boundary
 
 TINY = Settings(

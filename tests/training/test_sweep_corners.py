@@ -10,13 +10,13 @@ import pytest
 
 from normgrowth import InputError, sweep, workspace
 from normgrowth.engine import Threads, WorkerDied
+from normgrowth.lab.build import corpus_of
+from normgrowth.lab.cells.cell import Outcome, train_alone
+from normgrowth.lab.cells.edges import edges
+from normgrowth.lab.cells.grid import Axis
+from normgrowth.lab.settings import Settings
+from normgrowth.lab.sweep import one_thread
 from normgrowth.report.sweep import Sweep, print_sweep
-from normgrowth.training.cells import Outcome, train_alone
-from normgrowth.training.edges import edges
-from normgrowth.training.grid import Axis
-from normgrowth.training.making import corpus_of
-from normgrowth.training.settings import Settings
-from normgrowth.training.sweep import one_thread
 
 TINY = Settings(
     corpus="dyck2", longest=6, layers=1, width=8, heads=2, feedforward=8, steps=6, batch=4, dev_sentences=10

@@ -11,14 +11,14 @@ from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from normgrowth.errors import InputError
-from normgrowth.network import stacked
-from normgrowth.network.stacked import Stacked
-from normgrowth.training.cells import batches, train_alone
-from normgrowth.training.corpora import load_corpus
-from normgrowth.training.evaluation import NextToken
-from normgrowth.training.making import new_model
-from normgrowth.training.settings import preset
-from normgrowth.training.together import in_common, pays, train_together
+from normgrowth.lab.build import new_model
+from normgrowth.lab.cells import stacked_models as stacked
+from normgrowth.lab.cells.cell import batches, train_alone
+from normgrowth.lab.cells.stacked_cells import in_common, pays, train_together
+from normgrowth.lab.cells.stacked_models import Stacked
+from normgrowth.lab.data.corpus import load_corpus
+from normgrowth.lab.evaluate import NextToken
+from normgrowth.lab.settings import preset
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,8 +12,8 @@ from torch import nn
 from training.tiny_training import WholeTracker, backward, expected, groups_of, members, row_of, tiny, values
 
 from normgrowth import InputError, SeriesWarning, equilibrium, trace
-from normgrowth.training import sums
-from normgrowth.weights.moments import accumulated
+from normgrowth.moments.moments import accumulated
+from normgrowth.tracking import tensor_sums as sums
 
 OPTIMIZERS = {
     "sgd": lambda m: torch.optim.SGD(groups_of(m, 0.0), lr=0.1),

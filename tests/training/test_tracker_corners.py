@@ -18,8 +18,8 @@ from training.tiny_training import WholeTracker
 from normgrowth import records
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Records
-from normgrowth.training import journal
-from normgrowth.training.journal import Journal, read
+from normgrowth.tracking import step_log as journal
+from normgrowth.tracking.step_log import Journal, read
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
 
@@ -138,7 +138,7 @@ def test_the_trainer_may_be_interrupted_and_begin_again(tmp_path):
     pytest.importorskip("accelerate")
     import transformers
 
-    from normgrowth.training import hf
+    from normgrowth.tracking.integrations import transformers as hf
 
     torch.manual_seed(0)
     config = transformers.GPT2Config(vocab_size=64, n_positions=8, n_embd=8, n_layer=1, n_head=1)
@@ -338,7 +338,7 @@ import os, sys
 import torch
 from torch import nn
 from normgrowth import NormTracker, records
-from normgrowth.training import journal
+from normgrowth.tracking import step_log as journal
 journal.PATIENCE = 1e9
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -17,8 +17,8 @@ from training.tiny_training import backward, row_of, tiny
 
 from normgrowth import InputError, Records, SeriesWarning, trace
 from normgrowth.errors import FolderMismatch
-from normgrowth.training import journal
-from normgrowth.training.tracker import NormTracker
+from normgrowth.tracking import step_log as journal
+from normgrowth.tracking.tracker import NormTracker
 
 
 def start(seed=0):

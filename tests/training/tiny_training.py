@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from normgrowth.training.tracker import NormTracker
+from normgrowth.tracking.tracker import NormTracker
 
 # Where a test checks the numbers of a whole model, embeddings too, whatever its parameters are called.
 WholeTracker = partial(NormTracker, scope="all")

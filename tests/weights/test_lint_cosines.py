@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from checkpoints import moved, tiny_state, write_series
+from synthetic_series import moved, tiny_state, write_series
 
 from normgrowth import SeriesWarning, lint, trace
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoints import moved, tiny_state, walk, write_series
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic_series import moved, tiny_state, walk, write_series
 from tiny_runs import State, faults, train, write
 
 from normgrowth.weights.lint import lint

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import moved, save_file, walk, write_series
+from synthetic_series import moved, save_file, walk, write_series
 from tiny_runs import EVERY, State, faults, remarks, train, write
 
 from normgrowth import trace
+from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.weights.lint import KINDS, lint
 from normgrowth.weights.lint.values import buffer_like, sample
-from normgrowth.weights.sources.series import open_source
 
 FC = "transformer.h.0.mlp.c_fc.weight"
 BIAS = "transformer.h.0.mlp.c_fc.bias"

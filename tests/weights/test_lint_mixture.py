@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import moved, save_file, tiny_state
+from synthetic_series import moved, save_file, tiny_state
 
 from normgrowth import cli
+from normgrowth.checkpoints.name_globs import separating_globs
+from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError
 from normgrowth.weights.lint import lint
-from normgrowth.weights.sources.name_globs import separating_globs
-from normgrowth.weights.sources.series import open_source
 
 
 def series(seed=0, count=8, **options):

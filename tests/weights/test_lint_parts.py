@@ -4,19 +4,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import save_numpy, walk, write_series
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic_series import save_numpy, walk, write_series
 
 import normgrowth.weights.lint as package
+from normgrowth.checkpoints.checkpoint import Chunked, MappedCheckpoint, Piece, Ranges, Strided, Tensor
+from normgrowth.checkpoints.series import open_source
 from normgrowth.weights.lint import lint
 from normgrowth.weights.lint.looks import Observer
 from normgrowth.weights.lint.route import reordered
 from normgrowth.weights.lint.tensors import odd_runs
 from normgrowth.weights.lint.values import pattern, places, sample
 from normgrowth.weights.measure import measure
-from normgrowth.weights.sources.checkpoint import Chunked, MappedCheckpoint, Piece, Ranges, Strided, Tensor
-from normgrowth.weights.sources.series import open_source
 
 
 def test_two_checkpoints_are_open_at_most(tmp_path, monkeypatch):

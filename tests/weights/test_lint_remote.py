@@ -4,9 +4,9 @@ import warnings
 
 import pytest
 import torch
-from checkpoints import moved, tiny_state, walk, write_series
 from range_server import RangeServer
 from safetensors.torch import save_file
+from synthetic_series import moved, tiny_state, walk, write_series
 
 from normgrowth import SeriesWarning, lint
 

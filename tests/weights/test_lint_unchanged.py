@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from checkpoints import moved, tiny_state, write_series
+from synthetic_series import moved, tiny_state, write_series
 
 from normgrowth.weights.lint import lint
 

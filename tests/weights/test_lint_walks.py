@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from checkpoints import moved, save_file, tiny_state, walk, write_series
+from synthetic_series import moved, save_file, tiny_state, walk, write_series
 
 from normgrowth.weights.lint import lint
 

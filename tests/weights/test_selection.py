@@ -7,19 +7,19 @@ from functools import partial
 import pytest
 import tiny_settings
 import torch
-from checkpoints import save_file, tiny_state, walk, write_series
+from synthetic_series import save_file, tiny_state, walk, write_series
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import normgrowth
+from normgrowth.checkpoints.checkpoint import Tensor
+from normgrowth.checkpoints.selection import NothingCounts, Selection
 from normgrowth.cli import main
 from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.lab.train import train
 from normgrowth.records import Records
 from normgrowth.report.figures import draw, figure_norm_direction
 from normgrowth.report.terminal import compare, print_compare, print_trace
-from normgrowth.training.loop import train
-from normgrowth.weights.selection import NothingCounts, Selection
-from normgrowth.weights.sources.checkpoint import Tensor
 
 COUNTED = {"tensors": 10, "of_tensors": 12, "values": 1104, "of_values": 1280}  # of checkpoints.tiny_state
 HEADER = "blocks (10 of 12 tensors, 1,104 of 1,280 values)"

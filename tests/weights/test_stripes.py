@@ -16,22 +16,22 @@ import psutil
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from checkpoints import moved, walk, write_series
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from range_server import RangeServer
 from refusals import refused
 from safetensors.torch import save_file
+from synthetic_series import moved, walk, write_series
 
 from normgrowth import InputError, Records, SeriesWarning, trace
+from normgrowth.checkpoints.remote.remote_checkpoint import Spare
+from normgrowth.checkpoints.remote.remote_file import RemoteUnit
+from normgrowth.checkpoints.series import open_source
 from normgrowth.engine import Threads
 from normgrowth.engine.cluster import Cluster
+from normgrowth.moments.moments import CHUNK
 from normgrowth.weights import stripes
 from normgrowth.weights.lint import looks
-from normgrowth.weights.moments import CHUNK
-from normgrowth.weights.sources.remote import Spare
-from normgrowth.weights.sources.series import open_source
-from normgrowth.weights.sources.units import RemoteUnit
 from normgrowth.weights.store import Store
 from normgrowth.weights.stripes import Job, cut
 
@@ -309,7 +309,7 @@ def test_every_value_is_in_one_stripe(sizes, memory, workers):
 
 class FakeCheckpoint:
     def __init__(self, names, sizes):
-        from normgrowth.weights.sources.checkpoint import Tensor
+        from normgrowth.checkpoints.checkpoint import Tensor
 
         self.tensors = {name: Tensor("F32", (size,)) for name, size in zip(names, sizes, strict=True)}
 
@@ -335,7 +335,7 @@ def test_over_a_network_each_byte_is_asked_for_once(tmp_path):
 
 
 def test_a_damaged_answer_names_the_step(tmp_path, monkeypatch):
-    from normgrowth.weights.sources import attempts
+    from normgrowth.checkpoints.remote import retry as attempts
 
     monkeypatch.setattr(attempts, "PAUSES", (0.01,))
     write_series(tmp_path, walk(4))

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from checkpoints import counted, tiny_state, walk, write_series
 from safetensors.torch import save_file
+from synthetic_series import counted, tiny_state, walk, write_series
 
 from normgrowth import InputError, Records, SeriesWarning, trace
 
@@ -202,8 +202,8 @@ def test_a_hub_series_equals_the_local_one_and_leaves_nothing_behind(tmp_path, f
 
 def test_another_sharding_between_checkpoints(tmp_path):
     """A world size that changed: pieces no longer match, values still do."""
+    from normgrowth.checkpoints.checkpoint import Chunked, Tensor
     from normgrowth.weights.measure import measure
-    from normgrowth.weights.sources.checkpoint import Chunked, Tensor
 
     rng = np.random.default_rng(0)
     rows = 400_000  # more than a chunk, so that pieces are summed where they lie
@@ -221,7 +221,7 @@ def test_another_sharding_between_checkpoints(tmp_path):
             return self.parts
 
         def dense(self, name):
-            from normgrowth.weights.sources.checkpoint import assemble
+            from normgrowth.checkpoints.checkpoint import assemble
 
             return assemble(self.tensors[name], self.parts)
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from checkpoints import moved, tiny_state, walk, write_series
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from range_server import RangeServer
 from safetensors.torch import save_file
+from synthetic_series import moved, tiny_state, walk, write_series
 
 from normgrowth import InputError, Records, SeriesWarning, lint, trace
 from normgrowth.errors import CheckpointChanged, FolderMismatch

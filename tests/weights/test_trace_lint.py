@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import tiny_state, walk, write_series
 from safetensors.torch import save_file
+from synthetic_series import tiny_state, walk, write_series
 
 from normgrowth import lint, trace
 from normgrowth.errors import SeriesWarning

@@ -128,8 +128,8 @@ def _model(arguments: argparse.Namespace) -> "tuple[str, Any, Inputs, list[str]]
 
 def _facts(arguments: argparse.Namespace, model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     from normgrowth.errors import InputError
-    from normgrowth.network.asymptotics.explain import degrees
-    from normgrowth.network.asymptotics.hard_heads import hard_heads
+    from normgrowth.limit.degrees import degrees
+    from normgrowth.limit.hard_heads import hard_heads
     from normgrowth.network.states import evaluating, out_of_memory_hint, running
 
     tokens = next(iter(inputs.values())).numel()

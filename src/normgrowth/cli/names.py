@@ -23,11 +23,11 @@ def add(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from normgrowth.checkpoints.checkpoint import STORAGE
+    from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+    from normgrowth.checkpoints.selection import Selection, stored_copies
+    from normgrowth.checkpoints.series import open_source
     from normgrowth.report.terminal import print_names
-    from normgrowth.weights.selection import Selection, stored_copies
-    from normgrowth.weights.sources.checkpoint import STORAGE
-    from normgrowth.weights.sources.remote import RemoteCheckpoint
-    from normgrowth.weights.sources.series import open_source
 
     selection = Selection(arguments.scope, arguments.select, arguments.exclude)
     series = open_source(source_of(arguments), endpoint=arguments.endpoint)

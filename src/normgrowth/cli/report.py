@@ -105,7 +105,7 @@ def _origin(folders: Sequence[Path | str]) -> str:
 def read(folder: Path) -> "Records | None":
     """The records of a folder, also of a run that goes on or was killed: then with the steps in its journal."""
     from normgrowth.records import FILE
-    from normgrowth.training import journal
+    from normgrowth.tracking import step_log as journal
 
     return (
         journal.read(folder) if any((folder / name).is_file() for name in (FILE, journal.JOURNAL)) else None

@@ -126,9 +126,9 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _series(arguments: argparse.Namespace) -> int:
     """Checkpoints of one run: their trace, and the level at each step."""
     from normgrowth.errors import InputError
+    from normgrowth.lab.saturation_series import saturation_profile
     from normgrowth.report.profile import draw_profile, print_profile
     from normgrowth.report.terminal import Progress
-    from normgrowth.training.profile import saturation_profile
 
     if arguments.random_init or arguments.published:
         raise InputError("--random-init and --published are for models, not for a series")

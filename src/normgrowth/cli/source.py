@@ -3,7 +3,7 @@
 import argparse
 from math import nan
 
-from normgrowth.weights.blocks import DEFAULT_SCOPE, SCOPES
+from normgrowth.checkpoints.blocks import DEFAULT_SCOPE, SCOPES
 
 
 def add_source(parser: argparse.ArgumentParser, scope: str = DEFAULT_SCOPE) -> None:

@@ -62,11 +62,11 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth.engine.choice import chosen
+    from normgrowth.lab.settings import preset
+    from normgrowth.lab.sweep import sweep
     from normgrowth.report.sweep import print_sweep
     from normgrowth.report.sweep_figures import draw_sweep
     from normgrowth.report.terminal import Progress
-    from normgrowth.training.settings import preset
-    from normgrowth.training.sweep import sweep
 
     settings = preset(arguments.preset, arguments.corpus, **given(arguments))
     x, y = _axis("x", arguments.x), _axis("y", arguments.y)
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _axis(option: str, text: str) -> Any:
     """lr=1e-5:1e-1:20, layers=1,2,4 or kind=post_norm,usual_pre_norm."""
     from normgrowth.errors import InputError
-    from normgrowth.training.grid import Axis
+    from normgrowth.lab.cells.grid import Axis
 
     setting, equals, values = text.partition("=")
     if not equals or not values:

@@ -125,11 +125,11 @@ def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import torch
 
+    from normgrowth.lab.settings import preset
+    from normgrowth.lab.train import train
     from normgrowth.report.terminal import Progress
     from normgrowth.report.train import TrainProgress, print_train
-    from normgrowth.training.loop import train
-    from normgrowth.training.ranks import is_main, joined
-    from normgrowth.training.settings import preset
+    from normgrowth.tracking.distributed import is_main, joined
 
     settings = preset(arguments.preset, arguments.corpus, **given(arguments))
     if arguments.threads:

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _read(arguments: argparse.Namespace) -> Any:
     from normgrowth.errors import InputError
     from normgrowth.records import FILE
-    from normgrowth.training.journal import JOURNAL, read
+    from normgrowth.tracking.step_log import JOURNAL, read
 
     if not any((Path(arguments.folder) / name).is_file() for name in (JOURNAL, FILE)):
         raise InputError(

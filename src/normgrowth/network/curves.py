@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.asymptotics.limit import saturated
-from normgrowth.network.asymptotics.parameters import growing_parameters
+from normgrowth.limit.parameters import growing_parameters
+from normgrowth.limit.saturated import saturated
 from normgrowth.network.encoders import Encoder, EncoderConfig, Kind
 from normgrowth.network.models import Loaded
 from normgrowth.network.overflow import OverflowAsNan

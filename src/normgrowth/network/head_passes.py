@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.asymptotics.blocks import place
-from normgrowth.network.asymptotics.findings import messages
-from normgrowth.network.asymptotics.limit import MORE_ORDERS, saturated
+from normgrowth.limit.findings import messages
+from normgrowth.limit.module_names import place
+from normgrowth.limit.saturated import MORE_ORDERS, saturated
 from normgrowth.network.batches import Batch
 from normgrowth.network.head_sums import (
     NotFinite,

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.asymptotics.blocks import counted
+from normgrowth.limit.module_names import counted
 from normgrowth.network.batches import make_batches, read_rows
 from normgrowth.network.head_passes import Passes, head_name, numbers, run
 from normgrowth.network.models import Loaded

@@ -20,16 +20,20 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
-from normgrowth.errors import InputError, UnscalableParameter
-from normgrowth.network.fixed import matching
+from normgrowth.errors import InputError
+from normgrowth.limit.fixed_parameters import matching
+from normgrowth.limit.parameter_memory import (
+    Named,
+    extent,
+    local_weights,
+    overlapping,
+    refuse_packed_weights,
+)
 
 Select = str | Callable[[str], bool]
 Weights = nn.Module | Tensor | Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
-Named = list[tuple[str, Tensor]]
 Given = TypeVar("Given", bound=Weights)
 
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-FLOAT8 = tuple(dtype for name, dtype in vars(torch).items() if name.startswith("float8_"))
 PIECE = 1 << 18  # values that are looked at together, where a whole tensor would mean another copy
 
 
@@ -178,62 +182,10 @@ class _Stretch:
         return self.row if self.covered is None else self.row[self.covered]
 
 
-def local_weights(name: str, tensor: Tensor) -> Tensor:
-    """The plain tensor that holds a parameter on this process; UnscalableParameter if it cannot be scaled."""
-    if nn.parameter.is_lazy(tensor):
-        raise UnscalableParameter(name, "not initialized", "run the model once")
-    to_local = getattr(tensor, "to_local", None)
-    tensor = (tensor if to_local is None else to_local()).detach()
-    if tensor.is_meta:
-        raise UnscalableParameter(name, "on the meta device and has no values", "load the weights first")
-    if type(tensor) is not Tensor or tensor.layout != torch.strided or tensor.dtype not in DTYPES:
-        dtype, layout = (str(value).removeprefix("torch.") for value in (tensor.dtype, tensor.layout))
-        kind = f"a {type(tensor).__name__} of {dtype}, {layout}, which cannot be scaled"
-        raise UnscalableParameter(name, kind, "dequantize it, or leave it out")
-    return tensor
-
-
-def refuse_packed_weights(model: nn.Module) -> None:
-    """Raise UnscalableParameter for weights that are not parameters: packed and quantized ones."""
-    for name, module in model.named_modules():
-        packed = type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized"))
-        for short, buffer in module.named_buffers(recurse=False):
-            quantized = buffer.is_quantized or buffer.dtype in FLOAT8
-            integers = buffer.dtype == torch.int8 and buffer.dim() > 1
-            packed = packed or quantized or integers or short == "qweight"
-        if packed:
-            kind = f"a {type(module).__name__}, whose quantized weights are not parameters"
-            raise UnscalableParameter(name or "the model", kind, "load the model without quantization")
-
-
-def overlapping(views: Named) -> list[Named]:
-    """Tensors in groups that overlap in memory, each in the order given for equal addresses."""
-    views = sorted(
-        (view for view in views if view[1].numel()),
-        key=lambda view: (str(view[1].device), view[1].data_ptr()),
-    )
-    groups: list[Named] = []
-    device, end = None, 0
-    for name, tensor in views:
-        if tensor.device != device or tensor.data_ptr() >= end:
-            device, end = tensor.device, 0
-            groups.append([])
-        groups[-1].append((name, tensor))
-        end = max(end, tensor.data_ptr() + extent(tensor) * tensor.element_size())
-    return groups
-
-
 def _stretches(named: Named) -> list[_Stretch]:
     """Parameters that overlap in memory make one stretch."""
     groups = overlapping([(name, local_weights(name, tensor)) for name, tensor in named])
     return [_stretch(*zip(*group, strict=True)) for group in groups]
-
-
-def extent(tensor: Tensor) -> int:
-    """How many values from the first to the last; strides may leave some out between them."""
-    if tensor.is_contiguous() and tensor.numel():
-        return tensor.numel()
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _stretch(names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> _Stretch:

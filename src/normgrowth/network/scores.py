@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from normgrowth.errors import InputError
-from normgrowth.network.asymptotics.series import mask_bound
+from normgrowth.limit.series import mask_bound
 from normgrowth.network.attention import _grouped_matmul
 from normgrowth.network.paths import Frame, Path, Where, following
 

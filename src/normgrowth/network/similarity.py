@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.asymptotics.findings import Finding, messages
-from normgrowth.network.asymptotics.limit import saturated
+from normgrowth.limit.findings import Finding, messages
+from normgrowth.limit.saturated import saturated
 from normgrowth.network.batches import FROM_PYTHON, Batch, Texts, make_batches, read_input
 from normgrowth.network.models import Loaded
 from normgrowth.network.overflow import OverflowAsNan

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.weights.moments import BUDGET, Moments, Pair, accumulated, quantities
+from normgrowth.moments.moments import BUDGET, Moments, Pair, accumulated, quantities
 
 Column = NDArray[Any]  # float64; int64 for step, layer, interval and epoch; text for WORDS
 

@@ -1,1 +1,1 @@
-"""What checkpoints say. numpy only: torch is imported by the formats that need it, when they need it."""
+"""What series of checkpoints say: traces, lint, growth laws, dynamics. numpy only."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from normgrowth.checkpoints.remote.hub import is_hub
+from normgrowth.checkpoints.remote.website import shown
 from normgrowth.errors import CheckpointChanged, FolderMismatch
-from normgrowth.weights.moments import Moments
+from normgrowth.moments.moments import Moments
 from normgrowth.weights.plan import Plan
-from normgrowth.weights.sources.hub import is_hub
-from normgrowth.weights.sources.places import shown
 from normgrowth.weights.store import OLDER, Stored
 from normgrowth.workspace import Workspace
 

@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth import engine
-from normgrowth.errors import InputError, UnsupportedDtype
-from normgrowth.weights.moments import CHUNK, Moments
-from normgrowth.weights.sources.checkpoint import (
+from normgrowth.checkpoints.checkpoint import (
     DIRECT,
     STORAGE,
     Checkpoint,
@@ -25,6 +23,8 @@ from normgrowth.weights.sources.checkpoint import (
     decode,
     one_piece,
 )
+from normgrowth.errors import InputError, UnsupportedDtype
+from normgrowth.moments.moments import CHUNK, Moments
 
 Bits = NDArray[np.generic]
 Columns = NDArray[np.float64]
@@ -235,7 +235,7 @@ def sum_arrays(dtypes: list[str], arrays: list[Bits]) -> Columns:
 
 def sum_at(dtype: str, table: NDArray[np.int64], counts: NDArray[np.int64], out: Columns) -> None:
     """The kernel on a table of addresses: a column for b, then one for each reference."""
-    from normgrowth.weights import kernel  # loads the compiler, so not at import
+    from normgrowth.moments import kernel  # loads the compiler, so not at import
 
     kind = np.empty(0, STORAGE[dtype])
     references = table.shape[1] - 1

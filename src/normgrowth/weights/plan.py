@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from normgrowth.weights.moments import Moments, Pair
-from normgrowth.weights.sources.series import Entry
+from normgrowth.checkpoints.series import Entry
+from normgrowth.moments.moments import Moments, Pair
 from normgrowth.weights.store import Stored
 
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.checksums import seal, unseal
+from normgrowth.moments.moments import Moments, Pair
 from normgrowth.records import Records, read_parquet, storable, write_parquet
-from normgrowth.weights.moments import Moments, Pair
 from normgrowth.workspace import read_json, replacing, write_json
 
 if TYPE_CHECKING:

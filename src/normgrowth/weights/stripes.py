@@ -20,11 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth import engine
-from normgrowth.weights.lint.looks import Seen
-from normgrowth.weights.lint.values import Floats, buffer_like, places, sample
-from normgrowth.weights.measure import Bits, Columns, added_rows, stored_alike, sum_arrays, sum_at
-from normgrowth.weights.moments import CHUNK, Moments
-from normgrowth.weights.sources.checkpoint import (
+from normgrowth.checkpoints.checkpoint import (
     DIRECT,
     STORAGE,
     WIDTH,
@@ -33,7 +29,11 @@ from normgrowth.weights.sources.checkpoint import (
     decode,
     one_piece,
 )
-from normgrowth.weights.sources.remote import Bytes, RemoteCheckpoint, Spare
+from normgrowth.checkpoints.remote.remote_checkpoint import Bytes, RemoteCheckpoint, Spare
+from normgrowth.moments.moments import CHUNK, Moments
+from normgrowth.weights.lint.looks import Seen
+from normgrowth.weights.lint.values import Floats, buffer_like, places, sample
+from normgrowth.weights.measure import Bits, Columns, added_rows, stored_alike, sum_arrays, sum_at
 from normgrowth.weights.store import Store, digest
 
 SMALLEST = 4 * CHUNK  # values: what lint wants to see whole is not cut

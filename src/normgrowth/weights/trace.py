@@ -22,19 +22,19 @@ from typing import Any
 
 import numpy as np
 
+from normgrowth.checkpoints.blocks import DEFAULT_SCOPE
+from normgrowth.checkpoints.parameters import Reading
+from normgrowth.checkpoints.remote.hub import is_hub
+from normgrowth.checkpoints.remote.website import shown
+from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.series import open_source
 from normgrowth.engine import Engine, no_collection
 from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.moments.moments import BUDGET, Moments, accumulated, quantities
 from normgrowth.records import Block, Records
-from normgrowth.weights.blocks import DEFAULT_SCOPE
 from normgrowth.weights.identity import changed_files, where
 from normgrowth.weights.lint.alongside import told
-from normgrowth.weights.moments import BUDGET, Moments, accumulated, quantities
-from normgrowth.weights.names import Reading
 from normgrowth.weights.plan import Place, Plan
-from normgrowth.weights.selection import Selection
-from normgrowth.weights.sources.hub import is_hub
-from normgrowth.weights.sources.places import shown
-from normgrowth.weights.sources.series import open_source
 from normgrowth.weights.store import Store
 from normgrowth.weights.walk import (
     MEMORY,

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.checkpoints.checkpoint import Checkpoint, MappedCheckpoint, Tensor
+from normgrowth.checkpoints.parameters import Reading
+from normgrowth.checkpoints.remote.remote_checkpoint import AT_ONCE, RemoteCheckpoint
+from normgrowth.checkpoints.selection import Chosen, Selection
 from normgrowth.engine import Engine, Threads, available_cores, no_collection
 from normgrowth.errors import InputError
+from normgrowth.moments.moments import Moments
 from normgrowth.records import storable
 from normgrowth.weights.lint.alongside import Alongside
 from normgrowth.weights.measure import check_alike, check_dtypes, measure
-from normgrowth.weights.moments import Moments
-from normgrowth.weights.names import Reading
 from normgrowth.weights.plan import Plan
-from normgrowth.weights.selection import Chosen, Selection
-from normgrowth.weights.sources.checkpoint import Checkpoint, MappedCheckpoint, Tensor
-from normgrowth.weights.sources.remote import AT_ONCE, RemoteCheckpoint
 from normgrowth.weights.store import SUMS_VERSION, Store, Stored, digest
 from normgrowth.weights.stripes import Job, Together, measure_stripes
 

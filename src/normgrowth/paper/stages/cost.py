@@ -14,8 +14,8 @@ from math import ceil, log2
 import torch
 
 from normgrowth.engine import available_cores
-from normgrowth.training.settings import Settings
-from normgrowth.training.sweep import one_thread
+from normgrowth.lab.settings import Settings
+from normgrowth.lab.sweep import one_thread
 
 SHARE = (
     0.7  # of the speed of a matrix product, which training steps of 12 layers of 768 reach (PTB, WikiText-2)

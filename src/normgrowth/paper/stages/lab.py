@@ -17,18 +17,18 @@ from torch.nn import functional
 
 from normgrowth import engine
 from normgrowth.engine import Engine
+from normgrowth.lab.build import corpus_of, new_model
+from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
+from normgrowth.lab.evaluate import NextToken
+from normgrowth.lab.settings import Settings
+from normgrowth.lab.sweep import one_thread
+from normgrowth.lab.train import train
 from normgrowth.network.encoders import LanguageModel
 from normgrowth.network.heads import heads
 from normgrowth.network.models import load_model
 from normgrowth.network.states import evaluating
 from normgrowth.network.stored import load_weights
 from normgrowth.records import Block, Records
-from normgrowth.training.corpora import Corpus, Row, describe, padded
-from normgrowth.training.evaluation import NextToken
-from normgrowth.training.loop import train
-from normgrowth.training.making import corpus_of, new_model
-from normgrowth.training.settings import Settings
-from normgrowth.training.sweep import one_thread
 from normgrowth.weights.trace import trace
 
 # Of evaluations and of the tracker, of model and layers: what pages draw and claims are judged by.

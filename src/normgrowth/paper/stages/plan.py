@@ -88,7 +88,7 @@ def _theory() -> Stage:
         return theory(work.progress)
 
     title = "degrees, limits and constructed networks"
-    parts = ("network", "paper/stages/theory.py")
+    parts = ("limit", "network", "paper/stages/theory.py")
     return Stage("theory", title, parts, {}, Cost("nothing", THEORY), run)
 
 
@@ -111,7 +111,7 @@ def _scaling(scale: Scale) -> Stage:
         return joined(parts)
 
     cost = Cost("nothing", POINT * points * len(seeds))
-    return Stage("scaling", "Figure 4: 12 layers of 768 against c", ("network",), settings, cost, run)
+    return Stage("scaling", "Figure 4: 12 layers of 768 against c", ("limit", "network"), settings, cost, run)
 
 
 def _pretrained(scale: Scale) -> Stage:
@@ -134,11 +134,13 @@ def _pretrained(scale: Scale) -> Stage:
         return Records.joined(parts, parts[0].made_by)
 
     cost = Cost("nothing", SENTENCE * sentences * len(models))
-    return Stage("pretrained", "Figure 2: trained and random networks", ("network",), settings, cost, run)
+    return Stage(
+        "pretrained", "Figure 2: trained and random networks", ("limit", "network"), settings, cost, run
+    )
 
 
 def _lab(scale: Scale, demo: tuple[str, int]) -> Stage:
-    from normgrowth.training.settings import Settings, preset
+    from normgrowth.lab.settings import Settings, preset
 
     models: dict[str, Settings] = {}
     shape: dict[str, Any] = {"layers": 4, "width": 64, "heads": 4, "feedforward": 128, "min_count": demo[1]}
@@ -162,7 +164,17 @@ def _lab(scale: Scale, demo: tuple[str, int]) -> Stage:
         return lab(work.folder, models, data=work.data, on=work.engine, progress=work.progress)
 
     settings = {name: asdict(one) for name, one in models.items()}
-    parts = ("training", "network", "weights", "schedules.py", "paper/stages/lab.py")
+    parts = (
+        "lab",
+        "tracking",
+        "network",
+        "limit",
+        "weights",
+        "checkpoints",
+        "moments",
+        "schedules.py",
+        "paper/stages/lab.py",
+    )
     every = list(models.values())
     cost = Cost(in_words(every), LAB) if scale == "demo" else lab_cost(every)
     return Stage("lab", "language models, their saturation and heads", parts, settings, cost, run)
@@ -176,8 +188,8 @@ def _rates(kind: str, optimizer: str) -> dict[str, Any]:
 
 
 def _sweep(scale: Scale, demo: tuple[str, int]) -> Stage:
-    from normgrowth.training.grid import Axis
-    from normgrowth.training.settings import preset
+    from normgrowth.lab.cells.grid import Axis
+    from normgrowth.lab.settings import preset
 
     if scale == "demo":
         base = preset("tiny", demo[0], min_count=demo[1])
@@ -188,7 +200,7 @@ def _sweep(scale: Scale, demo: tuple[str, int]) -> Stage:
     settings = {"settings": asdict(base), "x": asdict(x), "y": asdict(y)}
 
     def run(work: Work) -> Records:
-        from normgrowth.training.sweep import sweep
+        from normgrowth.lab.sweep import sweep
 
         return sweep(
             base,
@@ -201,7 +213,7 @@ def _sweep(scale: Scale, demo: tuple[str, int]) -> Stage:
             progress=work.progress,
         )
 
-    parts = ("training", "network", "weights", "schedules.py")
+    parts = ("lab", "tracking", "network", "limit", "weights", "checkpoints", "moments", "schedules.py")
     cells = [base] * (len(x.values) * len(y.values))
     cost = Cost(f"the edge of {in_words(cells)}", SWEEP) if scale == "demo" else sweep_cost(cells)
     return Stage("sweep", "Figure 6: learning rate × weight decay", parts, settings, cost, run)

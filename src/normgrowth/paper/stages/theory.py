@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from normgrowth.limit.saturated import saturated
 from normgrowth.network import constructions
-from normgrowth.network.asymptotics.limit import saturated
 from normgrowth.network.scaling import saturate
 from normgrowth.network.table1 import EXPONENTIAL, TABLE, Row, built
 from normgrowth.records import Block, Records

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.checkpoints.checkpoint import Checkpoint
+from normgrowth.moments.moments import Moments
 from normgrowth.weights.lint.evidence import Evidence, Finding
 from normgrowth.weights.lint.judge import in_order, judge
 from normgrowth.weights.lint.looks import Look, Observer, Seen, no_pair, sampled
-from normgrowth.weights.moments import Moments
-from normgrowth.weights.sources.checkpoint import Checkpoint
 
 MOST_TENSORS = 4096  # a look takes a third of a millisecond for each
 SHOWN = 5  # faults that a trace tells one by one

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.checkpoints.checkpoint import Tensor
+from normgrowth.checkpoints.parameters import Reading, read_names
+from normgrowth.moments.moments import Moments, quantities
 from normgrowth.weights.lint.looks import Look
 from normgrowth.weights.lint.route import Routes
-from normgrowth.weights.moments import Moments, quantities
-from normgrowth.weights.names import Reading, read_names
-from normgrowth.weights.sources.checkpoint import Tensor
 
 Floats = NDArray[np.float64]
 LOST = 1e-24  # of the square before: the direction of weights that shrank to less is rounding only

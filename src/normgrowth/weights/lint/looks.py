@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, Tensor
+from normgrowth.moments.moments import Moments, Pair
 from normgrowth.weights.lint.renames import match_renamed
 from normgrowth.weights.lint.values import buffer_like, pattern, sample
 from normgrowth.weights.measure import measure
-from normgrowth.weights.moments import Moments, Pair
-from normgrowth.weights.sources.checkpoint import STORAGE, Checkpoint, Tensor
 
 Floats = NDArray[np.float64]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from normgrowth.checkpoints.checkpoint import Tensor
+from normgrowth.checkpoints.name_globs import by_pattern, lint_commands
+from normgrowth.checkpoints.parameters import Reading
+from normgrowth.checkpoints.series import Entry
 from normgrowth.weights.lint.evidence import Evidence, Finding
-from normgrowth.weights.names import Reading
-from normgrowth.weights.sources.checkpoint import Tensor
-from normgrowth.weights.sources.name_globs import by_pattern, lint_commands
-from normgrowth.weights.sources.series import Entry
 
 Shape = tuple[int, ...]
 SHOWN = 3  # tensors of another model or data file that are named

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from normgrowth.checkpoints import selection as selected
+from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
+from normgrowth.checkpoints.parameters import Reading, read_names
+from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+from normgrowth.checkpoints.series import Entry, Series
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
-from normgrowth.weights import selection as selected
 from normgrowth.weights.lint.evidence import Finding
 from normgrowth.weights.lint.looks import Look, Observer, sampled
 from normgrowth.weights.lint.mixture import Member, Mixture
 from normgrowth.weights.measure import check_alike, check_dtypes
-from normgrowth.weights.names import Reading, read_names
-from normgrowth.weights.sources.checkpoint import STORAGE, Checkpoint
-from normgrowth.weights.sources.remote import RemoteCheckpoint
-from normgrowth.weights.sources.series import Entry, Series
 
 if TYPE_CHECKING:
     from normgrowth.weights.stripes import Together

@@ -8,6 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.checkpoints.checkpoint import Checkpoint
+from normgrowth.checkpoints.local_files import find_units
+from normgrowth.checkpoints.remote.discovery import is_remote
+from normgrowth.checkpoints.remote.hub import is_hub
+from normgrowth.checkpoints.remote.website import shown
+from normgrowth.checkpoints.series import Series, _roots, open_source
+from normgrowth.checkpoints.steps import likely_step, sure_step
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.showing import html_table
 from normgrowth.weights.lint.evidence import Evidence, Finding
@@ -16,13 +23,6 @@ from normgrowth.weights.lint.looks import Look
 from normgrowth.weights.lint.mixture import other_series
 from normgrowth.weights.lint.reading import Progress, Selection, read_series
 from normgrowth.weights.measure import measure
-from normgrowth.weights.sources.checkpoint import Checkpoint
-from normgrowth.weights.sources.elsewhere import is_remote
-from normgrowth.weights.sources.folder import find_units
-from normgrowth.weights.sources.hub import is_hub
-from normgrowth.weights.sources.places import shown
-from normgrowth.weights.sources.series import Series, _roots, open_source
-from normgrowth.weights.sources.steps import likely_step, sure_step
 
 
 class Report(list[Finding]):

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.weights.sources.checkpoint import (
+from normgrowth.checkpoints.checkpoint import (
     STORAGE,
     Checkpoint,
     Chunked,

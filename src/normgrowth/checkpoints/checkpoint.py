@@ -1,0 +1,385 @@
+"""What every checkpoint format comes down to: named tensors whose raw values can be reached.
+
+A format's file has one job, to fill an index: name -> dtype, shape, and where the values lie. Most
+formats store plain bytes, so their index is a list of byte ranges in files and `MappedCheckpoint`
+does the rest; a format that must decode first (TensorFlow) gives a function
+for each tensor instead and becomes a `LoadedCheckpoint`. What is read over a network is a
+`remote.RemoteCheckpoint`.
+
+Values are handed out as raw bits in pieces, each one-dimensional, in the order of storage. Sums do
+not mind the order, as long as both sides of a pair have the same; `Tensor.layout` says which it is.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.checkpoints.storage.encoded import Encoded, Inline
+from normgrowth.checkpoints.storage.gathered import Gathered
+from normgrowth.checkpoints.storage.mapped_file import FileState, MappedFile
+from normgrowth.errors import InputError, UnsupportedDtype
+
+if TYPE_CHECKING:
+    from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+
+# How each dtype's bits are held, in the words that safetensors uses. The kernel reads the first
+# four as they are; int16 for float16 tells it apart from bfloat16.
+STORAGE: dict[str, np.dtype] = {
+    name: np.dtype(bits)
+    for name, bits in {
+        "F64": np.uint64,
+        "F32": np.uint32,
+        "BF16": np.uint16,
+        "F16": np.int16,
+        "F8_E4M3": np.uint8,
+        "F8_E5M2": np.uint8,
+        "I64": np.int64,
+        "I32": np.int32,
+        "I16": np.int16,
+        "I8": np.int8,
+        "U64": np.uint64,
+        "U32": np.uint32,
+        "U16": np.uint16,
+        "U8": np.uint8,
+        "BOOL": np.uint8,
+    }.items()
+}
+WIDTH = {dtype: bits.itemsize for dtype, bits in STORAGE.items()}
+DIRECT = ("F64", "F32", "BF16", "F16")
+
+
+class Tensor(NamedTuple):
+    """One entry of a checkpoint's index; a tuple, because a model can have 20,000 of them."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    layout: Hashable = None  # None: row-major and whole. Equal layouts: equal order of values.
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """0 where the dtype is not one of STORAGE: such values are never read."""
+        return self.numel * WIDTH.get(self.dtype, 0)
+
+
+def storage_of(label: str, name: str, dtype: str) -> np.dtype:
+    """How the bits of a checkpoint's tensor are held."""
+    if (bits := STORAGE.get(dtype)) is None:
+        raise UnsupportedDtype(label, name, dtype)
+    return bits
+
+
+class Piece(NamedTuple):
+    """A run of values of one tensor, as bytes of a file."""
+
+    file: str  # below the checkpoint's root; "" where the root is the file
+    offset: int
+    numel: int
+
+
+class Located(NamedTuple):
+    """Where each of a list of tensors starts and ends, and in which file; −1 for what is in pieces."""
+
+    files: list[str]
+    file: NDArray[np.intp]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+
+
+AnyPiece = Piece | Gathered | Encoded | Inline
+
+
+class Ranges(dict[str, tuple[AnyPiece, ...]]):
+    """Name -> where the values lie. Checkpoints of one series share it where their headers are the same.
+
+    It remembers the list of names that it was last asked for, since a series asks for the same list at
+    every step, and 20,000 names take longer to look up than their values to add.
+    """
+
+    asked: tuple[Sequence[str], Located] | None = None
+
+    def located(self, names: Sequence[str], tensors: Mapping[str, Tensor]) -> Located:
+        if self.asked is not None and self.asked[0] is names:
+            return self.asked[1]
+        files: dict[str, int] = {}
+        rows: list[tuple[int, int, int]] = []
+        for name in names:
+            pieces, tensor = self[name], tensors[name]
+            if len(pieces) != 1 or tensor.layout is not None or type(pieces[0]) is not Piece:
+                rows.append((-1, 0, 0))
+                continue
+            file, offset, numel = pieces[0]
+            rows.append((files.setdefault(file, len(files)), offset, offset + numel * WIDTH[tensor.dtype]))
+        file, start, stop = np.array(rows, np.int64).reshape(-1, 3).T
+        found = Located(list(files), file, start, stop)
+        self.asked = names, found
+        return found
+
+
+@dataclass
+class MappedCheckpoint:
+    """Tensors that are byte ranges of files. Pickles as its index; files are mapped when used."""
+
+    label: str  # what messages call it: its path, or its repository and revision
+    root: Path  # the file, or the folder of the files
+    tensors: dict[str, Tensor]  # possibly shared: not to be changed
+    ranges: Ranges
+    step: int | None = None  # the training step stored inside, if there is one
+    aliases: dict[str, str] = field(default_factory=dict)  # tied names: name -> the one with the values
+    copies_whole: bool = False  # asking for a tensor copies all of it: do not ask for parts one by one
+    on_close: Callable[[], None] | None = None  # what to clean up behind it (files that were fetched)
+    states: dict[str, FileState] = field(default_factory=dict, repr=False)  # of files whose headers were read
+    notes: tuple[str, ...] = ()  # what its reader must know, such as tensors that were left out
+    _maps: dict[str, MappedFile] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_maps": {}, "states": {}}  # another machine may have a copy of the file
+
+    def _map(self, file: str) -> np.ndarray:
+        mapped = self._maps.get(file)
+        if mapped is None:
+            path = self.root / file if file else self.root
+            # Atomic: of two threads that map it at once, both must use the one that is kept alive.
+            mapped = self._maps.setdefault(file, MappedFile(path, self.states.get(file)))
+        return mapped.array
+
+    def _cut_short(self, file: str, name: str) -> InputError:
+        return InputError(
+            f"{self.root / file}: tensor {name} ends beyond the file; is it still being written?"
+        )
+
+    def pieces(self, name: str) -> list[np.ndarray]:
+        """The raw bits of a tensor in its layout's order; views of the file where that can be."""
+        return [self._view(name, piece) for piece in self.ranges[name]]
+
+    def _view(self, name: str, piece: AnyPiece) -> np.ndarray:
+        dtype = self.tensors[name].dtype
+        bits = storage_of(self.label, name, dtype)
+        mapped = self._map(piece.file)
+        if isinstance(piece, Inline):
+            return piece.decoded(bits)
+        if isinstance(piece, Encoded):
+            stored = piece.nbytes
+        else:
+            stored = (piece.numel if isinstance(piece, Piece) else piece.extent) * bits.itemsize
+        start, stop = piece.offset, piece.offset + stored
+        if stop > len(mapped):
+            raise self._cut_short(piece.file, name)
+        if isinstance(piece, Encoded):
+            if (values := piece.decoded(mapped[start:stop], bits)) is None:
+                raise InputError(f"{self.root / piece.file}: tensor {name} is damaged: it cannot be decoded")
+            return values
+        view = mapped[start:stop].view(bits)
+        return view if isinstance(piece, Piece) else piece.copied(view, dtype)
+
+    def dense(self, name: str) -> np.ndarray:
+        """The raw bits of a tensor, whole and row-major, flattened; a copy where it must be."""
+        return assemble(self.tensors[name], self.pieces(name))
+
+    def addresses(self, names: Sequence[str]) -> tuple[NDArray[np.int64], list[np.ndarray]]:
+        """Where each tensor starts in memory, 0 for those that do not lie whole in a mapped file; and the maps.
+
+        The addresses hold for as long as the maps are held: a checkpoint may be closed while a thread reads it.
+        """
+        located = self.ranges.located(names, self.tensors)
+        maps = [self._map(file) for file in located.files]
+        base = np.array([*(m.ctypes.data for m in maps), 0], np.int64)  # the last one is for file −1
+        size = np.array([*(len(m) for m in maps), 0], np.int64)
+        for i in np.flatnonzero(located.stop > size[located.file])[:1]:
+            raise self._cut_short(located.files[located.file[i]], names[int(i)])
+        return base[located.file] + located.start, maps
+
+    def renamed(self, old_name: Mapping[str, str]) -> "MappedCheckpoint":
+        """The same under other names: new -> old."""
+        tensors, ranges = renamed_index(self.tensors, self.ranges, old_name)
+        return replace(self, tensors=tensors, ranges=ranges, aliases=renamed_aliases(self.aliases, old_name))
+
+    def close(self) -> None:
+        self._maps.clear()
+        if self.on_close:
+            self.on_close()
+
+
+@dataclass
+class LoadedCheckpoint:
+    """Tensors that a function brings into memory, or that another library has mapped; else the same."""
+
+    label: str
+    tensors: dict[str, Tensor]
+    load: Callable[[str], np.ndarray]  # name -> raw bits, flattened in the layout's order
+    step: int | None = None
+    aliases: dict[str, str] = field(default_factory=dict)
+    copies_whole: bool = True
+    on_close: Callable[[], None] | None = None
+    reopen: "Callable[[], Checkpoint] | None" = None  # how another process gets at it
+    notes: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[Callable[[], "Checkpoint"], tuple[()]]:
+        if self.reopen is None:
+            raise TypeError(f"{self.label}: loaded into this process and not to be sent to another")
+        return self.reopen, ()
+
+    def pieces(self, name: str) -> list[np.ndarray]:
+        return [self.load(name)]
+
+    def dense(self, name: str) -> np.ndarray:
+        return assemble(self.tensors[name], self.pieces(name))
+
+    def addresses(self, names: Sequence[str]) -> tuple[NDArray[np.int64], list[np.ndarray]]:
+        return np.zeros(len(names), np.int64), []
+
+    def renamed(self, old_name: Mapping[str, str]) -> "LoadedCheckpoint":
+        load = self.load
+        return replace(
+            self,
+            tensors={new: self.tensors[old] for new, old in old_name.items()},
+            load=lambda name: load(old_name[name]),
+            aliases=renamed_aliases(self.aliases, old_name),
+        )
+
+    def close(self) -> None:
+        self.load = _closed
+        if self.on_close:
+            self.on_close()
+
+
+# Opened: the index is read, the values are not.
+Checkpoint = Union[MappedCheckpoint, LoadedCheckpoint, "RemoteCheckpoint"]
+
+
+def one_piece(checkpoint: Checkpoint, name: str, place: int) -> np.ndarray:
+    """One of `pieces`, without making the others: there may be thousands."""
+    if isinstance(checkpoint, MappedCheckpoint):
+        return checkpoint._view(name, checkpoint.ranges[name][place])
+    return checkpoint.pieces(name)[place]
+
+
+def check_whole(*checkpoints: Checkpoint) -> None:
+    """Raise if values that were read were not in their file any more: they were taken as 0."""
+    for checkpoint in checkpoints:
+        if isinstance(checkpoint, MappedCheckpoint):
+            for mapped in list(checkpoint._maps.values()):
+                mapped.check_whole()
+
+
+def check_unchanged(*checkpoints: Checkpoint) -> None:
+    """The same, and if files on this machine were written to since they were opened."""
+    for checkpoint in checkpoints:
+        if isinstance(checkpoint, MappedCheckpoint):
+            for mapped in list(checkpoint._maps.values()):
+                mapped.check_unchanged()
+
+
+def _closed(name: str) -> np.ndarray:
+    raise RuntimeError(f"tensor {name} asked of a checkpoint that was closed")
+
+
+# What wrappers of a module leave in the names of its parameters: the first only in front (a model
+# may have a part called "module"), the others anywhere.
+_LEADING = ("module.",)
+_ANYWHERE = ("_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+def without_wrappers(names: Iterable[str]) -> dict[str, str] | None:
+    """Clean name -> stored name, in the same order; None where there is nothing to clean."""
+    names = list(names)
+    text = "\n".join(names)
+    if not text.startswith(_LEADING) and not any(mark in text for mark in _ANYWHERE):
+        return None  # the common case, at once
+    cleaned = {}
+    for name in names:
+        clean = name
+        for mark in _ANYWHERE:
+            clean = clean.replace(mark, "")
+        cleaned[name] = clean
+    while all(clean.startswith(_LEADING) for clean in cleaned.values()) and cleaned:
+        cleaned = {name: clean[len(_LEADING[0]) :] for name, clean in cleaned.items()}
+    back = {clean: name for name, clean in cleaned.items()}
+    if len(back) < len(names) or all(name == clean for clean, name in back.items()):
+        return None  # cleaning would make two names one, or change nothing
+    return back
+
+
+def renamed_index(
+    tensors: Mapping[str, Tensor], ranges: Ranges, old_name: Mapping[str, str]
+) -> tuple[dict[str, Tensor], Ranges]:
+    """The same under other names: new -> old."""
+    found = Ranges({new: ranges[old] for new, old in old_name.items()})
+    return {new: tensors[old] for new, old in old_name.items()}, found
+
+
+def renamed_aliases(aliases: Mapping[str, str], old_name: Mapping[str, str]) -> dict[str, str]:
+    new_name = {old: new for new, old in old_name.items()}
+    return {new_name[name]: new_name[target] for name, target in aliases.items()}
+
+
+@dataclass(frozen=True)
+class Strided:
+    """Layout of a tensor stored whole in another order of its axes (a saved transpose)."""
+
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Chunked:
+    """Layout of a tensor stored in boxes: the corner and the size of each, row-major within."""
+
+    boxes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+def assemble(tensor: Tensor, pieces: list[np.ndarray]) -> np.ndarray:
+    """Put pieces together, row-major and flat, whatever their layout."""
+    match tensor.layout:
+        case None:
+            return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        case Strided(strides):
+            itemsize = pieces[0].itemsize
+            view = np.lib.stride_tricks.as_strided(
+                pieces[0], tensor.shape, [s * itemsize for s in strides], writeable=False
+            )
+            return np.ascontiguousarray(view).reshape(-1)
+        case Chunked(boxes):
+            whole = np.zeros(tensor.shape, STORAGE[tensor.dtype])
+            for (corner, size), piece in zip(boxes, pieces, strict=True):
+                box = tuple(slice(c, c + s) for c, s in zip(corner, size, strict=True))
+                whole[box] = piece.reshape(size)
+            return whole.reshape(-1)
+        case unknown:
+            raise TypeError(f"a layout that nobody knows: {unknown!r}")
+
+
+@np.errstate(invalid="ignore")  # a signalling NaN is a NaN, and no reason to warn
+def decode(dtype: str, bits: np.ndarray) -> np.ndarray:
+    """Raw bits as float64 numbers; the slow path, for what the kernel does not read itself."""
+    match dtype:
+        case "F64":
+            return bits.view(np.float64)
+        case "F32":
+            return bits.view(np.float32).astype(np.float64)
+        case "BF16":
+            return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        case "F16":
+            return bits.view(np.float16).astype(np.float64)
+        case "F8_E5M2":  # the upper half of a float16
+            return (bits.astype(np.uint16) << 8).view(np.float16).astype(np.float64)
+        case "F8_E4M3":
+            return _e4m3_table()[bits]
+        case _:
+            return bits.astype(np.float64)
+
+
+def _e4m3_table() -> np.ndarray:
+    """All 256 values of float8 e4m3fn: bias 7, no infinity, NaN where all other bits are set."""
+    code = np.arange(256)
+    exponent, mantissa = (code >> 3) & 15, code & 7
+    value = np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 10), mantissa * 2.0**-9)
+    value[(code & 127) == 127] = np.nan
+    return np.where(code & 128, -value, value)

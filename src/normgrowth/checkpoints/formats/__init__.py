@@ -1,0 +1,1 @@
+"""One file for each format. Nothing in a checkpoint is ever run."""

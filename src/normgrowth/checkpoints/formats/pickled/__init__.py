@@ -1,0 +1,1 @@
+"""Pickles read as data: no class is imported, nothing is called."""

@@ -1,0 +1,261 @@
+"""PyTorch's own files: .pt, .pth, .bin, .ckpt, whatever they wrap the weights in.
+
+torch is not asked: the pickle is read as inert data and tensors are byte ranges of the mapped file, so nothing in it
+can run and nothing is copied. Whatever else it has (optimizer, scheduler, arguments) stays on disk; objects of unknown
+classes are data that nobody needs, and a note names them.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from normgrowth.checkpoints.checkpoint import STORAGE, MappedCheckpoint, Piece, Ranges, Strided, Tensor
+from normgrowth.checkpoints.formats.numpy_arrays import ARRAY_CALLS, array_of, is_array
+from normgrowth.checkpoints.formats.pickled.pickle_values import Made, Malformed
+from normgrowth.checkpoints.formats.safetensors import STEP_KEYS, read_index
+from normgrowth.checkpoints.formats.state_dict import StateDict
+from normgrowth.checkpoints.formats.torch_file import TorchFile, looks_like_pytorch, open_torch_file
+from normgrowth.checkpoints.formats.torch_tensors import Unreadable, View, tensor_call, view_of
+from normgrowth.checkpoints.steps import LARGEST_STEP
+from normgrowth.checkpoints.storage.gathered import Gathered
+from normgrowth.checkpoints.storage.mapped_file import FileState
+from normgrowth.engine import no_collection
+from normgrowth.errors import InputError
+
+_STEPS = (*STEP_KEYS, "global_steps", "iter_num", "iteration", "num_updates", "step_count")
+# Views may overlap, so that tensors have more values than the file; not without bound.
+_VIEWED, _VIEWED_FREE = 16, 1 << 26  # times the file's bytes; bytes that are always granted
+# Names that every such file has, or that are no more than data; all others are mentioned.
+_USUAL = frozenset(
+    {
+        *("collections.OrderedDict", "collections.defaultdict", "collections.Counter", "collections.deque"),
+        *(
+            "builtins." + name
+            for name in (
+                "set",
+                "frozenset",
+                "slice",
+                "range",
+                "complex",
+                "bytes",
+                "bytearray",
+                "dict",
+                "list",
+            )
+        ),
+        *("datetime." + name for name in ("datetime", "date", "time", "timedelta", "timezone")),
+        *(
+            f"{module}.{name}Path"
+            for module in ("pathlib", "pathlib._local")
+            for name in ("Posix", "Windows")
+        ),
+        *("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", *ARRAY_CALLS),
+        *("numpy.dtype", "numpy.ndarray", "_codecs.encode", "copyreg._reconstructor", "builtins.object"),
+        *("builtins.int", "builtins.long", "builtins.unicode", "builtins.str"),
+    }
+)
+_OF_TORCH = re.compile(
+    r"__torch__\..*|torch\.(Size|device|dtype|storage\.\w+|(cuda\.)?\w+Storage|_(utils|tensor)\._rebuild_\w+|nn\.[\w.]+"
+    r"|(b?float|complex|q?u?int|bool|bits|sparse_|per_)\w*|strided|serialization\._get_layout)"
+)
+
+
+def is_pytorch(path: Path) -> bool:
+    """By content: torch's zip archive, or the pickles of its legacy format."""
+    with path.open("rb") as file:
+        return looks_like_pytorch(file.read(32))
+
+
+def read_pytorch(path: Path) -> MappedCheckpoint:
+    index = _read(path)
+    if not index.tensors:
+        raise InputError(f"{path}: {_nothing(index)}")
+    return _checkpoint(str(path), path, index, index.step)
+
+
+def read_pytorch_sharded(index: Path) -> MappedCheckpoint:
+    """An index file (``pytorch_model.bin.index.json``) and the shards that it names."""
+    weight_map = read_index(index)
+    whole = _Index()
+    shards = {shard: _read(index.parent / shard, shard) for shard in sorted(set(weight_map.values()))}
+    for name, shard in weight_map.items():
+        part = shards[shard]
+        if name in part.left_out:
+            whole.left_out[name] = part.left_out[name]
+        elif name in part.tensors:
+            whole.tensors[name], whole.ranges[name] = part.tensors[name], part.ranges[name]
+        else:
+            raise InputError(f"{index}: says that {shard} holds tensor {name}, but it does not")
+    for part in shards.values():
+        whole.names |= part.names
+        whole.states |= part.states
+    if not whole.tensors:
+        raise InputError(f"{index}: {_nothing(whole)}")
+    return _checkpoint(str(index.parent), index.parent, whole, None)
+
+
+@dataclass
+class _Index:
+    """What a file's pickle says of its tensors."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    ranges: Ranges = field(default_factory=Ranges)
+    left_out: dict[str, str] = field(default_factory=dict)  # name -> what it is
+    names: set[str] = field(default_factory=set)  # of classes
+    step: int | None = None
+    states: dict[str, FileState] = field(default_factory=dict)
+
+
+def _read(path: Path, file: str = "") -> _Index:
+    try:
+        with no_collection(), open_torch_file(path) as opened:
+            return _index(opened, file)
+    except Malformed as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _index(opened: TorchFile, file: str) -> _Index:
+    state = StateDict(opened.pickled.value, opened.pickled.size)
+    index = _Index(names=opened.pickled.names, states={file: opened.state})
+    granted = _VIEWED * len(opened.data) + _VIEWED_FREE
+    seen: set[tuple[object, ...]] = set()
+    numbers: dict[int, int] = {}  # of arrays, by identity: one that is stored twice is one
+    for name, value in _weights(state, opened).items():
+        try:
+            if is_array(value):
+                number = numbers.setdefault(id(value), len(numbers))
+                tensor, piece = array_of(value, number, opened.start, file)
+            else:
+                tensor, piece = _located(view_of(value), opened, file)
+        except Unreadable as error:
+            index.left_out[name] = str(error)
+            continue
+        except Malformed as error:
+            raise Malformed(f"tensor {name!r} {error}") from error
+        index.tensors[name], index.ranges[name] = tensor, (piece,)
+        if piece not in seen:
+            seen.add(piece)
+            granted -= tensor.nbytes
+        if granted < 0:
+            raise Malformed(
+                f"tensor {name!r} of shape {list(tensor.shape)} and those before it repeat the same bytes: "
+                f"they have more than {_VIEWED} times the {len(opened.data)} bytes of the file"
+            )
+    index.step = _step(state.top(), opened)
+    return index
+
+
+def _weights(state: StateDict, opened: TorchFile) -> dict[str, Made]:
+    """Tensors of torch; numpy arrays only where there are none, since next to a model they are logs and the like."""
+    tensors = state.tensors()
+    if tensors or not opened.pickled.names & ARRAY_CALLS:
+        return tensors
+    return StateDict(opened.pickled.value, opened.pickled.size, arrays=True).tensors()
+
+
+def _located(view: View, opened: TorchFile, file: str) -> tuple[Tensor, Piece | Gathered]:
+    """Where a view lies in the file."""
+    start, size = opened.place(view.key)
+    if size != view.storage_bytes:
+        raise Malformed(f"should have a storage of {view.storage_bytes} bytes, but that has {size}")
+    start += view.offset * STORAGE[view.dtype].itemsize if view.numel else 0
+    order = view.order
+    if order == "scattered" or (view.negated and view.numel):
+        piece = Gathered(file, start, view.numel, view.shape, view.strides, view.negated)
+        return Tensor(view.dtype, view.shape), piece
+    layout = Strided(view.strides) if order == "permuted" else None
+    return Tensor(view.dtype, view.shape, layout), Piece(file, start, view.numel)
+
+
+def _step(top: Mapping[str, Any], opened: TorchFile) -> int | None:
+    for key in _STEPS:
+        value = _number(top.get(key), opened)
+        if value is not None and 0 <= value < LARGEST_STEP:
+            return value
+    return None
+
+
+def _number(value: Any, opened: TorchFile) -> int | None:
+    """A whole number, as Python, torch or numpy write it."""
+    if type(value) is int:
+        return value
+    if type(value) is not Made:
+        return None
+    if tensor_call(value) is None:
+        return _numpy_integer(value)
+    try:
+        view = view_of(value)
+        if view.numel != 1 or view.dtype[0] not in "IU":
+            return None
+        start, _ = opened.place(view.key)
+    except Malformed:
+        return None  # a step that is no plain number is none; the file's name will have to do
+    bits = STORAGE[view.dtype]
+    start += view.offset * bits.itemsize
+    return int(np.frombuffer(opened.data[start : start + bits.itemsize], bits)[0])
+
+
+def _numpy_integer(value: Made) -> int | None:
+    """numpy.int64(5) and the like: a dtype and its bytes."""
+    if not value.name.endswith(".multiarray.scalar") or len(value.args) != 2:
+        return None
+    dtype, raw = value.args
+    if type(raw) is Made and raw.name == "_codecs.encode" and raw.args and type(raw.args[0]) is str:
+        raw = raw.args[0].encode("latin-1", "replace")  # how protocol 2 writes bytes
+    kind = dtype.args[0] if type(dtype) is Made and dtype.name == "numpy.dtype" and dtype.args else None
+    if type(kind) is not str or kind[:1] not in ("i", "u") or type(raw) is not bytes or not 0 < len(raw) <= 8:
+        return None
+    return int.from_bytes(raw, "little", signed=kind[0] == "i")
+
+
+def _checkpoint(label: str, root: Path, index: _Index, step: int | None) -> MappedCheckpoint:
+    aliases: dict[str, str] = {}
+    first_name: dict[tuple[object, ...], str] = {}
+    for name, tensor in index.tensors.items():
+        if prod(tensor.shape):
+            first = first_name.setdefault((tensor, index.ranges[name]), name)
+            if first != name:
+                aliases[name] = first
+    copied = any(type(pieces[0]) is not Piece for pieces in index.ranges.values())
+    return MappedCheckpoint(
+        label,
+        root,
+        index.tensors,
+        index.ranges,
+        step,
+        aliases,
+        copies_whole=copied,
+        states=index.states,
+        notes=_notes(index),
+    )
+
+
+def _notes(index: _Index) -> tuple[str, ...]:
+    notes: list[str] = []
+    if index.left_out:
+        listed = [f"{name} ({reason})" for name, reason in index.left_out.items()]
+        notes.append(f"tensors left out: {_some(listed)}")
+    unusual = sorted(name for name in index.names - _USUAL if not _OF_TORCH.fullmatch(name))
+    if unusual:
+        notes.append(f"objects read as plain data, not run: {_some(unusual)}")
+    return tuple(notes)
+
+
+def _nothing(index: _Index) -> str:
+    """Why there is nothing to measure."""
+    if index.left_out:
+        return "none of its tensors can be read: " + _some(
+            [f"{n} is {why}" for n, why in index.left_out.items()]
+        )
+    arrays = ", and no numpy arrays either" if index.names & ARRAY_CALLS else ""
+    return f"holds no tensors that look like a model's{arrays}"
+
+
+def _some(items: Sequence[str], most: int = 3) -> str:
+    shown = ", ".join(item if item.isprintable() else ascii(item) for item in items[:most])
+    return shown + (f" and {len(items) - most} more" if len(items) > most else "")

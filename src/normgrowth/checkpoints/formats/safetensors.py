@@ -1,0 +1,199 @@
+"""safetensors: one file, or shards with an index.
+
+Read by hand because we want byte ranges, not arrays: the library copies each tensor into an array
+and has no bfloat16 in numpy. The header is untrusted input, so every field is checked before any
+offset is used.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from normgrowth.checkpoints.checkpoint import WIDTH, MappedCheckpoint, Piece, Ranges, Tensor
+from normgrowth.checkpoints.storage.mapped_file import FileBytes, FileState
+from normgrowth.engine import no_collection
+from normgrowth.errors import InputError
+
+HEADER_LIMIT = 100_000_000  # the format's own limit, in bytes
+MOST_AXES = 64  # of a tensor, as in numpy
+MOST_VALUES = 1 << 60
+_DTYPE = re.compile(r"[A-Za-z0-9_]{1,40}")  # those that cannot be read (C64, F4) are known by name
+STEP_KEYS = ("step", "global_step")
+
+
+def is_safetensors(path: Path) -> bool:
+    """By content: a plausible header length, then the opening brace of its JSON."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") <= HEADER_LIMIT
+
+
+def read_safetensors(path: Path) -> MappedCheckpoint:
+    header, state = _read_header(path)
+    return MappedCheckpoint(str(path), path, header.tensors, header.ranges, header.step, states={"": state})
+
+
+def read_sharded(index: Path) -> MappedCheckpoint:
+    """An index file (``model.safetensors.index.json``) and the shards that it names."""
+    tensors: dict[str, Tensor] = {}
+    ranges = Ranges()
+    headers: dict[str, Header] = {}
+    states: dict[str, FileState] = {}
+    for name, shard in read_index(index).items():
+        if shard not in headers:
+            headers[shard], states[shard] = _read_header(index.parent / shard)
+        header = headers[shard]
+        if name not in header.tensors:
+            raise InputError(f"{index}: says that {shard} holds tensor {name}, but it does not")
+        tensors[name] = header.tensors[name]
+        ranges[name] = tuple(piece._replace(file=shard) for piece in header.ranges[name])
+    step = next((header.step for header in headers.values() if header.step is not None), None)
+    return MappedCheckpoint(str(index.parent), index.parent, tensors, ranges, step, states=states)
+
+
+def read_index(index: Path) -> dict[str, str]:
+    """The map from tensor to shard, with each shard a file that is there, below the index's folder."""
+    try:
+        content = index.read_bytes()
+    except OSError as error:
+        raise InputError(f"{index}: cannot be read: {error.strerror}") from error
+    weight_map = parse_index(content, str(index))
+    for shard in set(weight_map.values()):
+        try:
+            there = (index.parent / shard).is_file()
+        except (OSError, ValueError):  # a name that no file system takes
+            there = False
+        if not there:
+            raise InputError(f"{index}: the shard {shard[:200]!r} is missing")
+    return weight_map
+
+
+def parse_index(content: bytes, where: str) -> dict[str, str]:
+    """The map from tensor to shard, with each shard a path below the index's folder."""
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: is not valid JSON: {error}") from error
+    weight_map = parsed.get("weight_map") if isinstance(parsed, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InputError(f"{where}: has no weight_map from tensors to files")
+    for shard in set(map(_as_text, weight_map.values())):
+        parts = PurePosixPath(shard.replace("\\", "/"))
+        if not shard or "\0" in shard or parts.is_absolute() or ".." in parts.parts or ":" in shard:
+            raise InputError(f"{where}: names {shard[:200]!r}, a path outside its folder; refused")
+    return weight_map
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _stored_step(metadata: dict[str, Any]) -> int | None:
+    for key in STEP_KEYS:
+        text = metadata.get(key)
+        if isinstance(text, str) and text.isdecimal() and text.isascii() and len(text) < 19:
+            return int(text)
+    return None
+
+
+class Header(NamedTuple):
+    """What a file's header says."""
+
+    tensors: dict[str, Tensor]
+    ranges: Ranges
+    step: int | None
+
+
+def _read_header(path: Path) -> tuple[Header, FileState]:
+    with FileBytes(path) as file:
+        return read_header(lambda start, stop: file[start:stop], len(file), str(path)), file.state
+
+
+def read_header(read: Callable[[int, int], bytes], size: int, where: str) -> Header:
+    """From the first bytes of a file of this size; `read` is asked for eight, then for the header's own."""
+    length = int.from_bytes(read(0, 8), "little") if size >= 8 else 0
+    if size < 8 or length > size - 8:
+        raise InputError(f"{where}: truncated: its header of {length} bytes does not fit into {size} bytes")
+    if length > HEADER_LIMIT:
+        raise InputError(f"{where}: its header claims {length} bytes, more than the format allows")
+    raw = read(8, 8 + length)
+    try:
+        with no_collection():
+            return _parse(raw, size - 8 - length)
+    except _Malformed as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+class _Malformed(ValueError):
+    """What is wrong with a header, for a caller who knows whose it is."""
+
+
+@lru_cache(maxsize=2)  # the checkpoints of a series mostly have the same header, byte for byte
+def _parse(raw: bytes, room: int) -> Header:
+    """Read and check a header; `room` is the number of bytes that follow it."""
+    try:
+        header = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise _Malformed(f"its header is not valid JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise _Malformed("its header is no JSON object")
+    metadata = header.pop("__metadata__", None)
+    base = 8 + len(raw)
+    tensors: dict[str, Tensor] = {}
+    ranges = Ranges()
+    spans: list[tuple[int, int, str]] = []
+    _check_text("".join(header))
+    for name, entry in header.items():
+        dtype, shape, (start, stop) = _fields(name, entry)
+        numel = prod(shape)
+        if not 0 <= start <= stop <= room:
+            where = f"at bytes {start} to {stop}, but the file has {room} bytes of data"
+            raise _Malformed(f"tensor {name!r} lies {where}; is it truncated?")
+        width = WIDTH.get(dtype)
+        if (width is not None and numel * width != stop - start) or numel >= MOST_VALUES:
+            what = f"of shape {list(shape)} and dtype {dtype}"
+            raise _Malformed(f"tensor {name!r} {what} cannot have {stop - start} bytes")
+        tensors[name] = Tensor(dtype, shape)
+        ranges[name] = (Piece("", base + start, numel),)
+        if stop > start:
+            spans.append((start, stop, name))
+    spans.sort()
+    for (_, stop, name), (start, _, other) in itertools.pairwise(spans):
+        if start < stop:
+            raise _Malformed(f"the bytes of tensors {name!r} and {other!r} overlap")
+    return Header(tensors, ranges, _stored_step(metadata if isinstance(metadata, dict) else {}))
+
+
+def _fields(name: str, entry: Any) -> tuple[str, tuple[int, ...], list[int]]:
+    """Dtype, shape and offsets of an entry: the format's schema, before anything is counted or compared."""
+    dtype, shape, offsets = (
+        (entry.get("dtype"), entry.get("shape"), entry.get("data_offsets"))
+        if type(entry) is dict
+        else (None,) * 3
+    )
+    if (
+        type(dtype) is not str
+        or type(shape) is not list
+        or type(offsets) is not list
+        or len(offsets) != 2
+        or {*map(type, shape), *map(type, offsets)} != {int}  # and so neither fractions nor true
+        or (shape and min(shape) < 0)
+    ):
+        raise _Malformed(f"tensor {name!r} has no valid dtype, shape and data_offsets")
+    if dtype not in WIDTH and not _DTYPE.fullmatch(dtype):
+        raise _Malformed(f"tensor {name!r} has a dtype that is no name: {dtype[:40]!a}")
+    if len(shape) > MOST_AXES:
+        raise _Malformed(f"tensor {name!r} has {len(shape)} axes; at most {MOST_AXES} can be read")
+    return dtype, tuple(shape), offsets
+
+
+def _check_text(names: str) -> None:
+    try:
+        names.encode()
+    except UnicodeEncodeError:  # JSON can spell half a character
+        raise _Malformed("its header has a name that is no valid Unicode") from None

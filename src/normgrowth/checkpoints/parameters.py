@@ -1,0 +1,235 @@
+"""What a tensor is, read from its name: its block, its role, and whether a norm counts it.
+
+A checkpoint is a flat list of names, and every codebase names in its own way. Two rules carry over:
+
+- A block is a member of a numbered list that holds attention, or the module around attention that lies in no
+  list (`normgrowth.checkpoints.blocks`).
+- A role is what the innermost telling component says. In `attention.output.dense` the last one
+  tells nothing; `output`, within attention, is its output projection.
+
+So words are kept here, and no architectures. Names from PyTorch ("." between components) and from
+TensorFlow ("/") are read alike. What a name cannot tell (is this `bias` a causal mask?), the shape and
+the dtype do.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+
+from normgrowth.checkpoints.blocks import (
+    DEFAULT_SCOPE,
+    SCOPES,
+    Stack,
+    find_stacks,
+    inner_number,
+    locate,
+    member,
+)
+from normgrowth.checkpoints.checkpoint import Tensor
+from normgrowth.checkpoints.roles import context, match, remember, role_of, split
+from normgrowth.errors import InputError
+
+__all__ = ["ROLES", "SCOPES", "Reading", "read_names"]
+
+ROLES = (
+    "attention.query",
+    "attention.key",
+    "attention.value",
+    "attention.output",
+    "attention.qkv",  # fused; also keys and values only
+    "feedforward",
+    "norm",
+    "embedding",
+    "position",
+    "head",
+    "other",
+    "buffer",
+    "optimizer",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One tensor as it was read; `reason` is for the person who wonders why it counts, or does not."""
+
+    name: str
+    stack: str  # "layer" in a model with one stack of blocks, else what tells them apart; "" outside
+    layer: int | None  # the number that the checkpoint gives
+    role: str
+    counted: bool
+    reason: str
+    tied_to: str | None = None  # the first name of the same tensor, if this is a further one
+
+    @property
+    def kind(self) -> str:
+        """parameter, buffer, optimizer, or tied: a further name of a parameter."""
+        if self.role in ("buffer", "optimizer"):
+            return self.role
+        return "parameter" if self.tied_to is None else "tied"
+
+    @property
+    def is_parameter(self) -> bool:
+        return self.kind == "parameter"
+
+    @property
+    def layer_name(self) -> str | None:
+        return None if self.layer is None else f"{self.stack}.{self.layer}"
+
+
+def read_names(
+    tensors: Mapping[str, Tensor],
+    *,
+    scope: str = DEFAULT_SCOPE,
+    select: str | None = None,
+    exclude: str | None = None,
+    aliases: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Reading]:
+    """Read every name of an index, in its order.
+
+    It takes the whole index, since a name alone does not say how many stacks there are. `select` takes
+    the place of `scope`, so that embeddings and scalars can be asked for; `exclude` takes away from
+    either. Nothing brings back buffers, optimiser state, or the further names of a tied tensor.
+    """
+    if scope not in SCOPES:
+        raise InputError(f"scope {scope!r} is unknown; choose one of {', '.join(SCOPES)}")
+    wanted, unwanted = _compile("select", select), _compile("exclude", exclude)
+    places = locate(tensors)
+    stacks = find_stacks([place for place in places if not (_state(place[0] or "") or _state(place[2]))])
+    kinds = {stack.label: stack.kind for stack in stacks}
+    chosen = set(kinds)
+    if scope in ("encoder", "decoder") and len(kinds) > 1:
+        chosen = {label for label, kind in kinds.items() if kind == scope}
+        if not chosen and wanted is None:
+            raise InputError(
+                f"scope {scope!r}: this model has no such blocks; its stacks are {', '.join(kinds)}"
+            )
+
+    # Members of a list are alike, so each kind of tensor is judged once. This is what makes it fast.
+    judged: dict[object, tuple[Stack | None, str, bool, str]] = {}
+    readings: dict[str, Reading] = {}
+    for (name, tensor), (path, index, rest) in zip(tensors.items(), places, strict=True):
+        key = (path, rest, tensor.shape, tensor.dtype)
+        verdict = judged.get(key)
+        if verdict is None:
+            verdict = judged[key] = _judge(path, rest, tensor, stacks.of(path, rest), scope, chosen)
+        stack, role, counted, reason = verdict
+        tied_to = None
+        if role not in ("buffer", "optimizer"):
+            if (tied_to := aliases.get(name)) is not None:
+                counted, reason = False, f"tied to {tied_to}"
+            elif wanted is not None:
+                counted = wanted.search(name) is not None
+                reason = "selected" if counted else "not selected"
+            if counted and unwanted is not None and unwanted.search(name):
+                counted, reason = False, "excluded"
+        if stack is None:
+            readings[name] = Reading(name, "", None, role, counted, reason, tied_to)
+        else:
+            if stack.inner > 1:
+                index = index * stack.inner + inner_number(rest)
+            number = index if stack.numbered else 0
+            readings[name] = Reading(name, stack.label, number, role, counted, reason, tied_to)
+    return readings
+
+
+def _compile(option: str, pattern: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if pattern is None else re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InputError(f"{option} {pattern!r} is not a regular expression: {error}") from None
+
+
+# What counts -----------------------------------------------------------------------------------------
+
+
+def _judge(
+    path: str | None, rest: str, tensor: Tensor, stack: Stack | None, scope: str, chosen: set[str]
+) -> tuple[Stack | None, str, bool, str]:
+    """Stack, role, counted, reason: what all members of a list have in common."""
+    if state := _state(rest) or _state(path or ""):
+        return None, "optimizer", False, state
+    role = ""
+    whole = rest if path is None else f"{path}.0.{rest}"
+    if stack is not None:
+        role = role_of(member(path or "", rest) if stack.numbered else stack.within(whole), True)
+        if (role == "embedding" and "att" not in rest) or (role == "position" and not stack.attends):
+            stack = None  # the first stage of a pipeline, or the first layer of a Keras model
+        elif not stack.numbered and stack.holds_outside(whole, role):
+            stack = None
+        elif stack.recurrent and role.startswith("attention."):
+            role = "other"
+    if stack is None:
+        role = role_of(whole, False)
+    if what := _buffer(whole, tensor):
+        return stack, "buffer", False, f"buffer: {what}"
+    if scope == "all":
+        return stack, role, True, "in a block" if stack else "scope all"
+    if prod(tensor.shape) <= 1:
+        return stack, role, False, "scalar"
+    if stack is None:
+        return stack, role, False, role if role in ("embedding", "position", "head") else "outside the blocks"
+    if stack.label not in chosen:
+        return stack, role, False, f"not in the {scope}"
+    return stack, role, True, "in a block"
+
+
+# Whole components only: a model may well be called Optimus, or have a momentum encoder.
+_STATES = {
+    "optimiser state": re.compile(
+        r"optim(izers?)?|optimizer_(states?|slot)|opt_state|param_(states|groups)|(max_)?exp_avg(_sq)?|exp_inf"
+        r"|exp_avg_sq_(row|col)|momentum_buffer|square_avg|acc_delta|\w+_slot_v?[cmrv]|adam_[mv]|adam(_1)?"
+        r"|adafactor(_1)?|exponentialmovingaverage"
+    ),
+    "training state": re.compile(
+        r"global_step|save_counter|checkpointable_object_graph|beta[12]_power|lr_schedulers?|rng_state"
+        r"|grad_scaler|train_state|dataloader|ema(_model)?|model_ema"
+    ),
+}
+_BUFFERS = {
+    "mask": re.compile(r"masked_bias|tril|(\w+_)?mask|ignore"),
+    "rotary table": re.compile(r"(original_)?inv_freq|(cos|sin)_cached|freqs_cis"),
+    "position table": re.compile(r"position_ids|relative_(position_index|coords_table)|pe|alibi(_slopes)?"),
+    "token types": re.compile(r"token_type_ids"),
+    "running statistics": re.compile(
+        r"(running|moving)_(mean|var(iance)?)|num_batches_tracked|cluster_(size|usage)|embed_(avg|sum)"
+    ),
+    "routing balance": re.compile(r"e_score_correction_bias|balancing_biases"),
+    "quantisation": re.compile(
+        r"(act|fc|weight)_scaling_factor|(x|input|output)_(min|max)|\w+_integer|weight_scale(_inv)?|input_scale"
+        r"|q?zeros|scales|g_idx|scb|(nested_)?(absmax|quant_map)|quant_state|bitsandbytes\w*"
+    ),
+    "constant": re.compile(
+        r"final_logits_bias|float_tensor|version|inited|initialized|layer_scalar|slope_rate"
+        r"|(query|key|diagonal)_decay|\w+_points_scale"
+    ),
+}
+
+
+@remember
+def _state(text: str) -> str:
+    return next((state for word in split(text) if (state := match(_STATES, word))), "")
+
+
+def _buffer(name: str, tensor: Tensor) -> str:
+    """The kind of buffer, or "". In doubt it is a parameter: `attn.bias` is, unless it has a mask's shape."""
+    words = [word for word in split(name) if word not in ("", "attributes", "variable_value")]
+    leaf, parent = words[-1] if words else "", words[-2] if len(words) > 1 else ""
+    if what := match(_BUFFERS, leaf):
+        return what
+    if leaf == "bias" and len(tensor.shape) > 2 and context(parent) == "attention":
+        *ones, rows, columns = tensor.shape
+        if rows == columns and prod(ones) == 1:
+            return "causal mask"
+    if leaf not in ("weight", "bias") and ("rotary" in parent or parent == "rope"):
+        return "rotary table"
+    if leaf in ("u", "v") and "parametrizations" in words:
+        return "power iteration of spectral_norm"
+    if "sinusoid" in name or (leaf == "weights" and parent == "embed_positions"):
+        return "position table"
+    # Eight-bit matrices are weights; other integers are packed, and their values mean nothing by themselves.
+    quantised = tensor.dtype == "I8" and leaf in ("weight", "kernel") and len(tensor.shape) > 1
+    if tensor.dtype[:1] in ("I", "U") and not quantised:
+        return "integers"  # no gradient ever moves them
+    return "booleans" if tensor.dtype == "BOOL" else ""

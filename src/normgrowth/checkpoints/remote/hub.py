@@ -1,0 +1,336 @@
+"""A repository on the Hugging Face hub as a series: each branch or tag is one checkpoint.
+
+Training runs are published this way (Pythia has 154 revisions), and all of them together seldom fit
+on a disk. So a revision is a name and a commit until it is read by ranges (`places`) or fetched (`download`);
+fetching fills one fresh folder, which the caller deletes after use, and the hub library's shared cache is left
+as it was.
+
+Whatever the hub answers is data from elsewhere: file names are checked before they become paths,
+and anything that goes wrong is an `InputError` of one line.
+"""
+
+import errno
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import PureWindowsPath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from normgrowth import engine
+from normgrowth.checkpoints.file_groups import PICKLED, is_trainer_state
+from normgrowth.checkpoints.formats.safetensors import parse_index
+from normgrowth.checkpoints.remote.retry import TRANSIENT, wait_asked_for
+from normgrowth.errors import InputError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+T = TypeVar("T")
+
+SCHEME = "hf://"
+TIMEOUT = 30.0  # seconds that a listing may take to answer; downloads have the library's own
+PAUSES = (1.0, 3.0)  # seconds before the second and the third attempt at what may pass
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One revision of a repository, not fetched. The commit is what counts; branches move."""
+
+    repo: str
+    revision: str
+    commit: str
+    endpoint: str | None = None
+    folder: str = ""  # where in the repository the weights lie
+
+    @property
+    def label(self) -> str:
+        return f"{SCHEME}{self.repo}{'/' if self.folder else ''}{self.folder}@{self.revision}"
+
+
+def is_hub(uri: str) -> bool:
+    return uri.startswith(SCHEME)
+
+
+def list_revisions(
+    uri: str, *, endpoint: str | None = None, token: str | bool | None = None
+) -> list[Revision]:
+    """The branches, then the tags, that ``hf://org/repo[/folder][@pattern]`` means, in the hub's order.
+
+    The pattern is the shell's (``step*``, ``step[0-9]``) and by default takes all; a full commit hash
+    is taken as it is. A branch and a tag with the same commit are both returned: which name tells
+    the step is for the caller to say. Old repositories of one word (``hf://gpt2``) have no folder.
+
+    `endpoint` is another hub's address. The token saved on this machine goes to the hub it is for and
+    not to another address; pass one as `token` where it needs one.
+    """
+    repo, folder, pattern = _parse(uri)
+    api = api_of(endpoint, token)
+
+    def refs() -> list[tuple[str, str]]:
+        # Not by list_repo_refs, which takes no time limit: a lost connection would wait for ever.
+        from huggingface_hub import get_session
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, validate_repo_id
+
+        validate_repo_id(repo)
+        headers = build_hf_headers(token=api.token, headers=api.headers)
+        answer = get_session().get(f"{api.endpoint}/api/models/{repo}/refs", headers=headers, timeout=TIMEOUT)
+        hf_raise_for_status(answer)
+        return _refs_in(answer.json())
+
+    known = ask(refs, f"{SCHEME}{repo}", api.endpoint)
+    if re.fullmatch(r"[0-9a-f]{40}", pattern):
+        known.append((pattern, pattern))
+    chosen = [(name, commit) for name, commit in known if name == pattern or fnmatchcase(name, pattern)]
+    if not chosen:
+        some = ", ".join(name for name, _ in known[:6]) or "none at all"
+        rest = f", ... ({len(known)} in all)" if len(known) > 6 else ""
+        raise InputError(f"{SCHEME}{repo}: no branch or tag matches {pattern!r}; it has {some}{rest}")
+    return [Revision(repo, name, commit, endpoint, folder) for name, commit in chosen]
+
+
+def chosen(
+    revision: Revision, *, token: str | bool | None = None
+) -> tuple[dict[str, int], str | None, list[str]]:
+    """The files of a revision with their bytes (0: not said), and of the best format the index or the weights."""
+    sizes = _sizes(api_of(revision.endpoint, token), revision)
+    index, weights = _choose([name for name in sizes if "/" not in name])
+    if not weights and not index:
+        raise InputError(f"{revision.label}: {_why_nothing(revision, sizes)}")
+    return sizes, index, weights
+
+
+def file_address(revision: Revision, name: str) -> tuple[str, dict[str, str], str]:
+    """Where a file of a revision lies, the headers for that hub and no other, and the hub's address."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers
+
+    api = api_of(revision.endpoint, None)
+    path = f"{revision.folder}/{name}" if revision.folder else name
+    url = hf_hub_url(revision.repo, path, revision=revision.commit, endpoint=api.endpoint)
+    headers = build_hf_headers(token=api.token, headers={"user-agent": "normgrowth"})
+    return url, {key: value for key, value in headers.items() if key == "authorization"}, api.endpoint
+
+
+def _parse(uri: str) -> tuple[str, str, str]:
+    """Repository, folder and pattern."""
+    place, at, pattern = uri.removeprefix(SCHEME).partition("@")
+    parts = place.rstrip("/").split("/")
+    if parts[0] in ("datasets", "spaces", "buckets", "kernels"):
+        raise InputError(f"{uri}: weights are read from model repositories only, hf://org/repo")
+    if not is_hub(uri) or not all(parts) or ".." in parts or (at and not pattern):
+        raise InputError(
+            f"{uri}: is not of the form hf://org/repo, hf://org/repo/folder or hf://org/repo@pattern"
+        )
+    return "/".join(parts[:2]), "/".join(parts[2:]), pattern or "*"
+
+
+def api_of(endpoint: str | None, token: str | bool | None) -> "HfApi":
+    from huggingface_hub import HfApi, constants
+
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise InputError(f"{endpoint}: a hub's address starts with https:// or http://")
+    if endpoint is not None and "@" in endpoint:
+        raise InputError("the hub's address has a password in it; give a token instead")
+    address = (endpoint or constants.ENDPOINT).rstrip("/")
+    if token is None and address != constants.ENDPOINT:
+        token = False
+    # Our own user agent, since the library's tells the hub what else is installed here.
+    return HfApi(endpoint=address, token=token, headers={"user-agent": "normgrowth"})
+
+
+class _NotAHub(Exception):
+    """An answer that no hub gives."""
+
+
+def _refs_in(answer: Any) -> list[tuple[str, str]]:
+    """Name and commit of the branches, then of the tags."""
+    try:
+        found = [(ref["name"], ref["targetCommit"]) for kind in ("branches", "tags") for ref in answer[kind]]
+    except (LookupError, TypeError):
+        raise _NotAHub("no list of branches and tags") from None
+    if not all(type(part) is str for pair in found for part in pair):
+        raise _NotAHub("a branch without a name or a commit")
+    return found
+
+
+def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
+    """The files below the revision's folder, and their bytes.
+
+    Asked of the revision and not of the tree, which the library cannot ask for with a time limit.
+    """
+
+    def listing() -> dict[str, int]:
+        info = api.model_info(revision.repo, revision=revision.commit, files_metadata=True, timeout=TIMEOUT)
+        files = info.siblings or ()
+        return {
+            str(file.rfilename): file.size if type(file.size) is int else 0 for file in files
+        }  # 0: not said
+
+    everything = ask(listing, revision.label, api.endpoint)
+    for name in everything:
+        if not stays_below(name):
+            raise InputError(f"{revision.label}: lists a file {name!r}, not a path within a folder; refused")
+    prefix = f"{revision.folder}/" if revision.folder else ""
+    return {name[len(prefix) :]: size for name, size in everything.items() if name.startswith(prefix)}
+
+
+def stays_below(name: str) -> bool:
+    """Whether a name from elsewhere is the path of a file within a folder, on any system."""
+    parts = name.replace("\\", "/").split("/")
+    return {"", ".", ".."}.isdisjoint(parts) and not PureWindowsPath(name).drive and min(name) >= " "
+
+
+def _choose(names: list[str]) -> tuple[str | None, list[str]]:
+    """The files of one format, the best: those, or the index that names them."""
+    names = sorted(name for name in names if not is_trainer_state(name))
+
+    def ending(*ends: str) -> list[str]:
+        return [name for name in names if name.endswith(ends)]
+
+    for stem, end in (("model", ".safetensors"), ("pytorch_model", ".bin")):
+        if not (found := ending(end)):
+            continue
+        if f"{stem}{end}" in found:
+            return None, [f"{stem}{end}"]
+        if indexes := ending(f"{end}.index.json"):
+            usual = f"{stem}{end}.index.json"
+            return usual if usual in indexes else indexes[0], []
+        # Some repositories hold the weights twice, in shards and "consolidated".
+        shards = [name for name in found if re.fullmatch(rf"{stem}-\d+-of-\d+\{end}", name)]
+        return None, shards or found
+    for end in PICKLED[1:]:  # .bin is the first, above
+        if found := ending(end):
+            return None, found
+    pairs = []
+    for name in ending(".index"):
+        data = [other for other in names if other.startswith(f"{name.removesuffix('.index')}.data-")]
+        pairs += [name, *data] if data else []
+    if pairs:
+        return None, pairs
+    if ".metadata" in names and (found := ending(".distcp")):
+        return None, [".metadata", *found]
+    return None, []
+
+
+def _why_nothing(revision: Revision, sizes: Mapping[str, int]) -> str:
+    below: dict[str, list[str]] = {}
+    for folder, _, file in (name.rpartition("/") for name in sizes):
+        below.setdefault(folder, []).append(file)
+    filled = [folder for folder, names in sorted(below.items()) if any(_choose(names))]
+    if filled:
+        inside = replace(revision, folder="/".join(filter(None, (revision.folder, filled[0]))))
+        return f"has weights only in folders ({', '.join(filled[:6])}); name one: {inside.label}"
+    files = ", ".join(sorted(sizes)[:6]) or "none at all"
+    return f"has no weights in a format that is read here; its files are {files}"
+
+
+def shards(revision: Revision, index: str, content: bytes, sizes: Mapping[str, int]) -> list[str]:
+    """The files that an index names, each of which has to be in the listing."""
+    named = sorted(set(parse_index(content, f"{revision.label}: {index}").values()))
+    for shard in named:
+        if shard not in sizes:
+            raise InputError(f"{revision.label}: {index} names {shard!r}, which the repository does not have")
+    return named
+
+
+def ask(call: Callable[[], T], what: str, address: str) -> T:
+    """Call the hub library, again if that may help; whatever it raises becomes one line."""
+    for pause in (*PAUSES, None):
+        try:
+            return call()
+        except Exception as error:
+            if _is_ours(error):
+                raise
+            if pause is None or not _may_pass(error):
+                # Not `from error`: its words may have a signed address in them.
+                raise InputError(f"{what}: {_reason(error, address)}") from None
+            wait = max(pause, _wait_asked_for(error))
+        engine.pause(wait)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether it was raised in this package: then it is a mistake here, and not the hub's."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    raised_in = str(frame.tb_frame.f_globals.get("__name__")) if frame is not None else ""
+    return raised_in.startswith("normgrowth.") and not isinstance(error, _NotAHub)
+
+
+def _may_pass(error: Exception) -> bool:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code in TRANSIENT
+    return _is_transport(error)
+
+
+def _is_transport(error: BaseException) -> bool:
+    """An error of the connection. The library's client is httpx in some versions, httpx2 in others."""
+    return type(error).__module__.startswith("httpx")
+
+
+def _wait_asked_for(error: Exception) -> float:
+    """Seconds, from the headers of the answer."""
+    return wait_asked_for(dict(getattr(getattr(error, "response", None), "headers", {})))
+
+
+def refusal(status: int, code: str, address: str) -> str:
+    """What an answer means, by its status and its X-Error-Code, and the way out."""
+    login = "log in with `hf auth login` or give a token"
+    match code:
+        case "GatedRepo":
+            return f"is gated; accept its terms on its page, then {login}"
+        case "RevisionNotFound":
+            return "the hub has no such revision, or no longer; list the revisions again"
+        case "EntryNotFound":
+            return "the hub lists this file but does not have it; try again later"
+        case "RepoNotFound":
+            return f"no such repository at {address}; check the name, or if it is private {login}"
+    if status in (401, 403):
+        return f"{address} refuses access; {login}"
+    if status == 429:
+        return f"{address} has had too many requests; wait five minutes, or {login} for a higher limit"
+    return f"{address} answers with status {status}; try again later"
+
+
+def _reason(error: BaseException, address: str) -> str:
+    """What went wrong and the way out, without the library's paragraphs."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__  # "not in the cache either" says nothing here
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    match error:
+        case errors.GatedRepoError():
+            return refusal(403, "GatedRepo", address)
+        case errors.RevisionNotFoundError():
+            return refusal(404, "RevisionNotFound", address)
+        case errors.EntryNotFoundError():
+            return refusal(404, "EntryNotFound", address)
+        case errors.RepositoryNotFoundError():
+            return refusal(404, "RepoNotFound", address)
+        case errors.HfHubHTTPError():
+            return refusal(error.response.status_code, "", address)
+        case errors.OfflineModeIsEnabled():
+            return "the hub library is in offline mode; unset HF_HUB_OFFLINE"
+        case errors.HFValidationError():
+            return f"is not a repository's name: {first_line}"
+        case OSError(errno=errno.ENOSPC):
+            return "the disk is full; make room, or choose a folder on another disk"
+        case (
+            _NotAHub()
+            | json.JSONDecodeError()
+            | UnicodeDecodeError()
+            | LookupError()
+            | TypeError()
+            | AttributeError()
+        ):
+            return f"the answer of {address} is not a hub's ({first_line}); check the address"
+    if _is_transport(error):
+        detail = "no answer in time" if "Timeout" in type(error).__name__ else first_line
+        return f"cannot reach {address} ({detail}); check the network and the address"
+    return f"the hub library failed: {first_line}"

@@ -1,0 +1,110 @@
+"""Which parameters a norm counts: the one default, the choice of a user, and how many that are."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from normgrowth.checkpoints.blocks import DEFAULT_SCOPE
+from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, Tensor
+from normgrowth.checkpoints.parameters import Reading, read_names
+from normgrowth.errors import InputError
+
+
+class NothingCounts(InputError):
+    """No parameter counts. would_count: how many would, by the option that makes them."""
+
+    def __init__(
+        self, label: str, selection: "Selection", parameters: int, would_count: Mapping[str, int]
+    ) -> None:
+        self.label, self.selection = label, selection
+        self.parameters, self.would_count = parameters, dict(would_count)
+        asked = ", ".join(f"{key} {value}" for key, value in asdict(selection).items() if value is not None)
+        ways = " or ".join(
+            f"{option} ({count} of {parameters} parameters)" for option, count in would_count.items() if count
+        )
+        way_out = (
+            f"count them with {ways}, or choose some with --select REGEX" if ways else "it has no parameters"
+        )
+        super().__init__(
+            f"{label}: no tensor counts ({asked}); {way_out}; `normgrowth names` shows how each is read"
+        )
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which parameters count, as the user said it."""
+
+    scope: str = DEFAULT_SCOPE
+    select: str | None = None
+    exclude: str | None = None
+
+    def readings(
+        self, tensors: Mapping[str, Tensor], aliases: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, Reading]:
+        return read_names(tensors, aliases=aliases, **asdict(self))
+
+    def choose(
+        self, label: str, tensors: Mapping[str, Tensor], aliases: Mapping[str, str] = MappingProxyType({})
+    ) -> "Chosen":
+        """The parameters that count; an error that says how to make some count, if none does."""
+        readings = self.readings(tensors, aliases)
+        parameters = [reading.name for reading in readings.values() if reading.is_parameter]
+        counted = [reading for reading in readings.values() if reading.counted]
+        if not counted:
+            raise NothingCounts(label, self, len(parameters), self._alternatives(tensors, aliases))
+        return Chosen(counted, {name: tensors[name].numel for name in parameters})
+
+    def _alternatives(self, tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, int]:
+        """How many parameters each other choice would count, by how to ask for it."""
+        others = {'--scope all (in Python scope="all")': Selection("all")}
+        if self.select is not None:
+            others["no --select"] = Selection(exclude=self.exclude)
+        if self.exclude is not None:
+            others["no --exclude"] = Selection(self.scope, self.select)
+        return {
+            option: sum(reading.counted for reading in other.readings(tensors, aliases).values())
+            for option, other in others.items()
+            if other != self
+        }
+
+
+def stored_copies(checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> dict[str, str]:
+    """Heads stored as copies of the embedding they are tied to: name -> the other's name. Reads their values."""
+    first: list[str] = []
+    copies: dict[str, str] = {}
+    matrices = [reading for reading in readings.values() if reading.is_parameter]
+    for reading in sorted(matrices, key=lambda reading: reading.role == "head"):
+        if reading.role not in ("embedding", "head"):
+            continue
+        mine = checkpoint.tensors[reading.name]
+        alike = [name for name in first if checkpoint.tensors[name][:2] == mine[:2]]
+        if mine.dtype in STORAGE and mine.numel > 1:
+            values = checkpoint.dense(reading.name) if alike else np.empty(0)
+            same = next((name for name in alike if np.array_equal(values, checkpoint.dense(name))), None)
+            if same is not None:
+                copies[reading.name] = same
+                continue
+        first.append(reading.name)
+    return copies
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The parameters that count, among all that the model has."""
+
+    readings: list[Reading]
+    sizes: Mapping[str, int]  # of every parameter: no buffers, no optimizer state, tied ones once
+
+    def counts(self, copies: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+        """For `made_by`: how many tensors and values count, and of how many; copies count nowhere."""
+        sizes = {name: size for name, size in self.sizes.items() if name not in copies}
+        counted = [reading.name for reading in self.readings if reading.name not in copies]
+        return {
+            "tensors": len(counted),
+            "of_tensors": len(sizes),
+            "values": sum(sizes[name] for name in counted),
+            "of_values": sum(sizes.values()),
+        }

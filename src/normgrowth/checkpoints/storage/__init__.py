@@ -1,0 +1,1 @@
+"""Mapped files, and the pieces of them in which values lie."""

@@ -1,0 +1,216 @@
+"""One cell of a sweep: a run without a folder, whose outcome is a few numbers.
+
+It is the training of `loop.train`, with the same weights at the start and the same batches, and ends with the same
+weights to the bit. Of every step it keeps the sums of `sums.py`, so that the budget of the norm is that of the whole
+run and not of a sample of its steps.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil, isfinite, nan, sqrt
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from normgrowth.checkpoints.selection import Selection
+from normgrowth.lab.build import new_model, new_optimizer, total_steps
+from normgrowth.lab.data.corpus import Corpus, in_batches, padded
+from normgrowth.lab.evaluate import NextToken, evaluate
+from normgrowth.lab.settings import Settings
+from normgrowth.moments.moments import Moments, quantities
+from normgrowth.network.encoders import LanguageModel
+from normgrowth.tracking.parameters import watch
+from normgrowth.tracking.tensor_sums import local, summed
+
+# Columns of `summed`: of the weights; Σθ² and Σθδ, with θ before a step.
+SQUARE, NONFINITE, BEFORE, DOT = 0, 2, 3, 4
+ENDS = 0.05  # of the steps, over which the first and the last loss are means
+DECOUPLED = ("adamw", "adafactor")  # their decay takes ηλθ from the weights, beside the gradient's step
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell. Norms, growth and gradients are those of the parameters that `scope` counts.
+
+    steps              done, all of them with weights that are numbers
+    norm_start, _end   before the first and after the last of these
+    growth             ‖θ_T‖² − ‖θ_0‖², the sum of the next three, each summed over steps in float64
+    growth_decay       what decay adds to 2⟨θ,δ⟩: −2ηλ‖θ‖² a step for plain SGD; where it is decoupled the same as far
+                       as the weights' precision holds it, which in float32 is not at all where ηλ is below 3·10⁻⁸;
+                       through momentum −2η⟨θ,d⟩, with d the buffer's part that is made of λθ, exact since a buffer is
+                       linear. NaN for Adam with coupled decay, whose part of a quotient is not its own
+    growth_alignment   the rest of 2⟨θ,δ⟩ (all of it where growth_decay is NaN)
+    growth_steps       ‖δ‖²
+    loss_start, _end   nats per token of training batches before their steps, over the first and last 5 % of them
+    dev_loss           nats per token after the last step, on the development sentences; NaN if the cell diverged
+    gradient_norm      root mean square over steps, of the gradient that a step used, so after clipping
+    numel              parameters that count
+    diverged_at        the step whose loss, or after which a weight, is no number; a large loss is still a number
+    timed_out          stopped at the limit, after `steps`
+    seconds            of the clock on the wall; of cells trained together each has an equal share
+    """
+
+    steps: int
+    norm_start: float
+    norm_end: float
+    growth: float
+    growth_alignment: float
+    growth_steps: float
+    growth_decay: float
+    loss_start: float
+    loss_end: float
+    dev_loss: float
+    gradient_norm: float
+    numel: int
+    diverged: bool
+    diverged_at: int | None
+    timed_out: bool
+    seconds: float
+
+
+def train_alone(
+    settings: Settings, corpus: Corpus, *, limit: float | None = None, dtype: torch.dtype = torch.float32
+) -> Outcome:
+    """Train one cell; limit: seconds after which it stops where it is. On the CPU."""
+    start = time.monotonic()
+    model = new_model(settings, corpus).to(dtype)
+    predict, optimizer = NextToken(model), new_optimizer(settings, model)
+    rate = settings.rate(total_steps(settings, corpus))
+    counted = watch(model, Selection(settings.scope)).tensors
+    weights = [local(tensor) for tensor in counted]
+    before = torch.cat(weights)
+    after, gradient = torch.empty_like(before), torch.empty_like(before)
+    course = Course(settings, len(before), summed([before])[0, SQUARE].item())
+    for step, (ids, real, tokens) in enumerate(batches(settings, corpus)):
+        if limit is not None and time.monotonic() - start > limit:
+            course.timed_out = True
+            break
+        lr = rate(step)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.zero_grad()
+        loss = predict(ids, real)
+        if not course.meets(loss.item(), tokens):
+            break
+        (loss * (1 / tokens)).backward()
+        if settings.clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        torch.cat([tensor.grad.flatten() for tensor in counted if tensor.grad is not None], out=gradient)
+        optimizer.step()
+        torch.cat(weights, out=after)  # one long row: to sum many short ones costs more
+        square = summed([gradient])[0, SQUARE].item()
+        if not course.takes(lr, before, summed([after], [before])[0], square):
+            break
+        before, after = after, before
+    return course.outcome(dev_loss(model, settings, corpus, course), start)
+
+
+class Course:
+    """What is kept of one cell while it trains: its losses, and the sums of each step."""
+
+    def __init__(self, settings: Settings, numel: int, square: float) -> None:
+        self.settings, self.numel, self.square = settings, numel, square
+        self.losses: list[tuple[float, int]] = []  # sum over tokens, tokens
+        self.columns: list[Tensor] = []
+        self.gradients: list[float] = []
+        self.decays: list[float] = []
+        self.buffer: Tensor | None = None
+        self.diverged_at: int | None = None
+        self.timed_out = False
+
+    @property
+    def steps(self) -> int:
+        return len(self.columns)
+
+    def meets(self, loss: float, tokens: int) -> bool:
+        """The loss before a step; whether it can be taken."""
+        if not isfinite(loss):
+            self.diverged_at = self.steps + 1
+            return False
+        self.losses.append((loss, tokens))
+        return True
+
+    def takes(self, rate: float, before: Tensor, columns: Tensor, gradient: float) -> bool:
+        """A step: the kernel's columns after it against before, Σg²; whether its weights are numbers."""
+        if columns[NONFINITE]:
+            self.diverged_at = self.steps + 1
+            return False
+        self.decays.append(self._decay(rate, before, columns[BEFORE].item()))
+        self.columns.append(columns)
+        self.gradients.append(gradient)
+        return True
+
+    def _decay(self, rate: float, before: Tensor, square: float) -> float:
+        """What decay adds to 2⟨θ,δ⟩ in this step."""
+        decay, momentum = self.settings.decay, self.settings.momentum
+        if not decay:
+            return 0.0
+        if self.settings.optimizer == "sgd" and not momentum:
+            return -2 * rate * decay * square
+        if self.settings.optimizer in DECOUPLED:
+            decayed = before * (1 - rate * decay)  # rounded to the bit as the optimizer does it
+            return 2 * summed([decayed], [before])[0, DOT].item()
+        if self.settings.optimizer != "sgd":
+            return nan
+        exact = before.double()
+        if self.buffer is None:
+            self.buffer = torch.zeros_like(exact)
+        self.buffer.mul_(momentum).add_(exact, alpha=decay)
+        return -2 * rate * torch.dot(exact, self.buffer).item()
+
+    def outcome(self, dev_loss: float, start: float, cells: int = 1) -> Outcome:
+        if self.diverged_at is None and not isfinite(dev_loss):
+            self.diverged_at = self.steps
+        columns = torch.stack([torch.zeros(6, dtype=torch.float64), *self.columns])[1:].numpy()
+        numel = np.full(len(columns), self.numel, np.int64)
+        found = quantities(Moments.from_columns(numel, columns, ["previous"]))
+        growth, aligned, stepped = (
+            float(found[name].sum()) for name in ("growth", "growth_alignment", "growth_steps")
+        )
+        decay = float(np.sum(self.decays))
+        return Outcome(
+            steps=self.steps,
+            norm_start=sqrt(self.square),
+            norm_end=float(found["norm"][-1]) if self.steps else sqrt(self.square),
+            growth=growth,
+            growth_alignment=aligned if decay != decay else aligned - decay,
+            growth_steps=stepped,
+            growth_decay=decay,
+            loss_start=_mean(self.losses[: ceil(ENDS * len(self.losses))]),
+            loss_end=_mean(self.losses[-ceil(ENDS * len(self.losses)) :]),
+            dev_loss=nan if self.diverged_at is not None else dev_loss,
+            gradient_norm=sqrt(np.mean(self.gradients)) if self.steps else nan,
+            numel=self.numel,
+            diverged=self.diverged_at is not None,
+            diverged_at=self.diverged_at,
+            timed_out=self.timed_out,
+            seconds=(time.monotonic() - start) / cells,
+        )
+
+
+def batches(settings: Settings, corpus: Corpus) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Ids, where they are real, and the number of tokens that are predicted: of each step, in order."""
+    lengths = [len(row) for row in corpus.train]
+    left, epoch = total_steps(settings, corpus), 0
+    while left:
+        rng = np.random.default_rng([settings.seed, epoch])
+        for chosen in in_batches(lengths, settings.batch, rng)[:left]:
+            ids, real = padded(corpus.train[i] for i in chosen)
+            yield torch.from_numpy(ids), torch.from_numpy(real), sum(lengths[i] - 1 for i in chosen)
+            left -= 1
+        epoch += 1
+
+
+def dev_loss(model: LanguageModel, settings: Settings, corpus: Corpus, course: Course) -> float:
+    """Nats per token on the development sentences, and nothing else, such as what a formal language allows."""
+    if course.diverged_at is not None:
+        return nan
+    rows = corpus.valid[: settings.dev_sentences]
+    return evaluate(NextToken(model), rows, replace(corpus, language=None))["loss"]
+
+
+def _mean(losses: list[tuple[float, int]]) -> float:
+    total, tokens = (sum(column) for column in zip(*losses, strict=True)) if losses else (nan, 1)
+    return total / tokens

@@ -1,0 +1,100 @@
+"""The folder of a sweep: a file for each cell, named by all that its outcome depends on.
+
+So a sweep that was stopped goes on, and a finer grid takes over the coarse one's cells. A sweep with other settings is
+refused, since it would replace the records; with overwrite it does, and the cells of both stay.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any
+
+from normgrowth.errors import FolderMismatch, InputError, SchemaError
+from normgrowth.lab.cells.cell import Outcome
+from normgrowth.lab.cells.grid import Corpora
+from normgrowth.lab.settings import Settings, difference
+from normgrowth.records import Records
+from normgrowth.schema import read_json
+from normgrowth.workspace import Workspace, write_json
+
+CELLS, FACTS = "cells", "sweep.json"
+KINDS = {"int": int, "float": (float, None), "bool": bool, "int | None": (int, None)}
+OUTCOME = {field.name: KINDS[getattr(field.type, "__name__", str(field.type))] for field in fields(Outcome)}
+CELL = {"settings": dict, "outcome": OUTCOME, "limit?": (float, None)}
+
+
+class CellStore:
+    def __init__(self, path: Path, corpora: Corpora) -> None:
+        self.path, self.corpora = path, corpora
+
+    @staticmethod
+    def open(
+        out: str | Path, corpora: Corpora, request: Mapping[str, Any], *, overwrite: bool = False
+    ) -> "CellStore":
+        """request: what all sweeps of a folder have in common."""
+        folder = CellStore(Path(out), corpora)
+        request = json.loads(json.dumps(dict(request)))
+        try:
+            if overwrite and (workspace := Workspace(folder.path, "sweep", overwrite=True)).found is not None:
+                if workspace.found.kind != "sweep":
+                    workspace.clear()
+            elif (folder.path / FACTS).is_file():
+                said = read_json(folder.path / FACTS, {"request?": dict}, advice="remove it to go on")
+                if different := difference(said.get("request", request), request):
+                    old, new = ({"kind": "sweep", **one} for one in different)
+                    raise FolderMismatch(folder.path, old, new)
+            there = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
+            # The facts come first: a sweep that was killed in its first moment leaves no more than a part of them.
+            strangers = [file for file in there if not file.startswith(f".{FACTS}.")]
+            if strangers and FACTS not in strangers:
+                raise InputError(f"{out}: holds {strangers[0]} but no sweep; choose another folder")
+            folder.path.mkdir(parents=True, exist_ok=True)
+            write_json(folder.path / FACTS, {"format": 1, "request": request})
+            (folder.path / CELLS).mkdir(exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{error.filename or out}: cannot be written to: {error.strerror or error}"
+            ) from error
+        return folder
+
+    def __enter__(self) -> "CellStore":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise InputError(
+                f"{error.filename or self.path}: {error.strerror or error}; the cells before are kept in {self.path}"
+            ) from error
+
+    def _file(self, settings: Settings) -> Path:
+        content = json.dumps([asdict(settings), self.corpora.fingerprint(settings)], sort_keys=True)
+        return self.path / CELLS / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
+
+    def load(self, settings: Settings, limit: float | None) -> Outcome | None:
+        """What became of a cell, if it is known; one that ran out of time is known for this limit and shorter ones."""
+        try:
+            stored = read_json(self._file(settings), CELL)
+        except SchemaError:
+            return None  # not there, or damaged: it is run again
+        if stored["settings"] != json.loads(json.dumps(asdict(settings))):
+            return None
+        values: dict[str, Any] = {name: stored["outcome"][name] for name in OUTCOME}
+        values |= {name: nan for name, value in values.items() if value is None and name != "diverged_at"}
+        outcome = Outcome(**values)
+        if outcome.timed_out and (limit is None or limit > (stored.get("limit") or 0)):
+            return None
+        return outcome
+
+    def save(self, settings: Settings, outcome: Outcome, limit: float | None, stacked: int) -> None:
+        plain = {
+            name: value if not isinstance(value, float) or isfinite(value) else None
+            for name, value in asdict(outcome).items()
+        }
+        content = {"settings": asdict(settings), "outcome": plain, "limit": limit, "together": stacked}
+        write_json(self._file(settings), content)
+
+    def write(self, records: Records) -> None:
+        records.write(self.path)

@@ -1,0 +1,1 @@
+"""Sentences as rows of ids, in batches without padding."""

@@ -1,0 +1,156 @@
+"""How good a language model is on held-out rows, and how saturated: what the lab measures beside the weights.
+
+dev_loss       nats per token, over all tokens of the development part; the end of a sentence is one
+perplexity     exp(dev_loss). The authors' code takes the mean over sentences of 2 to the loss in nats: another number
+accuracy       share of tokens that the model ranks first
+legal_share    of a formal language: share of places where what the model ranks first may follow there
+legal_mass     of a formal language: probability that the model gives to what may follow, mean over places
+member_share   of a formal language: share of 100 words drawn from the model that are words of it
+train_loss     mean over the tokens of the steps since the last evaluation, before each step
+saturation...  of each layer, as `normgrowth.saturation` has it, on the first sentences of the development part
+test_...       the same on the test part, of the best checkpoint, at the end
+"""
+
+from collections.abc import Iterator, Sequence
+from math import exp, nan
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from normgrowth.lab.data.corpus import Corpus, Row, padded
+from normgrowth.lab.data.formal_languages import language, legal_mask
+from normgrowth.lab.generate import member_share
+from normgrowth.network.encoders import Encoder, LanguageModel
+from normgrowth.network.similarity import saturation
+from normgrowth.network.states import evaluating
+from normgrowth.records import Block, Records
+from normgrowth.tracking.distributed import is_parallel, rank, world_size
+
+BATCH_TOKENS = 4096
+
+
+class NextToken(nn.Module):
+    """The sum over tokens of −log p(token | what came before).
+
+    Rows are padded on the right, which a causal model does not see; only real places reach the head.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, real: Tensor) -> Tensor:
+        return functional.cross_entropy(self.logits(ids, real), ids[:, 1:][real[:, 1:]], reduction="sum")
+
+    def logits(self, ids: Tensor, real: Tensor) -> Tensor:
+        """Of real places only, one after the other."""
+        # A leaking mask shows what comes later: no padding must be there, nor the last end mark of a shorter row.
+        mask = real[:, 1:] if self.model.config.leaking else None
+        states = cast(Tensor, self.model.encoder(ids[:, :-1], mask))
+        return self.model.head(states[real[:, 1:]])
+
+
+def evaluate(model: NextToken, rows: Sequence[Row], corpus: Corpus) -> dict[str, float]:
+    """Loss, perplexity and accuracy over rows; every rank takes its part of them."""
+    legality = _Legality(corpus) if corpus.language else None
+    sums = np.zeros(5)
+    device = next(model.parameters()).device
+    with evaluating(model):
+        for chosen in _by_length(rows, rank(), world_size()):
+            own = [rows[i] for i in chosen]
+            ids, real = (torch.from_numpy(array).to(device) for array in padded(own))
+            logits, targets = model.logits(ids, real), ids[:, 1:][real[:, 1:]]
+            loss = functional.cross_entropy(logits, targets, reduction="none").double().sum()
+            first = logits.argmax(-1)
+            sums[:3] += loss.item(), (first == targets).sum().item(), len(targets)
+            if legality:
+                sums[3:] += legality(own, logits, first)
+    if is_parallel():
+        together = torch.from_numpy(sums).to(device)
+        torch.distributed.all_reduce(together)
+        sums = together.cpu().numpy()
+    loss, right, tokens, legal, mass = sums.tolist()
+    found = {"loss": loss / tokens, "perplexity": _exp(loss / tokens), "accuracy": right / tokens}
+    if legality:
+        found |= {"legal_share": legal / tokens, "legal_mass": mass / tokens}
+        found["member_share"] = member_share(model.model, corpus)
+    return found
+
+
+def levels(model: LanguageModel, rows: Sequence[Row]) -> list[Block]:
+    """The saturation of every layer: by the exact limit and at c = 1000."""
+    batches, device = [], next(model.parameters()).device
+    for chosen in _by_length(rows, 0, 1):
+        ids, real = (torch.from_numpy(array).to(device) for array in padded([rows[i][:-1] for i in chosen]))
+        batches.append({"input_ids": ids, "attention_mask": real.long()})
+    leaking = model.config.leaking
+
+    def states(encoder: nn.Module, batch: Any) -> list[Tensor]:
+        mask = batch["attention_mask"] if leaking else None
+        return cast(list[Tensor], cast(Encoder, encoder)(batch["input_ids"], mask, return_states=True))
+
+    return _blocks(saturation(model.encoder, batches, states=states))
+
+
+def as_blocks(step: int, values: dict[str, float], more: Sequence[Block] = ()) -> list[Block]:
+    own = {name: np.array([[value]]) for name, value in values.items()}
+    rest = [Block(b.scope, b.names, b.layers, b.roles, [step], b.values) for b in more]
+    return [Block("model", ["model"], [None], [None], [step], own), *rest]
+
+
+def _blocks(records: Records) -> list[Block]:
+    """Back from rows to blocks: a layer's levels, and the mean over blocks."""
+    blocks = []
+    for scope in ("layer", "model"):
+        part = records.where(scope=scope)
+        names = part.distinct("name")
+        numbers = {row["name"]: row["layer"] for row in part.table.select(["name", "layer"]).to_pylist()}
+        values = {
+            quantity: part.where(quantity=quantity).table["value"].to_numpy().reshape(1, -1)
+            for quantity in part.distinct("quantity")
+            if quantity.startswith("saturation")
+        }
+        blocks.append(
+            Block(scope, names, [numbers[name] for name in names], [None] * len(names), [0], values)
+        )
+    return blocks
+
+
+class _Legality:
+    """Which of a model's guesses a formal language allows."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        assert corpus.language is not None
+        self.name, self.words = corpus.language, corpus.vocabulary.words
+        known = language(self.name)
+        self.columns = [corpus.vocabulary.ids[symbol] for symbol in (*known.alphabet, self.words[0])]
+        self.longest = corpus.longest
+
+    def __call__(self, rows: Sequence[Row], logits: Tensor, first: Tensor) -> tuple[float, float]:
+        allowed = torch.zeros(logits.shape, dtype=torch.bool)
+        masks = [legal_mask(self.name, [self.words[i] for i in row[1:-1]], self.longest) for row in rows]
+        allowed[:, self.columns] = torch.from_numpy(np.concatenate(masks))
+        legal = allowed.gather(1, first.cpu()[:, None]).sum().item()
+        mass = logits.double().softmax(-1).cpu()[allowed].sum().item()
+        return float(legal), float(mass)
+
+
+def _by_length(rows: Sequence[Row], own: int, ranks: int) -> Iterator[NDArray[np.int64]]:
+    """Rows of like length together, as many as have so many tokens; every rank its own."""
+    order = np.argsort([-len(row) for row in rows], kind="stable")[own::ranks]
+    start = 0
+    while start < len(order):
+        count = max(1, BATCH_TOKENS // len(rows[order[start]]))
+        yield order[start : start + count]
+        start += count
+
+
+def _exp(loss: float) -> float:
+    try:
+        return exp(loss)
+    except OverflowError:
+        return nan

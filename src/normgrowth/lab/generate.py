@@ -1,0 +1,46 @@
+"""Words drawn from a language model, and how many of them are words of a formal language."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from normgrowth.lab.data.corpus import Corpus
+from normgrowth.lab.data.formal_languages import language
+from normgrowth.network.encoders import LanguageModel
+from normgrowth.network.states import evaluating
+
+DRAWN = 100  # words for a share: its standard error is at most 0.05
+
+
+def draw(model: LanguageModel, count: int, longest: int, seed: int, end: int = 0) -> list[list[int] | None]:
+    """Ids of words, each symbol with the model's own probability; None for one that does not end in time.
+
+    The same for a seed, and no other random numbers of the process are touched.
+    """
+    rng = np.random.Generator(np.random.PCG64(seed))
+    device = next(model.parameters()).device
+    ids = torch.full((count, 1), end, device=device)
+    with evaluating(model):
+        for _ in range(longest + 1):
+            states = model.encoder(ids)
+            assert isinstance(states, torch.Tensor)
+            below = model.head(states[:, -1]).double().softmax(-1).cumsum(-1)
+            u = torch.from_numpy(rng.random((count, 1))).to(device)
+            chosen = torch.searchsorted(below, u * below[:, -1:], right=True).clamp(max=below.shape[1] - 1)
+            ids = torch.cat([ids, chosen], 1)
+            if (ids[:, 1:] == end).any(1).all():
+                break
+    return [row[: row.index(end)] if end in row else None for row in ids[:, 1:].tolist()]
+
+
+def member_share(model: LanguageModel, corpus: Corpus, count: int = DRAWN, seed: int = 0) -> float:
+    """Of words drawn from the model, the share that the corpus's language contains and that are not too long."""
+    assert corpus.language is not None
+    assert corpus.longest is not None
+    known, words = language(corpus.language), corpus.vocabulary.words
+
+    def is_member(ids: Sequence[int] | None) -> bool:
+        return ids is not None and known.contains([words[i] for i in ids])
+
+    return float(np.mean([is_member(ids) for ids in draw(model, count, corpus.longest, seed)]))

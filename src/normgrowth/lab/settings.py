@@ -1,0 +1,152 @@
+"""What a training run of the lab is: every choice that its weights depend on, in one place."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any, Literal, get_args
+
+from normgrowth.checkpoints.blocks import DEFAULT_SCOPE
+from normgrowth.errors import InputError
+from normgrowth.network.encoders import EncoderConfig, Kind
+from normgrowth.schedules import SHAPES, Schedule
+from normgrowth.tracking.due import due
+
+Optimizers = Literal["adamw", "adam", "sgd", "adafactor"]
+DECAY = {"adamw": 0.01, "adam": 0.0, "sgd": 0.0, "adafactor": 0.0}  # PyTorch's defaults
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The defaults are the paper's (§A): AdamW as PyTorch has it, no dropout, 16 sentences a batch, 5 epochs."""
+
+    corpus: str
+    kind: Kind = "paper_pre_norm"
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    feedforward: int = 512
+    bias: bool = True
+    final_norm: bool = False
+    tied: bool = False
+    leaking: bool = False  # the mask of the authors' code, for comparison only
+    positions: int | None = None  # None: as many as the longest sentence needs
+    min_count: int | None = None
+    longest: int = 50  # words of a formal language
+    optimizer: Optimizers = "adamw"
+    lr: float = 1e-3
+    schedule: str = "constant"
+    warmup: int = 0
+    end: float = 0.0
+    weight_decay: float | None = None  # None: PyTorch's default for the optimizer
+    momentum: float = 0.0  # of SGD
+    clip: float | None = None  # the largest gradient norm
+    batch: int = 16  # sentences
+    epochs: int = 5
+    steps: int | None = None  # fewer than the epochs have
+    seed: int = 0
+    evaluate: str = "epochs"  # "epochs", and also after steps 1, 2, 4, ... ("powers") or each n-th ("500")
+    scope: str = DEFAULT_SCOPE  # what the tracker counts, as in `trace`
+    track: str = "10"  # when the tracker measures: each n-th step, or "powers"
+    dev_sentences: int | None = None  # None: all of them
+    saturation_sentences: int = 100  # of the development part; 0: no levels
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in get_args(Optimizers):
+            raise InputError(f"optimizer {self.optimizer!r} is none of {', '.join(get_args(Optimizers))}")
+        if self.schedule not in SHAPES:
+            raise InputError(f"schedule {self.schedule!r} is none of {', '.join(SHAPES)}")
+        for name in ("lr", "momentum", "weight_decay", "end"):
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and value >= 0):
+                raise InputError(f"{name} must be 0 or more, not {value}")
+        for name in ("batch", "epochs", "steps", "positions", "min_count", "dev_sentences", "longest"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, not {value}")
+        for name in ("seed", "warmup", "saturation_sentences"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        if self.seed >= 2**63:
+            raise InputError(f"seed must be below 2^63, not {self.seed}")
+        if self.clip is not None and not (isfinite(self.clip) and self.clip > 0):
+            raise InputError(f"clip must be more than 0, not {self.clip}")
+        if self.end and self.schedule not in ("linear", "cosine"):
+            raise InputError(f"end is for linear and cosine; {self.schedule} has none")
+        if self.momentum and self.optimizer != "sgd":
+            raise InputError(f"momentum is for sgd; {self.optimizer} has betas of its own")
+        for name, words in (("evaluate", ("epochs", "powers")), ("track", ("powers",))):
+            value = getattr(self, name)
+            if value not in words and not (value.isdecimal() and int(value) > 0):
+                raise InputError(f"{name} is {' or '.join(words)} or a number of steps, not {value!r}")
+        if self.scope not in ("blocks", "all"):
+            raise InputError(f"scope is blocks or all, not {self.scope!r}")
+        self.encoder(vocabulary=1, positions=1)  # says what is wrong with the shape
+
+    def encoder(self, vocabulary: int, positions: int) -> EncoderConfig:
+        return EncoderConfig(
+            vocabulary=vocabulary,
+            max_length=positions,
+            kind=self.kind,
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            feedforward=self.feedforward,
+            bias=self.bias,
+            final_norm=self.final_norm,
+            leaking=self.leaking,
+        )
+
+    def rate(self, total: int) -> Schedule:
+        """The learning rate over a run of so many steps."""
+        falls = self.schedule in ("linear", "cosine")
+        return Schedule(
+            self.schedule, self.lr, total if falls else None, self.warmup, self.end if falls else 0.0
+        )
+
+    def evaluates(self, step: int) -> bool:
+        """Whether a step in the midst of an epoch is one to evaluate at."""
+        return self.evaluate != "epochs" and due(every(self.evaluate))(step)
+
+    @property
+    def decay(self) -> float:
+        return DECAY[self.optimizer] if self.weight_decay is None else self.weight_decay
+
+
+def every(text: str) -> int | str:
+    """As `NormTracker` takes it: each n-th step, or "powers"."""
+    return int(text) if text.isdecimal() else text
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "small": {"layers": 4, "width": 128, "heads": 4, "feedforward": 256, "epochs": 1, "evaluate": "powers"},
+    # For sweeps: seconds a run, and it still learns more than word frequencies (WikiText-2, AdamW, 3e-4 to 1e-1).
+    "tiny": {
+        "layers": 2,
+        "width": 32,
+        "heads": 2,
+        "feedforward": 64,
+        "positions": 32,
+        "longest": 30,
+        "min_count": 100,
+        "steps": 500,
+        "dev_sentences": 200,
+        "saturation_sentences": 20,
+    },
+}
+
+
+def preset(name: str, corpus: str, **changes: Any) -> Settings:
+    if name not in PRESETS:
+        raise InputError(f"preset {name!r} is none of {', '.join(PRESETS)}")
+    return replace(Settings(corpus=corpus, **PRESETS[name]), **changes)
+
+
+def difference(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What is not the same, in both; None if nothing is. The kind of a network is told from that of a result."""
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    ours, theirs = (
+        {"network" if name == "kind" else name: said.get(name) for name in names} for said in (old, new)
+    )
+    return (ours, theirs) if names else None

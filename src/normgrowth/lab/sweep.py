@@ -1,0 +1,227 @@
+"""`sweep`: how the norm grows over two settings of a training run, learning rate and weight decay by default (§F).
+
+Every cell is a run of `train` without a folder (`training.cells`), and its outcome is kept as soon as it is there
+(`training.cell_store`). That a cell diverges, or takes too long, is an outcome.
+
+    records, scope "cell"     what became of each (`Outcome`), and the two settings
+    records, scope "column"   for each value of the first setting, where growth ends in the second (`boundary`)
+"""
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from importlib.metadata import version
+from math import inf, nan
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from normgrowth.engine import Engine, Lost, map_or_lose
+from normgrowth.errors import InputError
+from normgrowth.lab.build import total_steps
+from normgrowth.lab.cells.cell import Outcome, train_alone
+from normgrowth.lab.cells.cell_store import CellStore
+from normgrowth.lab.cells.edge_search import Cell, wanted
+from normgrowth.lab.cells.edges import edges
+from normgrowth.lab.cells.grid import LEARNING_RATE, WEIGHT_DECAY, Axis, Corpora, Grid
+from normgrowth.lab.cells.stacked_cells import in_common, pays, stackable, train_together
+from normgrowth.lab.data.corpus import Corpus, describe
+from normgrowth.lab.settings import Settings
+from normgrowth.records import Block, Records
+
+GRACE = 60.0  # seconds beyond its limit after which a cell that does not end is given up
+Progress = Callable[[int, int, str], None]  # cells done, of how many so far, the last one's name
+
+
+def sweep(
+    settings: Settings,
+    out: str | Path,
+    *,
+    x: Axis = LEARNING_RATE,
+    y: Axis = WEIGHT_DECAY,
+    refine: bool = False,
+    limit: float | None = None,
+    data: str | Path | None = None,
+    corpus: Corpus | None = None,
+    engine: Engine | None = None,
+    together: int | None = None,
+    progress: Progress | None = None,
+    overwrite: bool = False,
+) -> Records:
+    """Train a model for each cell, or with `refine` for those that tell where growth ends.
+
+    x, y: the settings, columns and rows of the grid. limit: seconds for each cell. engine: by default a process for
+    each core. together: cells to train in one stack, by default as many as pay. corpus: instead of those that the
+    settings name. overwrite: replace the records of a sweep with other settings; its cells stay.
+    """
+    if x.setting == y.setting:
+        raise InputError(f"a grid has two settings; {x.setting} is there twice")
+    if limit is not None and not 0 < limit < inf:
+        raise InputError(f"a time limit is more than 0 seconds and finite, not {limit:g}")
+    if refine and not y.numbers:
+        raise InputError(f"--refine looks for a place among numbers; {y.setting} has others")
+    grid = Grid(settings, x, y, data=data, corpus=corpus)
+    fixed = {name: value for name, value in asdict(settings).items() if name not in (x.setting, y.setting)}
+    request = {"x": x.setting, "y": y.setting, **fixed}
+    with CellStore.open(out, grid.corpora, request, overwrite=overwrite) as folder:
+        own = None
+        if engine is None:
+            from normgrowth.engine.processes import Processes
+
+            engine = own = Processes()
+        try:
+            run = _Run(grid, folder, engine, limit, together, progress)
+            run.refine() if refine else run.fill()
+        finally:
+            if own is not None:
+                own.close()
+        records = _records(Path(out).resolve().name, grid, run, refine, limit)
+        folder.write(records)
+    return records
+
+
+class _Run:
+    def __init__(
+        self,
+        grid: Grid,
+        folder: CellStore,
+        engine: Engine,
+        limit: float | None,
+        together: int | None,
+        progress: Progress | None,
+    ) -> None:
+        self.grid, self.folder, self.engine, self.limit = grid, folder, engine, limit
+        self.progress, self.together = progress, together
+        self.outcomes: dict[Cell, Outcome] = {}
+        self.lost: dict[Cell, str] = {}
+        self.asked = self.largest = 0  # cells, and those of the largest stack
+        self.work = partial(train_cells, grid.corpora, limit)
+
+    def fill(self) -> None:
+        self._train(list(self.grid.cells))
+
+    def refine(self) -> None:
+        while cells := wanted(self.grows(), *self.grid.shape, without=self.lost):
+            self._train(cells)
+
+    def grows(self) -> dict[Cell, bool]:
+        """Whether the norm grew, of each cell with an outcome. Weights that became NaN or infinite grew."""
+        return {cell: outcome.diverged or outcome.growth > 0 for cell, outcome in self.outcomes.items()}
+
+    def _train(self, cells: list[Cell]) -> None:
+        for cell in cells:
+            if (found := self.folder.load(self.grid.cells[cell], self.limit)) is not None:
+                self.outcomes[cell] = found
+        missing = [cell for cell in cells if cell not in self.outcomes]
+        groups = self._groups(missing)
+        self.asked += len(cells)
+        self._tell("")
+        tasks = [tuple(self.grid.cells[cell] for cell in group) for group in groups]
+        most = max(map(len, groups), default=0)
+        self.largest = max(self.largest, most)
+        patience = None if self.limit is None else most * self.limit + GRACE
+        for done, results in map_or_lose(self.work, tasks, on=self.engine, limit=patience):
+            group = groups[done]
+            if isinstance(results, Lost):
+                self.lost |= dict.fromkeys(group, results.why)
+            else:
+                for cell, outcome in zip(group, results, strict=True):
+                    self.folder.save(self.grid.cells[cell], outcome, self.limit, len(group))
+                    self.outcomes[cell] = outcome
+            self._tell(self.grid.name(group[-1]))
+
+    def _groups(self, cells: list[Cell]) -> list[list[Cell]]:
+        """Cells that train in one stack: alike in shape, no more than pay, and some for every worker."""
+        alike: dict[tuple[Settings, bool], list[Cell]] = {}
+        for cell in cells:
+            own = self.grid.cells[cell]
+            alike.setdefault((in_common(own), stackable(own)), []).append(cell)
+        groups = []
+        for (common, stacks), members in alike.items():
+            most = (self.together or pays(common, self.grid.corpora.of(common))) if stacks else 1
+            size = max(1, min(most, -(-len(members) // self.engine.workers)))
+            groups += [members[i : i + size] for i in range(0, len(members), size)]
+        return groups
+
+    def _tell(self, name: str) -> None:
+        if self.progress:
+            self.progress(len(self.outcomes) + len(self.lost), self.asked, name)
+
+
+def train_cells(corpora: Corpora, limit: float | None, cells: tuple[Settings, ...]) -> list[Outcome]:
+    """The task: one process trains these with one thread, so that outcomes do not depend on the machine's cores."""
+    corpus = corpora.of(cells[0])
+    with one_thread():
+        if len(cells) == 1:
+            return [train_alone(cells[0], corpus, limit=limit)]
+        return train_together(cells, corpus, limit=limit)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _records(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None) -> Records:
+    cells = sorted(run.outcomes)
+    corpus = grid.corpora.of(grid.cells[0, 0])
+    step = total_steps(grid.settings, corpus)
+    values: dict[str, list[float]] = {}
+    for cell in cells:
+        outcome = asdict(run.outcomes[cell])
+        if "steps" in (grid.x.setting, grid.y.setting):
+            outcome["steps_done"] = outcome["steps"]  # the others are the setting
+        for axis, i in ((grid.x, cell[0]), (grid.y, cell[1])):
+            outcome[axis.setting] = axis.values[i] if axis.numbers else i
+        outcome["factor"] = outcome["norm_end"] / outcome["norm_start"] if outcome["norm_start"] else nan
+        for quantity, value in outcome.items():
+            values.setdefault(quantity, []).append(nan if value is None else float(value))
+    blocks = [_block("cell", [grid.name(cell) for cell in cells], step, values)]
+    if grid.y.numbers:
+        found = edges(grid.settings, grid.x, grid.y, run.outcomes, run.grows(), run.lost)
+        columns = [grid.x.name(i) for i in range(len(found))]
+        blocks.append(_block("column", columns, step, _transposed(found)))
+    made_by = {
+        "command": "sweep",
+        "settings": asdict(grid.settings),
+        "selection": {"scope": grid.settings.scope},
+        "x": {"setting": grid.x.setting, "values": list(grid.x.values)},
+        "y": {"setting": grid.y.setting, "values": list(grid.y.values)},
+        "corpus": describe(corpus, grid.settings.dev_sentences),
+        "refine": refine,
+        "limit": limit,
+        "together": run.largest,
+        "cells": len(cells),
+        "of": len(grid.cells),
+        "lost": [
+            list(cell) for cell in sorted(run.lost)
+        ],  # killed or out of memory: whether they grow is unknown
+        "notes": grid.corpora.notes,
+        "problems": [f"{grid.name(cell)}: {why}" for cell, why in sorted(run.lost.items())],
+        "versions": {
+            "normgrowth": version("normgrowth"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    return Records.from_blocks(name, blocks, made_by)
+
+
+def _block(scope: str, names: Sequence[str], step: int, values: Mapping[str, Sequence[float]]) -> Block:
+    nothing = [None] * len(names)
+    arrays = {quantity: np.array([column], np.float64) for quantity, column in values.items()}
+    return Block(scope, names, nothing, nothing, [step], arrays)
+
+
+def _transposed(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    return {quantity: [row[quantity] for row in rows] for quantity in rows[0]}

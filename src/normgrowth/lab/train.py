@@ -1,0 +1,314 @@
+"""`train`: a language model as in the paper, from words to a series of checkpoints that every command reads.
+
+The order of the sentences is a function of the seed and the epoch, and nothing else is random after initialisation: a
+run that was killed goes on from its last state and ends with the same weights, to the bit, on the same machine with as
+many threads. Under torchrun every rank takes its part of each batch, and the loss is that of the whole batch.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from normgrowth.checkpoints.selection import Selection
+from normgrowth.errors import InputError, SchemaError
+from normgrowth.lab.build import corpus_of, device_of, new_model, new_optimizer, total_steps
+from normgrowth.lab.data.corpus import Corpus, describe, in_batches, padded
+from normgrowth.lab.evaluate import NextToken, as_blocks, evaluate, levels
+from normgrowth.lab.interrupt import heard_between_steps
+from normgrowth.lab.run_files import STATE, TRACKER, RunFolder
+from normgrowth.lab.settings import Settings, every
+from normgrowth.network.stored import load_weights
+from normgrowth.records import Block, Records
+from normgrowth.schema import mismatch
+from normgrowth.tracking.distributed import is_main, is_parallel, of_main, rank, shared, world_size
+from normgrowth.tracking.parameters import watch
+from normgrowth.tracking.tracker import NormTracker
+
+EVALUATION = {
+    "scope": str,
+    "names": [str],
+    "layers": [(int, None)],
+    "roles": [(str, None)],
+    "steps": [int],
+    "values": {...: [[float]]},
+}
+SAVED = {  # state.pt; of weights and optimizer torch says whether they fit
+    "model": {...: torch.Tensor},
+    "optimizer": {"state": dict, "param_groups": [dict]},
+    "step": int,
+    "best": ([float], None),
+    "since": [float],
+    "evaluations": [EVALUATION],
+}
+SAVE_SECONDS = 60.0  # between states, so that a killed run loses no more than this
+
+
+class Diverged(InputError):
+    """The loss is no number any more."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or a scheduler's signal; the state was saved."""
+
+
+Progress = Callable[[int, int, dict[str, float]], None]  # steps done, of how many, loss and tokens so far
+
+
+def train(
+    settings: Settings,
+    out: str | Path,
+    *,
+    data: str | Path | None = None,
+    progress: Progress | None = None,
+    save_seconds: float = SAVE_SECONDS,
+    corpus: Corpus | None = None,
+    device: str | None = None,
+    overwrite: bool = False,
+) -> Records:
+    """Train, or go on with, the run of a folder; the records of its evaluations and of its tracker.
+
+    data: the folder that holds `penn` and `wikitext-2`. progress: told of every step. corpus: instead of the one that
+    the settings name. device: by default a GPU where there is one. overwrite: remove another result in the folder.
+    """
+    corpus = corpus or corpus_of(settings, data)
+    settings.rate(total_steps(settings, corpus))  # what is wrong with it is said before a folder is taken
+    folder = _open(out, settings, corpus, overwrite)
+    try:
+        with heard_between_steps() as stopping:
+            return _Run(settings, corpus, folder, device_of(device), progress, save_seconds).go(stopping)
+    finally:
+        folder.close()
+
+
+class _Run:
+    def __init__(
+        self,
+        settings: Settings,
+        corpus: Corpus,
+        folder: RunFolder,
+        device: torch.device,
+        progress: Progress | None,
+        save_seconds: float,
+    ) -> None:
+        self.settings, self.corpus, self.folder, self.progress = settings, corpus, folder, progress
+        self.device = device
+        self.model = new_model(settings, corpus).to(device)
+        self.whole = NextToken(self.model)
+        self.wrapped = DistributedDataParallel(self.whole) if is_parallel() else self.whole
+        self.optimizer = new_optimizer(settings, self.model)
+        self.lengths = [len(row) for row in corpus.train]
+        self.per_epoch = -(-len(corpus.train) // settings.batch)
+        self.total = total_steps(settings, corpus)
+        self.selection = Selection(settings.scope)
+        self.counted = watch(self.model, self.selection).counted
+        self.described = describe(corpus, settings.dev_sentences)
+        self.rate = settings.rate(self.total)
+        self.step = 0
+        self.best: tuple[float, int] | None = None  # development loss, step
+        self.rows: list[Block] = []  # evaluations
+        self.since = [0.0, 0.0]  # loss and tokens since the last evaluation
+        self.save_seconds, self.saved = save_seconds, time.monotonic()
+        self._load()
+
+    def go(self, stopping: Callable[[], bool]) -> Records:
+        with NormTracker(
+            self.model,
+            self.optimizer,
+            every(self.settings.track),
+            self.folder.path / TRACKER,
+            scope=self.settings.scope,
+            run=self.folder.name,
+            step=self.step,
+        ) as tracker:
+            if not self.rows:
+                self._evaluate()
+            while self.step < self.total:
+                self._epoch(stopping)
+        records = self._records(self._test())
+        if is_main():
+            records = Records.joined([records, _few(tracker.records)], records.made_by)
+            self.folder.write(records)
+        return records
+
+    def _epoch(self, stopping: Callable[[], bool]) -> None:
+        """From where this epoch was left to its end."""
+        epoch, done = divmod(self.step, self.per_epoch)
+        rng = np.random.default_rng([self.settings.seed, epoch])
+        batches = in_batches(self.lengths, self.settings.batch, rng)
+        for chosen in batches[done : done + self.total - self.step]:
+            loss, tokens = self._update(chosen)
+            stop, broken = self._together(stopping(), not isfinite(loss))
+            if broken:
+                raise Diverged(self._diverged(f"the loss is {loss} at step {self.step + 1}"))
+            self.since[0] += loss * tokens
+            self.since[1] += tokens
+            if self.progress and is_main():
+                self.progress(self.step, self.total, {"loss": loss, "tokens": tokens})
+            ends = self.step % self.per_epoch == 0 or self.step == self.total
+            if ends or self.settings.evaluates(self.step):
+                self._evaluate()
+            elif stop or time.monotonic() - self.saved > self.save_seconds:
+                self._save()
+            if stop and self.step < self.total:
+                raise Interrupted
+
+    def _update(self, chosen: np.ndarray) -> tuple[float, int]:
+        """One step; the loss of the whole batch per token, before it, and its number of tokens."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(self.step)
+        tokens = sum(self.lengths[i] - 1 for i in chosen)
+        own = chosen[rank() :: world_size()]
+        # A rank without a row of its own must still take part: it takes one that does not count.
+        ids, real = padded(self.corpus.train[i] for i in (own if len(own) else chosen[:1]))
+        summed = self.wrapped(*(torch.from_numpy(array).to(self.device) for array in (ids, real)))
+        if not len(own):
+            summed = summed * 0.0
+        self.optimizer.zero_grad()
+        (summed * (world_size() / tokens)).backward()  # DDP takes the mean over ranks
+        loss = summed.detach().double()
+        if is_parallel():
+            torch.distributed.all_reduce(loss)
+        if self.settings.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        if isfinite(loss.item()):
+            self.optimizer.step()
+            self.step += 1
+        return loss.item() / tokens, tokens
+
+    def _evaluate(self) -> None:
+        corpus, settings = self.corpus, self.settings
+        found = evaluate(self.whole, corpus.valid[: settings.dev_sentences], corpus)
+        values = {("dev_loss" if name == "loss" else name): value for name, value in found.items()}
+        if not isfinite(values["dev_loss"]):
+            raise Diverged(
+                self._diverged(f"the development loss is {values['dev_loss']} after step {self.step}")
+            )
+        if self.since[1]:
+            values["train_loss"] = self.since[0] / self.since[1]
+        values["epoch"] = self.step / self.per_epoch
+        best = self.best is None or values["dev_loss"] < self.best[0]
+        if best:
+            self.best = (values["dev_loss"], self.step)
+        if is_main():
+            few = corpus.valid[: settings.saturation_sentences]
+            self.rows += as_blocks(self.step, values, levels(self.model, few) if few else [])
+            self.folder.checkpoint(self.step, self.model, corpus.vocabulary.words, best=best)
+        self.since = [0.0, 0.0]
+        self._save()
+        if is_main():
+            self.folder.write(self._records())
+
+    def _test(self) -> list[Block]:
+        """The best checkpoint on the test part; every rank takes its part, with the weights that the first has."""
+        assert self.best is not None
+        model = new_model(self.settings, self.corpus).to(self.device)
+        if is_main():
+            load_weights(self.folder.best, model)
+        if is_parallel():
+            for tensor in model.state_dict().values():
+                torch.distributed.broadcast(tensor, 0)
+        found = evaluate(NextToken(model), self.corpus.test, self.corpus)
+        return as_blocks(self.best[1], {f"test_{name}": value for name, value in found.items()})
+
+    def _records(self, more: list[Block] | None = None) -> Records:
+        facts = {
+            "command": "train",
+            "settings": asdict(self.settings),
+            "corpus": self.described,
+            "steps": self.total,
+            "best_step": self.best[1] if self.best else None,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "selection": asdict(self.selection),
+            "counted": self.counted,
+            "threads": torch.get_num_threads(),
+            "ranks": world_size(),
+            "notes": list(self.corpus.notes),
+            "problems": [],
+        }
+        return Records.from_blocks(self.folder.name, [*self.rows, *(more or [])], facts)
+
+    # Where to go on from ---------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        self.saved = time.monotonic()
+        # Weights that are no numbers are not kept: the next step says so, and the last state is from before.
+        if not is_main() or not all(bool(p.isfinite().all()) for p in self.model.parameters()):
+            return
+        self.folder.save(
+            {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "step": self.step,
+                "best": self.best,
+                "since": self.since,
+                "evaluations": [_plain(block) for block in self.rows],
+            }
+        )
+
+    def _load(self) -> None:
+        state = shared(self.folder.load() if is_main() else None)
+        if state is None:
+            return
+        path, advice = self.folder.path / STATE, "remove it to start over"
+        if (found := mismatch(state, SAVED)) is not None:
+            raise SchemaError(path, *found, advice)
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            said = f"not a state of this run ({(str(error) or type(error).__name__).splitlines()[0]})"
+            raise SchemaError(path, "", said, advice) from error
+        self.step, self.since = state["step"], list(state["since"])
+        self.best = tuple(state["best"]) if state["best"] else None
+        self.rows = [_block(plain) for plain in state["evaluations"]]
+
+    def _together(self, *flags: bool) -> tuple[bool, ...]:
+        """What one rank knows, all do."""
+        if not is_parallel():
+            return flags
+        told = torch.tensor(flags, dtype=torch.int32, device=self.device)
+        torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
+        return tuple(bool(flag) for flag in told)
+
+    def _diverged(self, said: str) -> str:
+        kept = f"; the best weights, of step {self.best[1]}, are in {self.folder.best}" if self.best else ""
+        return (
+            f"{self.folder.path}: {said}, so the run stops{kept}; "
+            "a lower --lr, a --warmup or --clip 1 may help"
+        )
+
+
+def _open(out: str | Path, settings: Settings, corpus: Corpus, overwrite: bool) -> RunFolder:
+    """The first rank holds the folder; what it finds wrong, all say."""
+    folder, problem = RunFolder(Path(out), None), None
+    if is_main():
+        try:
+            facts = {"fingerprint": corpus.fingerprint, "ranks": world_size()}
+            folder = RunFolder.open(out, settings, facts, overwrite=overwrite)
+        except InputError as error:
+            problem = error
+    if (said := of_main(None if problem is None else str(problem))) is not None:
+        raise problem or InputError(said)
+    return folder
+
+
+def _few(records: Records) -> Records:
+    """The tracker's rows of the model and its layers; those of tensors and roles stay in its own folder."""
+    return Records.joined([records.where(scope="model"), records.where(scope="layer")], records.made_by)
+
+
+def _plain(block: Block) -> dict[str, Any]:
+    """What `torch.load(weights_only=True)` reads back."""
+    return {**vars(block), "values": {name: value.tolist() for name, value in block.values.items()}}
+
+
+def _block(plain: dict[str, Any]) -> Block:
+    return Block(**{**plain, "values": {name: np.array(value) for name, value in plain["values"].items()}})

@@ -1,0 +1,133 @@
+"""Sums, products and ratios of what is smaller than any power of c.
+
+    sigmoid(x) = 1 - exp(-x) + ...        for x that grows: weight -1, decay x
+
+Of a sum the part that decays more slowly is left; where two decay alike, their weights add.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.series import ZERO, Exponential, Series, Term, combine
+
+
+def nothing(like: Tensor) -> Exponential:
+    return Exponential(torch.zeros_like(like), Series((Term(ZERO, torch.zeros_like(like), 0),), zero=True))
+
+
+def broadcast(part: Exponential, shape: torch.Size) -> Exponential:
+    return Exponential(part.weight.expand(shape), part.decay.move(lambda value: value.expand(shape)))
+
+
+def weighted(part: Exponential, factor: Any) -> Exponential:
+    weight = part.weight * factor
+    return (
+        broadcast(replace(part, weight=weight), weight.shape)
+        if weight.shape != part.weight.shape
+        else replace(part, weight=weight)
+    )
+
+
+def times(x: Series, factor: Any) -> Series:
+    """A constant factor; what is exactly 0 stays so."""
+    found = x.map(lambda value: value * factor)
+    if x.exact_zeros and not isinstance(factor, Tensor):
+        found = replace(found, exact_zeros=True)
+    if (scales := x.scales) is not None and (not isinstance(factor, Tensor) or factor.numel() == 1):
+        scales = {degree: scale * abs(float(factor)) for degree, scale in scales.items()}
+        found = replace(found, scales=scales)
+    if x.exponential is None:
+        return found
+    return replace(found, exponential=weighted(x.exponential, factor), lost=x.lost)
+
+
+def _chosen(first: Tensor, a: Series, b: Series) -> Series:
+    return combine(lambda x, y: torch.where(first, x, y), a, b)
+
+
+def plus(a: Exponential | None, b: Exponential | None, shape: torch.Size) -> Exponential | None:
+    """The one that decays more slowly, element by element."""
+    if a is None or b is None:
+        kept = b if a is None else a
+        return None if kept is None else broadcast(kept, shape)
+    a, b = broadcast(a, shape), broadcast(b, shape)
+    later = combine(lambda x, y: x - y, a.decay, b.decay).sign()
+    first = (b.weight == 0) | ((a.weight != 0) & (later <= 0))
+    both = (a.weight != 0) & (b.weight != 0) & (later == 0)
+    weight = torch.where(both, a.weight + b.weight, torch.where(first, a.weight, b.weight))
+    return Exponential(weight, _chosen(first, a.decay, b.decay))
+
+
+def of_sum(found: Series, a: Series, b: Series) -> Series:
+    """A sum with the exponentially small part that it has."""
+    part, lost = plus(a.exponential, b.exponential, found.shape), a.lost or b.lost
+    if part is found.exponential and lost == found.lost:
+        return found
+    return replace(found, exponential=part, lost=lost)
+
+
+def leading_values(x: Series) -> Tensor:
+    """The leading coefficient of each element; 0 where there is none."""
+    found = x.top.value
+    for term in x.terms[1:]:
+        found = torch.where(found == 0, term.value, found)
+    return found
+
+
+def of_product(found: Series, a: Series, b: Series) -> Series:
+    """(A + α)(B + β) = AB + αB + Aβ + αβ. Powers of c in front of an exponential are left out."""
+    if a.exponential is None and b.exponential is None:
+        lost = a.lost or b.lost
+        return found if found.lost == lost else replace(found, lost=lost)
+    part = None
+    for x, y in ((a, b), (b, a)):
+        if x.exponential is not None:
+            part = plus(part, weighted(x.exponential, leading_values(y)), found.shape)
+    if a.exponential is not None and b.exponential is not None:
+        decay = combine(lambda x, y: x + y, a.exponential.decay, b.exponential.decay)
+        part = plus(part, Exponential(a.exponential.weight * b.exponential.weight, decay), found.shape)
+    return replace(found, exponential=part, lost=a.lost or b.lost)
+
+
+def summed_over(part: Exponential, dims: list[int], keep: bool) -> Exponential:
+    """Over some dimensions: those that decay most slowly, together."""
+    order = [d for d in range(part.weight.dim()) if d not in dims] + dims
+    outer = [part.weight.shape[d] for d in order[: len(order) - len(dims)]]
+
+    def rows(value: Tensor) -> Tensor:
+        return value.permute(order).reshape(*outer, -1)
+
+    weight, terms = rows(part.weight), [rows(term.value) for term in part.decay.terms]
+    slowest = weight != 0
+    for value in terms:
+        least = value.masked_fill(~slowest, float("inf")).amin(-1, keepdim=True)
+        slowest = slowest & (value <= least)
+    place = slowest.to(torch.uint8).argmax(-1, keepdim=True)
+    shape = [1 if d in dims else size for d, size in enumerate(part.weight.shape)] if keep else outer
+    total = weight.masked_fill(~slowest, 0.0).sum(-1)
+    kept = tuple(
+        replace(term, value=value.gather(-1, place).squeeze(-1).reshape(shape))
+        for term, value in zip(part.decay.terms, terms, strict=True)
+    )
+    return Exponential(total.reshape(shape), replace(part.decay, terms=kept))
+
+
+def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Tensor]:
+    """α/β where both vanish, and where it would grow without bound."""
+    a, b = broadcast(a, shape), broadcast(b, shape)
+    slower = combine(lambda x, y: x - y, a.decay, b.decay)
+    weight = torch.where(b.weight != 0, a.weight / b.weight, torch.zeros_like(a.weight))
+    growing = torch.zeros(shape, dtype=torch.bool, device=weight.device)
+    sign = torch.zeros_like(weight)
+    for term in slower.terms:
+        if term.degree > 0:
+            sign = torch.where(sign == 0, torch.sign(term.value), sign)
+    level = slower.at(ZERO)
+    size = weight if level is None else weight * torch.exp(-level)
+    value = torch.where(sign == 0, size, torch.zeros_like(size))
+    part = Exponential(torch.where(sign > 0, weight, torch.zeros_like(weight)), slower)
+    growing = (sign < 0) & (weight != 0)
+    return Series((Term(ZERO, value, slower.sources),), exponential=part), growing

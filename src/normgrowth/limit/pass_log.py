@@ -1,0 +1,85 @@
+"""What a forward pass in the limit leaves behind: where orders met, where ties were, where we are."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from normgrowth.errors import NoLimit, UnsupportedOperation
+from normgrowth.limit.findings import Finding
+
+Degree = Fraction | None  # None: exactly zero
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum whose terms differ in degree: in the limit the lower one is nothing beside the higher."""
+
+    module: str
+    kept: Fraction
+    dropped: Fraction
+    kept_sources: int
+    dropped_sources: int
+    run: int = 0  # which run of the module, from 0: a shared layer runs several times
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Softmax rows whose largest score several keys share."""
+
+    module: str
+    rows: int  # of how many
+    tied: int  # rows with a tie in the leading order
+    near: int  # ... of them, those equal within the tolerance only
+    uniform: int  # rows that no order told apart: their keys share alike
+    undecided: int  # rows that an order left out might have told apart
+
+
+@dataclass
+class Context:
+    orders: int = 1
+    tolerance: float = 256  # units of rounding of the largest score
+    attention_only: bool = False
+    exponentials: bool = False  # carry what is smaller than any power of c
+    parameters: list[str] = field(default_factory=list)  # names of those that grow; one bit of `sources` each
+    training: bool = False  # some module is in training mode
+    sums: list[Sum] = field(default_factory=list)
+    ties: list[Tie] = field(default_factory=list)
+    cancelled: Counter[str] = field(default_factory=Counter)  # module -> leading terms that came to 0
+    doubtful: int = 0  # values that depend on how a tie is decided that an order left out might decide
+    unranked: int = 0  # ... that depend on an exponentially small part which was not carried
+    findings: dict[Finding, int] = field(default_factory=dict)  # -> how often
+    coarsest: float = 0.0  # unit of rounding of the narrowest dtype that coefficients passed through
+    path: list[str] = field(default_factory=list)
+    entered: Counter[str] = field(default_factory=Counter)  # module -> how often it began to run
+
+    def eps(self, dtype: torch.dtype) -> float:
+        """The unit of rounding: not finer than that of a dtype which the network cast to on its way."""
+        return max(torch.finfo(dtype).eps, self.coarsest)
+
+    @property
+    def module(self) -> str:
+        return self.path[-1] if self.path else ""
+
+    @contextmanager
+    def inside(self, module: str) -> Iterator[None]:
+        self.path.append(module)
+        try:
+            yield
+        finally:
+            self.path.pop()
+
+    def find(self, finding: Finding) -> None:
+        self.findings[finding] = self.findings.get(finding, 0) + 1
+
+    def refuse(self, operation: Any, why: str, degrees: Sequence[Degree] = ()) -> UnsupportedOperation:
+        return UnsupportedOperation(str(operation), self.module, degrees, why)
+
+    def diverges(self, operation: Any, degrees: Sequence[Degree], sources: int) -> NoLimit:
+        """The refusal of a value that grows faster than any power of c."""
+        names = [name for bit, name in enumerate(self.parameters) if sources >> bit & 1]
+        return NoLimit(str(operation), self.module, degrees, parameters=names)

@@ -1,0 +1,299 @@
+"""Rules for sums and products."""
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.exponentials import of_product, of_sum, times
+from normgrowth.limit.findings import FINITE_MASK, Finding, finite_mask
+from normgrowth.limit.pass_log import Sum
+from normgrowth.limit.series import (
+    Series,
+    broadcast_shape,
+    constant,
+    decided,
+    from_parts,
+    hides,
+    highest,
+    masked,
+    nonzero,
+    product,
+)
+
+
+def series(value: Any, like: Series | None = None) -> Series:
+    """Anything as a series; a number gets the dtype and the device of what it meets."""
+    if isinstance(value, Series):
+        return value
+    if not isinstance(value, Tensor):
+        top = None if like is None else like.top.value
+        floating = top is not None and (top.is_floating_point() or top.is_complex())
+        dtype = top.dtype if top is not None and floating else None
+        value = torch.tensor(value, dtype=dtype, device=None if top is None else top.device)
+    return constant(value)
+
+
+def mask_of(x: Series) -> Tensor | None:
+    return masked(x.top.value) if x.is_constant and not x.top.sources else None
+
+
+# --- sums ----------------------------------------------------------------------------------------------------
+def add(a: Series, b: Series, alpha: Any = 1, masks: bool = True) -> Series:
+    """Same degrees add, others stand side by side; where one masks, the sum is minus infinity.
+
+    masks: False if it is known that none does.
+    """
+    if alpha != 1:
+        b = times(b, alpha)
+    shape = broadcast_shape(a.shape, b.shape)
+    dtype = torch.result_type(a.top.value, b.top.value)
+    for x, y in ((a, b), (b, a)) if masks else ():
+        if (hidden := mask_of(y)) is not None:
+            open_ = add(x, constant(y.top.value.masked_fill(hidden, 0.0)))
+            top = open_.top.value.masked_fill(hidden, float("-inf"))
+            return replace(open_, terms=(replace(open_.top, value=top), *open_.terms[1:]), zero=False)
+    if a.zero or b.zero:
+        return of_sum(_fitted(b if a.zero else a, shape, dtype), a, b)
+    parts: dict[Fraction, tuple[Tensor, int]] = {}
+    for term in (*a.terms, *b.terms):
+        if term.degree in parts:
+            value, sources = parts[term.degree]
+            parts[term.degree] = value + term.value, sources | term.sources
+        else:
+            parts[term.degree] = term.value, term.sources
+    found = _fitted(from_parts(parts, highest(a.rest, b.rest)), shape, dtype)
+    scales = b.scales if a.scales is None else a.scales
+    if a.doubt or b.doubt or scales is not None:
+        found = replace(found, doubt=a.doubt or b.doubt, scales=scales)
+    return of_sum(found, a, b)
+
+
+def _fitted(x: Series, shape: torch.Size, dtype: torch.dtype) -> Series:
+    if all(term.value.shape == shape and term.value.dtype == dtype for term in x.terms):
+        return x
+    return x.move(lambda value: value.to(dtype).expand(shape))
+
+
+def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series:
+    """A sum in the network: where the degrees differ, that is written down."""
+    note(operation, a, b)
+    masks = may_mask(a) or may_mask(b)
+    if masks:
+        find_finite_mask(operation, a, b)
+    found = add(a, b, alpha, masks or alpha != 1)
+    if found.rest is not None and a.top.degree == b.top.degree:
+        _count_cancelled(operation, a, b, found)
+    return shortened(found, operation.orders + 2)
+
+
+def may_mask(x: Series) -> bool:
+    """Whether a constant has a value so low that it is, or is meant as, a mask: one scan for all such questions."""
+    if not x.is_constant or x.top.sources or x.zero:
+        return False
+    value = x.top.value
+    return value.is_floating_point() and value.numel() > 0 and float(value.amin()) <= FINITE_MASK
+
+
+def find_finite_mask(operation: Operation, a: Series, b: Series) -> None:
+    """Write down a constant that is meant as a mask but is a number beside what grows."""
+    for x, y in ((a, b), (b, a)):
+        if x.top.degree > 0 and not x.zero and y.is_constant and not y.top.sources and not y.zero:
+            hidden = masked(y.top.value)
+            value = y.top.value if hidden is None else y.top.value.masked_fill(hidden, 0.0)
+            if (found := finite_mask(value)) is not None:
+                finding = Finding("finite_mask", operation.context.module, x.top.degree, value=found)
+                operation.context.find(finding)
+
+
+def _count_cancelled(operation: Operation, a: Series, b: Series, found: Series) -> None:
+    """Leading terms that add up to 0 where an order left out may come next: more orders are needed there."""
+    top = found.at(a.top.degree)
+    if top is not None and bool(top.all()):
+        return
+    lost = (a.top.value != 0).expand(found.shape)
+    for term in found.terms:
+        if found.rest is None or term.degree > found.rest:
+            lost = lost & (term.value == 0)
+    if count := open_ties(lost, a, b):
+        operation.context.cancelled[operation.context.module] += count
+
+
+def open_ties(equal: Tensor, a: Any, b: Any) -> int:
+    """How many are equal; one in each group is not counted where a group meets one value: its own maximum."""
+    count = int(equal.sum())
+    if not count:
+        return 0
+    for x in (a, b):
+        if isinstance(x, Series):
+            shape = (1,) * (equal.dim() - len(x.shape)) + tuple(x.shape)
+            dims = [d for d, size in enumerate(shape) if size == 1 and equal.shape[d] > 1]
+            if dims:
+                return count - int(equal.any(dims[0]).sum() if len(dims) == 1 else equal.amax(dims).sum())
+    return count
+
+
+def note(operation: Operation, a: Series, b: Series) -> None:
+    if a.top.degree == b.top.degree or a.zero or b.zero:
+        return
+    high, low = (a.top, b.top) if a.top.degree > b.top.degree else (b.top, a.top)
+    if low.sources or bool(((low.value != 0) & ~hides(low.value)).any()):
+        context = operation.context
+        run = max(context.entered[context.module] - 1, 0)
+        context.sums.append(Sum(context.module, high.degree, low.degree, high.sources, low.sources, run))
+
+
+def shortened(x: Series, most: int) -> Series:
+    """The leading terms, as many as are wanted or as it takes for every element to have one."""
+    while len(x.terms) > most and decided([term.value for term in x.terms[:-1]]):
+        x = replace(x, terms=x.terms[:-1], rest=highest(x.rest, x.terms[-1].degree))
+    return x
+
+
+@rule("add")
+def addition(operation: Operation, a: Any, b: Any, *, alpha: Any = 1) -> Series:
+    a, b = _both(a, b)
+    return summed(operation, a, b, alpha)
+
+
+@rule("sub")
+def subtraction(operation: Operation, a: Any, b: Any, *, alpha: Any = 1) -> Series:
+    a, b = _both(a, b)
+    return summed(operation, a, b, -alpha)
+
+
+@rule("rsub")
+def reversed_subtraction(operation: Operation, a: Any, b: Any, alpha: Any = 1) -> Series:
+    a, b = _both(a, b)
+    return summed(operation, b, a, -alpha)
+
+
+def _both(a: Any, b: Any) -> tuple[Series, Series]:
+    if isinstance(a, Series):
+        return a, series(b, a)
+    return series(a, b), b
+
+
+# --- products ------------------------------------------------------------------------------------------------
+@rule("mul")
+def multiplication(operation: Operation, a: Any, b: Any) -> Series:
+    for x, y in ((a, b), (b, a)):
+        if not isinstance(y, Series):
+            return _scaled(x, y)
+    found = replace(product(torch.mul, a, b, operation.orders), doubt=a.doubt or b.doubt)
+    exact = (a.exact_zeros and bool(b.top.value.all())) or (b.exact_zeros and bool(a.top.value.all()))
+    return replace(of_product(found, a, b), exact_zeros=exact)
+
+
+def _scaled(x: Series, factor: Any) -> Series:
+    """A constant factor: every term keeps its degree, unless all of it is gone."""
+    found = times(x, factor)
+    if nonzero(factor) if isinstance(factor, Tensor) else factor:
+        return found
+    return Series(found.terms[:1], None, zero=True)
+
+
+@rule("_grouped_mm")
+def grouped_product(
+    operation: Operation, a: Any, b: Any, offs: Any = None, bias: Any = None, *_: Any
+) -> Series:
+    """Each expert's rows times its matrix: bilinear like any product. By hand, for float64 has no kernel."""
+    a, b = series(a), series(b)
+    if offs is None or len(a.shape) != 2 or len(b.shape) != 3 or bias is not None:
+        raise operation.refuse(
+            "only rows in groups times a matrix for each group, without a bias, have a rule"
+        )
+    ends = offs.tolist()
+
+    def grouped(x: Tensor, y: Tensor) -> Tensor:
+        found = x.new_zeros(x.shape[0], y.shape[-1])
+        for expert, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            found[start:end] = x[start:end] @ y[expert]
+        return found
+
+    return product(grouped, a, b, operation.orders)
+
+
+@rule("mm", "bmm", "mv", "dot")
+def matrix_product(operation: Operation, a: Any, b: Any) -> Series:
+    a, b = series(a), series(b)
+    if a.doubt:
+        weigh(operation, a, b)
+    if b.doubt:
+        weigh(operation, *(x.map(lambda v: v.transpose(-1, -2) if v.dim() > 1 else v) for x in (b, a)))
+    return sized(product(operation.func, a, b, operation.orders), a, b)
+
+
+def sized(scores: Series, queries: Series, keys: Series) -> Series:
+    """Scores with the size of what they are summed from: equal keys differ by its rounding, however small a sum is."""
+    growing = queries.top.degree > 0 and keys.top.degree > 0
+    if scores.zero or not growing or len(scores.shape) < 3:
+        return scores
+    rows = {t.degree: t.value.norm(dim=-1).amax(-1) for t in queries.terms}
+    columns = {t.degree: t.value.norm(dim=-2).amax(-1) for t in keys.terms}
+    scales: dict[Fraction, Tensor] = {}
+    for i, row in rows.items():
+        for j, column in columns.items():
+            here = (row * column).expand(scores.shape[:-2])
+            scales[i + j] = torch.maximum(scales[i + j], here) if i + j in scales else here
+    return replace(scores, scales=scales)
+
+
+def weigh(operation: Operation, shares: Series, values: Series) -> None:
+    """Whether a tie in doubt matters: not if the keys that tie have equal values."""
+    p, v = shares.top.value, values.top.value
+    squares = torch.matmul(p, v.square())
+    spread = squares - torch.matmul(p, v).square()
+    noise = 4096 * operation.context.eps(v.dtype) * squares.amax(-1, keepdim=True)
+    operation.context.doubtful += int((spread > noise).sum())
+
+
+@rule("addmm", "addmv", "baddbmm")
+def product_and_sum(
+    operation: Operation, x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, **_: Any
+) -> Series:
+    a, b = series(a), series(b)
+    found = sized(product(torch.matmul, a, b, operation.orders), a, b)
+    found = found if alpha == 1 else times(found, alpha)
+    x = series(x) if beta == 1 else _scaled(series(x), beta)
+    if x.zero and len(x.shape) == 1:
+        return shortened(found, operation.orders)
+    # A bias of a linear map is soon nothing; what is added to scores (ALiBi) may decide a tie.
+    bias = x.top.value.dim() == 1
+    if bias and operation.orders == 1 and not (x.zero or found.zero) and x.top.degree < found.top.degree:
+        note(operation, found, x)
+        if decided([found.top.value]):
+            lower = highest(x.top.degree, x.rest, found.rest, *(t.degree for t in found.terms[1:]))
+            return Series(found.terms[:1], lower)
+        return shortened(add(found, x), 1)
+    found = summed(operation, found, x)
+    return shortened(found, operation.orders) if bias else found
+
+
+@rule("addcmul")
+def add_product(operation: Operation, x: Any, a: Any, b: Any, *, value: Any = 1) -> Series:
+    a, b = series(a), series(b)
+    whole = len(a.terms) * len(b.terms)  # every order: the sum may cancel those that lead
+    return summed(operation, series(x), product(torch.mul, a, b, whole), value)
+
+
+@rule("lerp")
+def interpolation(operation: Operation, start: Any, end: Any, weight: Any) -> Series:
+    start, end = series(start), series(end)
+    if not isinstance(weight, Series):  # linear: nothing need be left out
+        return summed(operation, _scaled(start, 1 - weight), _scaled(end, weight))
+    difference = summed(operation, end, start, -1)
+    step = product(torch.mul, difference, series(weight, difference), operation.orders)
+    return summed(operation, start, step)
+
+
+@rule("convolution", "_convolution")
+def convolution(operation: Operation, x: Any, weight: Any, bias: Any, *args: Any) -> Series:
+    found = product(lambda a, b: operation(a, b, None, *args), series(x), series(weight), operation.orders)
+    if bias is None:
+        return found
+    shape = (1, -1, *[1] * (len(found.shape) - 2))
+    return shortened(summed(operation, found, series(bias).map(lambda v: v.view(shape))), operation.orders)

@@ -1,0 +1,217 @@
+"""Rules for comparing, bounding and ordering: what holds as c grows."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.rules.arithmetic import add, open_ties, series
+from normgrowth.limit.series import Series, combine, highest
+
+
+@rule("gt", "lt", "ge", "le", "eq", "ne")
+def comparison(operation: Operation, a: Any, b: Any) -> Tensor:
+    """What the sign of the difference says as c grows."""
+    if _is_same(a, b):  # x == x, as isfinite asks
+        return operation(a.top.value, a.top.value)
+    difference = _difference(a, b)
+    sign = difference.sign()
+    if difference.rest is not None or difference.lost:
+        equal = (sign == 0) & torch.isfinite(difference.top.value)
+        zeros = difference.exact_zeros or _exactly_zero(a) or _exactly_zero(b)
+        _count_open(operation, difference, 0 if zeros else open_ties(equal, a, b))
+    return getattr(torch, operation.name)(sign, 0)
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether both are one tensor: equal in every order."""
+    if not (isinstance(a, Series) and isinstance(b, Series)):
+        return False
+    x, y = a.top.value, b.top.value
+    return x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride()
+
+
+def _exactly_zero(x: Any) -> bool:
+    return isinstance(x, Series) and x.exact_zeros
+
+
+def _count_open(operation: Operation, x: Series, count: int) -> None:
+    """Ties that an order left out, or an exponentially small part, might decide."""
+    rest = x.rest if x.exponential is None else highest(x.rest, x.exponential.decay.rest)
+    if rest is not None:
+        operation.context.doubtful += count
+    elif x.lost:
+        operation.context.unranked += count
+
+
+def _difference(a: Any, b: Any) -> Series:
+    like = a if isinstance(a, Series) else b
+    return add(series(a, like), series(b, like), -1)
+
+
+@rule("maximum")
+def larger(operation: Operation, a: Any, b: Any) -> Series:
+    return _open(operation, a, b, -1) or _chosen(_difference(a, b).sign() >= 0, a, b)
+
+
+@rule("minimum")
+def smaller(operation: Operation, a: Any, b: Any) -> Series:
+    return _open(operation, a, b, 1) or _chosen(_difference(a, b).sign() <= 0, a, b)
+
+
+def _open(operation: Operation, a: Any, b: Any, side: int) -> Series | None:
+    """A bound at the end of the dtype, there to keep infinities out, is no bound in the limit."""
+    for x, bound in ((a, b), (b, a)):
+        if isinstance(x, Series) and not isinstance(bound, Series):
+            dtype = operation.dtype or x.top.value.dtype
+            ends = torch.as_tensor(bound, dtype=torch.float64) * side
+            if bool((ends >= torch.finfo(dtype).max / 2).all()):
+                return x
+    return None
+
+
+def _chosen(first: Tensor, a: Any, b: Any) -> Series:
+    like = a if isinstance(a, Series) else b
+    return combine(lambda x, y: torch.where(first, x, y), series(a, like), series(b, like), moves=True)
+
+
+@rule("clamp", "hardtanh")
+def clamp(operation: Operation, x: Series, low: Any = None, high: Any = None) -> Series:
+    if "hardtanh" in str(operation.func):
+        low, high = -1 if low is None else low, 1 if high is None else high
+    x = x if low is None else larger(operation, x, low)
+    return x if high is None else smaller(operation, x, high)
+
+
+@rule("clamp_min")
+def at_least(operation: Operation, x: Series, low: Any) -> Series:
+    return larger(operation, x, low)
+
+
+@rule("clamp_max")
+def at_most(operation: Operation, x: Series, high: Any) -> Series:
+    return smaller(operation, x, high)
+
+
+@rule("isnan", "isinf", "isfinite", "isposinf", "isneginf", "any", "all", "count_nonzero", "nonzero")
+@rule("logical_not", "logical_and", "logical_or")
+def question(operation: Operation, *args: Any, **kwargs: Any) -> Any:
+    """Of the element itself; a mask of minus infinity is one."""
+    return operation(*(a.sign(infinite=True) if isinstance(a, Series) else a for a in args), **kwargs)
+
+
+@rule("_local_scalar_dense", "item", "equal", "is_nonzero")
+def as_number(operation: Operation, x: Series, *others: Any) -> Any:
+    if not x.is_constant and x.top.degree != 0:
+        raise operation.refuse(
+            f"asks for the number behind a value of degree {x.top.degree}, which has none in the limit"
+        )
+    return operation(x.top.value, *(o.top.value if isinstance(o, Series) else o for o in others))
+
+
+# --- order ---------------------------------------------------------------------------------------------------
+def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor]:
+    """The rank of each element along a dimension, from 0 up, equal ones alike; and where, in order, one ties.
+
+    By the leading coefficients, among equals by the next ones, and at last by what is exponentially small.
+    """
+    keys = [term.value for term in x.terms]
+    if (part := x.exponential) is not None:
+        side = torch.sign(part.weight)
+        keys += [side, *(-side * term.value for term in part.decay.terms), part.weight]
+    order: Tensor | None = None
+    for key in reversed(keys):
+        if order is None:
+            order = torch.argsort(key, dim=dim, stable=True)
+        else:
+            again = torch.argsort(key.gather(dim, order), dim=dim, stable=True)
+            order = order.gather(dim, again)
+    assert order is not None
+    sorted_keys = [key.gather(dim, order) for key in keys]
+    count = x.shape[dim]
+    same = torch.stack(
+        [key.narrow(dim, 1, count - 1) == key.narrow(dim, 0, count - 1) for key in sorted_keys]
+    ).all(0)
+    new = torch.cat([torch.zeros_like(order.narrow(dim, 0, 1)), (~same).long()], dim)
+    ranked = torch.empty_like(order).scatter_(dim, order, new.cumsum(dim))
+    if x.rest is None and not x.lost and (part is None or part.decay.rest is None):
+        return ranked, torch.zeros_like(same)
+    nothing = torch.stack([key == 0 for key in sorted_keys]).all(0).narrow(dim, 1, count - 1)
+    open_ = same & torch.isfinite(sorted_keys[0].narrow(dim, 1, count - 1))
+    # A value of exactly 0 has no lower orders; it may have an exponentially small part.
+    return ranked, open_ & ~nothing if x.exact_zeros or not x.lost else open_
+
+
+@rule("sort", "topk", "kthvalue", "argsort", "median")
+def in_order(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any:
+    """As torch orders the ranks, so that exact ties fall as they do in the network."""
+    given = operation.named(args, kwargs)
+    if not x.shape:
+        return x, torch.zeros((), dtype=torch.long, device=x.top.value.device)
+    dim = given.get("dim", -1)
+    ranked, ties = ranks(x, dim)
+    found = operation(ranked, *args, **kwargs)
+    count, k = x.shape[dim], given.get("k")
+    if k is not None and operation.name == "topk":
+        at = (
+            count - k if given.get("largest", True) else k
+        ) - 1  # the tie between the last one in and the next
+        ties = ties.narrow(dim, at, 1) if 0 <= at < count - 1 else ties.narrow(dim, 0, 0)
+    _count_open(operation, x, int(ties.sum()))
+    if operation.name == "argsort":
+        return found
+    indices = found[1]
+    if operation.name not in ("kthvalue", "median"):
+        return x.move(lambda value: value.gather(dim, indices)), indices
+    keep = bool(given.get("keepdim", False))
+    places = indices if keep else indices.unsqueeze(dim)
+    value = x.move(lambda v: v.gather(dim, places) if keep else v.gather(dim, places).squeeze(dim))
+    return value, indices
+
+
+@rule("aminmax")
+def extremes(operation: Operation, x: Series, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    dims = [] if dim is None else [dim]
+    least, most = torch.ops.aten.amin.default, torch.ops.aten.amax.default
+    return tuple(extreme(Operation(f, operation.context), x, dims, keepdim) for f in (least, most))
+
+
+@rule("amax", "amin", "max", "min", "argmax", "argmin")
+def extreme(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """That of the largest, or smallest, rank."""
+    given = operation.named(args, kwargs)
+    name = operation.name
+    if isinstance(other := given.get("other"), Series | Tensor):
+        return larger(operation, x, other) if name == "max" else smaller(operation, x, other)
+    if not x.shape:
+        first = torch.zeros((), dtype=torch.long, device=x.top.value.device)
+        return (
+            first if name.startswith("arg") else (x, first) if len(operation.func._schema.returns) == 2 else x
+        )
+    dims, keep = given.get("dim"), bool(given.get("keepdim", False))
+    dims = [dims] if isinstance(dims, int) else [d % len(x.shape) for d in dims or []]
+    several = len(dims) != 1
+    shape = list(x.shape)
+    outer = [d for d in range(len(shape)) if dims and d not in dims]
+    sizes = [shape[d] for d in outer]
+    if several:  # over all of these together: one dimension at the end
+        dims = dims or list(range(len(shape)))
+        x = x.move(lambda value: value.permute(*outer, *dims).reshape(*sizes, -1))
+    dim = -1 if several else dims[0]
+    ranked, ties = ranks(x, dim)
+    place = (ranked.argmax if "max" in name else ranked.argmin)(dim, keepdim=True)
+
+    def shaped(value: Tensor) -> Tensor:
+        if several:
+            return value.reshape([1 if d in dims else n for d, n in enumerate(shape)] if keep else sizes)
+        return value if keep else value.squeeze(dim)
+
+    found = x.move(lambda value: shaped(value.gather(dim, place)))
+    indexed = name.startswith("arg") or len(operation.func._schema.returns) == 2
+    if indexed and ties.shape[dim]:
+        at = ties.shape[dim] - 1 if "max" in name else 0
+        _count_open(operation, x, int(ties.select(dim, at).sum()))
+    if name.startswith("arg"):
+        return shaped(place)
+    return (found, shaped(place)) if indexed else found

@@ -1,0 +1,223 @@
+"""Rules for what only moves values about, or chooses among them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.exponentials import summed_over, times
+from normgrowth.limit.rules.arithmetic import add, find_finite_mask, mask_of, series
+from normgrowth.limit.series import Series, Term, combine, constant
+
+# fmt: off
+MOVES = (
+    "clone", "contiguous", "flip", "roll", "rot90", "repeat", "repeat_interleave",
+    "index", "index_select", "gather", "take_along_dim", "masked_select",
+    # dtypes
+    "_to_copy", "to",
+    # views that are copied
+    "view_copy", "expand_copy", "permute_copy", "transpose_copy", "t_copy", "slice_copy", "select_copy",
+    "diagonal_copy", "squeeze_copy", "unsqueeze_copy", "unfold_copy", "alias_copy", "detach_copy",
+    "_reshape_copy",
+)
+# Linear in their one argument that may grow.
+LINEAR = (
+    "mean", "cumsum", "trace", "tril", "triu", "diag_embed", "conj_physical", "_conj_physical",
+    "_fft_c2c", "_fft_r2c", "_fft_c2r",
+    # images
+    "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle", "avg_pool1d", "avg_pool2d",
+    "adaptive_avg_pool1d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
+    "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+    "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d",
+)
+# fmt: on
+
+
+@rule(*MOVES, *LINEAR)
+def linear(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Every term by itself."""
+    if not isinstance(x, Series):
+        raise operation.refuse("an index or a size that grows")
+    dtype = kwargs.get("dtype")
+    if dtype is torch.bool:
+        return operation(x.sign(), *args, **kwargs)
+    if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+        raise operation.refuse(f"a value of degree {x.top.degree} has no limit as {dtype}")
+    if dtype is torch.float32 and x.top.value.dtype == torch.float64:
+        operation.context.coarsest = torch.finfo(torch.float32).eps
+    apply = x.move if operation.name in MOVES else x.map
+    return apply(lambda value: operation(value, *args, **kwargs))
+
+
+@rule("neg")
+def negation(_: Operation, x: Series) -> Series:
+    return times(x, -1)
+
+
+@rule("sum")
+def total(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series:
+    found = replace(linear(operation, x, *args, **kwargs), exact_zeros=x.exact_zeros)
+    if x.exponential is None:
+        return found
+    given = operation.named(args, kwargs)
+    dims = [d % len(x.shape) for d in given.get("dim") or range(len(x.shape))]
+    part = summed_over(x.exponential, dims, bool(given.get("keepdim", False)))
+    return replace(found, exponential=part, lost=x.lost)
+
+
+@rule("constant_pad_nd")
+def padded(operation: Operation, x: Series, pad: list[int], value: Any = 0) -> Series:
+    """Zeros around every term; another constant is of degree 0 there."""
+    found = x.map(lambda v: operation(v, pad, 0))
+    if value == 0:
+        return found
+    inside = operation(torch.ones_like(x.top.value, dtype=torch.bool), pad, False)
+    return choose(inside, found, series(value, x))
+
+
+@rule("embedding")
+def embedding(operation: Operation, weight: Series, indices: Tensor, *args: Any) -> Series:
+    return weight.move(lambda value: operation(value, indices, *args))
+
+
+@rule("split_copy", "split_with_sizes_copy", "unbind_copy")
+def pieces(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> list[Series]:
+    parts = [operation(term.value, *args, **kwargs) for term in x.terms]
+    return [
+        Series(tuple(Term(t.degree, p[i], t.sources) for t, p in zip(x.terms, parts, strict=True)), x.rest)
+        for i in range(len(parts[0]))
+    ]
+
+
+# --- what is linear in several arguments together ------------------------------------------------------------
+@rule("cat", "stack")
+def joined(operation: Operation, parts: list[Any], dim: int = 0) -> Series:
+    """Elements keep their degrees; what has no part of a degree is zero there."""
+    return combine(lambda *values: operation(list(values), dim), *map(series, parts), moves=True)
+
+
+@rule("complex")
+def complex_number(operation: Operation, real: Any, imaginary: Any) -> Series:
+    return combine(lambda a, b: operation(a, b), series(real), series(imaginary))
+
+
+@rule("copy")
+def copy(_: Operation, x: Any, source: Any, *__: Any) -> Series:
+    target, source = series(x).top.value, series(source)
+    return source.move(lambda value: value.to(target.dtype).expand(target.shape).clone())
+
+
+@rule("slice_scatter", "select_scatter", "diagonal_scatter")
+def scattered(operation: Operation, x: Any, source: Any, *args: Any, **kwargs: Any) -> Series:
+    return placed(lambda a, b: operation(a, b, *args, **kwargs), series(x), series(source))
+
+
+@rule("index_put", "_unsafe_index_put")
+def index_put(operation: Operation, x: Any, indices: Any, values: Any, accumulate: bool = False) -> Series:
+    def put(a: Tensor, b: Tensor) -> Tensor:
+        return operation(a, indices, b, accumulate)
+
+    return combine(put, series(x), series(values)) if accumulate else placed(put, series(x), series(values))
+
+
+@rule("masked_scatter")
+def masked_scatter(operation: Operation, x: Any, mask: Tensor, source: Any) -> Series:
+    return placed(lambda a, b: operation(a, mask, b), series(x), series(source))
+
+
+@rule("scatter_add", "index_add")
+def scatter_sum(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Series:
+    return combine(lambda a, b: operation(a, dim, index, b, **kwargs), series(x), series(source))
+
+
+@rule("scatter", "index_copy")
+def scatter(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Series:
+    x = series(x)
+    if kwargs.get("reduce") is not None:
+        raise operation.refuse("a scatter that multiplies has no rule")
+    if isinstance(source, Series | Tensor):
+        return placed(lambda a, b: operation(a, dim, index, b, **kwargs), x, series(source))
+    filling = torch.full(index.shape, source, dtype=x.top.value.dtype, device=index.device)
+    return placed(lambda a, b: torch.scatter(a, dim, index, b), x, series(filling))
+
+
+def placed(put: Callable[[Tensor, Tensor], Tensor], x: Series, values: Series) -> Series:
+    """Some elements replaced by values; where these mask, or those that stay do, the result does."""
+    masks = [mask_of(x), mask_of(values)]
+    if masks == [None, None]:
+        return combine(put, x, values, moves=True)
+    x, values = (s if m is None else _opened(s, m) for s, m in zip((x, values), masks, strict=True))
+    found = combine(put, x, values, moves=True)
+    ones = [
+        torch.zeros_like(s.top.value) if m is None else m.to(s.top.value.dtype)
+        for s, m in zip((x, values), masks, strict=True)
+    ]
+    hidden = put(*ones) != 0
+    return add(found, constant(torch.zeros_like(found.top.value).masked_fill(hidden, float("-inf"))))
+
+
+@rule("index_fill")
+def index_fill(operation: Operation, x: Any, dim: int, index: Tensor, value: Any) -> Series:
+    x = series(x)
+    kept = operation(torch.ones_like(x.top.value, dtype=torch.bool), dim, index, False)
+    return choose(kept, x, series(value, x))
+
+
+# --- choices -------------------------------------------------------------------------------------------------
+@rule("where")
+def where(operation: Operation, condition: Any, *branches: Any) -> Any:
+    if isinstance(condition, Series):
+        condition = condition.sign() != 0
+    if not branches:
+        return operation(condition)
+    known = next(b for b in branches if isinstance(b, Series | Tensor))
+    like = series(known)
+    a, b = (series(branch, like) for branch in branches)
+    find_finite_mask(operation, a, b)
+    return choose(condition, a, b)
+
+
+@rule("masked_fill")
+def masked_fill(operation: Operation, x: Any, mask: Tensor, value: Any) -> Series:
+    x = series(x)
+    filling = series(value, x).map(lambda v: v.to(x.top.value.dtype))
+    if bool(mask.any()):
+        find_finite_mask(operation, x, filling)
+    return choose(~mask, x, filling)
+
+
+def choose(condition: Tensor, a: Series, b: Series) -> Series:
+    """Elements of a where the condition holds, of b elsewhere; a mask on either side is a mask."""
+    hidden: Tensor | None = None
+    for x, here in ((a, condition), (b, ~condition)):
+        if (mask := mask_of(x)) is not None:
+            hidden = mask & here if hidden is None else hidden | (mask & here)
+    open_a, open_b = (x if (m := mask_of(x)) is None else _opened(x, m) for x in (a, b))
+    found = combine(lambda x, y: torch.where(condition, x, y), open_a, open_b, moves=True)
+    if hidden is None:
+        return found
+    zeros = torch.zeros(hidden.shape, dtype=found.top.value.dtype, device=hidden.device)
+    return add(found, constant(zeros.masked_fill(hidden, float("-inf"))))
+
+
+def _opened(x: Series, mask: Tensor) -> Series:
+    """Without its mask: zero there."""
+    return constant(x.top.value.masked_fill(mask, 0.0))
+
+
+# --- tensors of which only the shape is asked ----------------------------------------------------------------
+@rule("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "zero")
+@rule("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
+def made_like(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any:
+    return operation(x.top.value, *args, **kwargs)
+
+
+@rule("fill", "full")
+def filled(operation: Operation, x: Any, value: Any) -> Any:
+    x = series(x)
+    if not isinstance(value, Series):
+        return operation(x.top.value, value)
+    return value.map(lambda v: v.to(x.top.value.dtype).expand(x.shape).clone())

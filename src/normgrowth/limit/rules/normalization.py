@@ -1,0 +1,161 @@
+"""Rules for normalisation: what is left of a size that grows is its direction."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.rules.arithmetic import add, series, summed
+from normgrowth.limit.rules.powers import power
+from normgrowth.limit.series import ZERO, Series, Term, from_parts, highest, product
+
+FLAT = 64  # units of rounding: a row that varies by no more beside its mean varies by rounding only
+
+
+def normalised(operation: Operation, x: Series, dims: list[int], eps: float, centre: bool) -> Series:
+    """(x - mean) / sqrt(variance + eps), by degrees: eps counts at degree 0, rules below, and is nothing above."""
+    if len(x.terms) == 1 and x.top.degree > 0 and not x.zero:
+        value = x.top.value
+        middle = value.mean(dims, keepdim=True) if centre else value.new_zeros(())
+        away = value - middle if centre else value
+        size = away.square().mean(dims, keepdim=True)
+        flat = size <= (FLAT * operation.context.eps(value.dtype)) ** 2 * middle.square()
+        if not bool(flat.any()):
+            below = None if x.rest is None else x.rest - x.top.degree
+            return Series((Term(ZERO, away * size.rsqrt(), x.top.sources),), below)
+    if centre:
+        x = _centred(operation, x, dims)
+    squares = product(torch.mul, x, x, operation.orders)
+    variance = squares.map(lambda value: value.mean(dims, keepdim=True))
+    eps_term = series(torch.full((), eps, dtype=variance.top.value.dtype), variance)
+    return product(torch.mul, x, power(operation, add(variance, eps_term), -0.5), operation.orders)
+
+
+def distance_from_mean(x: Series, dims: list[int]) -> Series:
+    return add(x, x.map(lambda value: value.mean(dims, keepdim=True)), -1)
+
+
+def _centred(operation: Operation, x: Series, dims: list[int]) -> Series:
+    """A row whose values are equal has no distance from its mean, whatever rounding says."""
+    away = distance_from_mean(x, dims)
+    if away.zero:
+        return away
+    terms, lost, left = [], None, None
+    for t in away.terms:
+        original = x.at(t.degree)
+        assert original is not None, "the mean has the degrees of what it is the mean of"
+        noise = FLAT * operation.context.eps(t.value.dtype) * original.abs().amax(dims, keepdim=True)
+        flat = t.value.abs().amax(dims, keepdim=True) <= noise
+        terms.append(Term(t.degree, t.value.masked_fill(flat, 0.0), t.sources))
+        gone = flat & (noise > 0)
+        lost = gone if lost is None else lost | gone
+        if x.rest is None or t.degree > x.rest:
+            left = ~flat if left is None else left | ~flat
+    if x.rest is not None and lost is not None:  # an order left out might be what is left of such a row
+        unknown = lost if left is None else lost & ~left
+        if count := int(unknown.sum()):
+            operation.context.cancelled[operation.context.module] += count
+    return from_parts({t.degree: (t.value, t.sources) for t in terms}, away.rest)
+
+
+def gained(operation: Operation, x: Series, gain: Any, bias: Any) -> Series:
+    if gain is not None:
+        x = product(torch.mul, x, series(gain), operation.orders)
+    return x if bias is None else summed(operation, x, series(bias))
+
+
+@rule("native_layer_norm")
+def layer_norm(operation: Operation, x: Any, shape: list[int], gain: Any, bias: Any, eps: float) -> Any:
+    dims = list(range(-len(shape), 0))
+    x, gain = series(x), None if gain is None else series(gain)
+    found = _by_kernel(operation, x, shape, gain)
+    if found is None:
+        found = gained(operation, normalised(operation, x, dims, eps, centre=True), gain, None)
+    if bias is not None and not (bias := series(bias)).zero:
+        found = summed(operation, found, bias)
+    return found, torch.zeros(0), torch.zeros(0)  # mean and deviation serve the gradient only
+
+
+def _by_kernel(operation: Operation, x: Series, shape: list[int], gain: Series | None) -> Series | None:
+    """One order by the kernel of the network itself: no row is flat, and every element has a leading term."""
+    if x.zero or x.top.degree <= 0 or (operation.orders > 1 and len(x.terms) > 1):
+        return None
+    if gain is not None and (gain.zero or len(gain.terms) > 1):
+        return None
+    weight = None if gain is None else gain.top.value
+    value, mean, scale = torch.native_layer_norm(x.top.value, shape, weight, None, 0.0)
+    varies = scale * (mean.abs() * (FLAT * torch.finfo(value.dtype).eps)) < 1  # False for NaN: a size of 0
+    if not bool(varies.all()) or (len(x.terms) > 1 and not bool(value.all())):
+        return None
+    below = highest(x.rest, *(term.degree for term in x.terms[1:2]))
+    rest = None if below is None else below - x.top.degree
+    if gain is None:
+        return Series((Term(ZERO, value, x.top.sources),), rest)
+    rest = highest(None if rest is None else rest + gain.top.degree, gain.rest)
+    return Series((Term(gain.top.degree, value, x.top.sources | gain.top.sources),), rest)
+
+
+@rule("_fused_rms_norm")
+def rms_norm(operation: Operation, x: Any, shape: list[int], gain: Any, eps: float | None) -> Any:
+    x = series(x)
+    eps = torch.finfo(x.top.value.dtype).eps if eps is None else eps
+    dims = list(range(-len(shape), 0))
+    return gained(operation, normalised(operation, x, dims, eps, centre=False), gain, None), torch.zeros(0)
+
+
+@rule("native_group_norm")
+def group_norm(
+    operation: Operation, x: Any, gain: Any, bias: Any, n: int, _: int, __: int, groups: int, eps: float
+) -> Any:
+    x = series(x)
+    shape, columns = x.shape, (1, -1, *[1] * (len(x.shape) - 2))
+    flat = x.map(lambda value: value.reshape(n, groups, -1))
+    found = normalised(operation, flat, [-1], eps, centre=True).map(lambda value: value.reshape(shape))
+    gain, bias = (None if p is None else series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
+    return gained(operation, found, gain, bias), torch.zeros(0), torch.zeros(0)
+
+
+@rule("_native_batch_norm_legit_no_training")
+def batch_norm(
+    operation: Operation, x: Any, gain: Any, bias: Any, mean: Tensor, variance: Tensor, _: float, eps: float
+) -> Any:
+    """Statistics are buffers, of degree 0: nothing is normalised away."""
+    x = series(x)
+    columns = (1, -1, *[1] * (len(x.shape) - 2))
+    away = summed(operation, x, series(mean.view(columns)), -1)
+    scale = (variance + eps).rsqrt().view(columns)
+    gain, bias = (None if p is None else series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
+    found = gained(operation, away.map(lambda value: value * scale), gain, bias)
+    return found, torch.zeros(0), torch.zeros(0)
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit")
+def either_batch_norm(operation: Operation, *args: Any) -> Any:
+    *tensors, training, momentum, eps = args
+    if training:
+        raise operation.refuse("batch norm in training; call model.eval() first")
+    return batch_norm(operation, *tensors, momentum, eps)
+
+
+@rule("var_mean", "std_mean")
+def spread_and_mean(operation: Operation, x: Series, dim: Any = None, **kwargs: Any) -> tuple[Series, Series]:
+    dims = list(range(len(x.shape))) if dim is None else [dim] if isinstance(dim, int) else dim
+    keep = bool(kwargs.get("keepdim", False))
+    return spread(operation, x, dim, **kwargs), x.map(lambda value: value.mean(dims, keepdim=keep))
+
+
+@rule("var", "std")
+def spread(operation: Operation, x: Series, dim: Any = None, **kwargs: Any) -> Series:
+    dims = list(range(len(x.shape))) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    count = 1
+    for d in dims:
+        count *= x.shape[d]
+    correction = kwargs.get("correction", 1)
+    away = distance_from_mean(x, dims)
+    squares = product(torch.mul, away, away, operation.orders)
+    keep = bool(kwargs.get("keepdim", False))
+    found = squares.map(
+        lambda value: value.sum(dims, keepdim=keep) / (count - (1 if correction is None else correction))
+    )
+    return power(operation, found, 0.5) if "std" in operation.func._schema.name else found

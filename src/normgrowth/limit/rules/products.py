@@ -1,0 +1,59 @@
+"""Rules for products along a dimension."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.series import Series, combine, product
+
+
+@rule("prod")
+def total_product(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series:
+    """Halves times halves, until one is left."""
+    given = operation.named(args, kwargs)
+    dim, keep = given.get("dim"), bool(given.get("keepdim", False))
+    if given.get("dtype") is not None:
+        x = x.map(lambda value: value.to(given["dtype"]))
+    if dim is None:
+        x, dim = x.move(lambda value: value.reshape(-1)), 0
+    if not x.shape:
+        return x
+    if not x.shape[dim]:
+        return x.map(lambda value: value.prod(dim, keepdim=keep))
+    while (count := x.shape[dim]) > 1:
+        half = count // 2
+        first, second, odd = (_narrowed(x, dim, *part) for part in _parts(half, count))
+        x = product(torch.mul, first, second, operation.orders)
+        if count % 2:
+            x = combine(lambda a, b: torch.cat([a, b], dim), x, odd, moves=True)
+    return x if keep else x.move(lambda value: value.squeeze(dim))
+
+
+def _parts(half: int, count: int) -> tuple[tuple[int, int], ...]:
+    return (0, half), (half, half), (2 * half, count % 2)
+
+
+def _narrowed(x: Series, dim: int, start: int, length: int) -> Series:
+    return x.move(lambda value: value.narrow(dim, start, length))
+
+
+@rule("cumprod")
+def running_product(operation: Operation, x: Series, dim: int, dtype: torch.dtype | None = None) -> Series:
+    """Each element times the one 1, 2, 4, ... before it."""
+    if dtype is not None:
+        x = x.map(lambda value: value.to(dtype))
+    if not x.shape:
+        return x
+    count, step = x.shape[dim], 1
+
+    def joined(a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([a, b], dim)
+
+    while step < count:
+        before, here = _narrowed(x, dim, 0, count - step), _narrowed(x, dim, step, count - step)
+        longer = product(torch.mul, before, here, operation.orders)
+        x = combine(joined, _narrowed(x, dim, 0, step), longer, moves=True)
+        step *= 2
+    return x

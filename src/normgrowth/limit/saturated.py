@@ -1,0 +1,328 @@
+"""The saturated network of a model: lim c^(-k) f(x; cθ) as c goes to infinity, computed in one forward pass."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from normgrowth.limit.compiled import named_modules, run_eagerly, unwrapped
+from normgrowth.limit.dispatch import HALVES, MARK, LimitMode
+from normgrowth.limit.findings import Finding, LeavingTorch
+from normgrowth.limit.parameters import check_fixed, own_storages
+from normgrowth.limit.pass_log import Context, Sum, Tie
+from normgrowth.limit.saved_state import SavedState
+from normgrowth.limit.series import Series, Term, nonzero
+from normgrowth.showing import by_run, html_table
+
+MORE_ORDERS = 3  # if the leading one leaves something open
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a submodule gave: one row of the table of degrees."""
+
+    module: str
+    kind: str  # its class
+    degree: Fraction | None  # None: exactly zero
+    lower: tuple[Fraction, ...]  # of elements, or parts, below
+    sources: int
+
+
+@dataclass
+class Limit:
+    """A model in the limit; called like the model, with the model's own kind of output.
+
+    After a call: `degrees` (module -> degree of its output), `ties`, `sums` (where terms of unlike degree met),
+    `vanished` (parameters that the output no longer depends on), `cancelled` (leading terms that came to 0 where
+    a lower order was left out), `doubtful` (how many values hang on a tie that such an order might decide),
+    `findings` (masks that are finite numbers; what leaves torch, looked for in the first call). All are of the last
+    call. What a call returns may be given to the next one (a cache of keys and values): it keeps its degree. To
+    another Limit it is refused.
+    """
+
+    model: nn.Module
+    orders: int | None = None  # None: as many as ties ask for
+    tolerance: float = 256
+    attention_only: bool = False
+    fixed: Sequence[str] = ()  # names, or patterns of names, of parameters that do not grow
+    outputs: list[Output] = field(default_factory=list)
+    ties: list[Tie] = field(default_factory=list)
+    sums: list[Sum] = field(default_factory=list)
+    cancelled: dict[str, int] = field(default_factory=dict)
+    vanished: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    output_degrees: Any = None
+    used_orders: int = 1
+    doubtful: int = 0
+    _called: bool = field(default=False, repr=False)
+    _run_mark: object = field(default_factory=object, repr=False)  # on every tensor that a call makes
+    _needed: tuple[int, bool] = field(
+        default=(1, False), repr=False
+    )  # orders and exponentials of the last call
+
+    @property
+    def degrees(self) -> dict[str, Fraction | None]:
+        """The degree of every submodule's output; a module that ran several times has its last."""
+        return {output.module: output.degree for output in self.outputs}
+
+    @property
+    def undecided(self) -> int:
+        """Softmax rows whose ties an order that was left out might have decided."""
+        return sum(tie.undecided for tie in self.ties)
+
+    def __repr__(self) -> str:
+        """One line: the model's own would fill a page, and the last call's ties several."""
+        called = f"{len(self.degrees):,} modules" if self.outputs else "not called yet"
+        return f"Limit({type(self.model).__name__}; {called})"
+
+    def _repr_html_(self) -> str:
+        runs: dict[str, list[Output]] = {}
+        for output in self.outputs:
+            runs.setdefault(output.module, []).append(output)
+        rows = [
+            (name or "(the model)", outputs[-1].kind, by_run([output.degree for output in outputs]))
+            for name, outputs in runs.items()
+        ]
+        found = [("vanished parameters", len(self.vanished)), ("doubtful values", self.doubtful)]
+        about = found if rows else [("degrees", "known after a call")]
+        degrees = html_table(("module", "class", "degree"), rows) if rows else ""
+        return html_table(("limit of", type(self.model).__name__), about) + degrees
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As few orders as decide everything; what the last call needed is tried first."""
+        orders, exponentials = self.orders or self._needed[0], self._needed[1]
+        last = self.orders is not None or orders >= MORE_ORDERS
+        saved = None if last and exponentials else SavedState((args, kwargs), self.model.buffers())
+        while True:
+            context = Context(orders, self.tolerance, self.attention_only, exponentials)
+            context.training = any(module.training for module in self.model.modules())
+            result = self._run(context, args, kwargs)
+            last = self.orders is not None or orders >= MORE_ORDERS
+            more = not last and self.doubtful > context.unranked
+            unranked = context.unranked > 0 and not exponentials
+            if saved is None or not (more or unranked):
+                self._needed, self._called = (orders, exponentials), True
+                return result
+            orders = MORE_ORDERS if more else orders
+            exponentials = exponentials or unranked
+            saved.restore()
+
+    def _run(self, context: Context, args: Any, kwargs: Any) -> Any:
+        mode = LimitMode(context, self._run_mark)
+        self.outputs = []
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(run_eagerly())
+            parameters = []
+            if not self.attention_only:
+                parameters = stack.enter_context(own_storages(self.model, self.fixed))
+                context.parameters = [name for name, _ in parameters]
+            stack.enter_context(_no_cached_weights())
+            stack.enter_context(_slow_paths(self.model))
+            stack.enter_context(_growing(mode, parameters))
+            stack.enter_context(_watched(self.model, lambda *seen: self._saw(mode, *seen), context))
+            if not self._called:
+                stack.enter_context(LeavingTorch(lambda *left: _left_torch(mode, *left)))
+            with mode:
+                result = self.model(*args, **kwargs)
+            found = pytree.tree_map_only(Tensor, mode.lift, result)
+            try:
+                self.output_degrees = pytree.tree_map_only(
+                    (Series, Tensor), _degree_of_any, found, is_leaf=_is_series
+                )
+            except (AttributeError, TypeError):  # a container that takes nothing but tensors: PackedSequence
+                leaves = pytree.tree_leaves(found, is_leaf=_is_series)
+                self.output_degrees = [_degree_of_any(x) for x in leaves if isinstance(x, Series | Tensor)]
+            self.ties, self.sums, self.used_orders = context.ties, context.sums, context.orders
+            self.cancelled = dict(context.cancelled)
+            self.doubtful = context.doubtful + context.unranked + sum(self.cancelled.values())
+            alive = 0
+            for leaf in pytree.tree_leaves(found, is_leaf=_is_series):
+                if isinstance(leaf, Series):
+                    if leaf.diverges is not None:
+                        raise leaf.diverges
+                    alive |= _leading(leaf).sources if not leaf.zero else 0
+                    self.doubtful += leaf.doubt
+            self.vanished = [
+                name
+                for bit, (name, _) in enumerate(parameters)
+                if not alive >> bit & 1 and not self.attention_only
+            ]
+            result = pytree.tree_map_only(Tensor, lambda t: _plain(mode, t), result)
+            self.findings = list(context.findings)
+            return result
+
+    def _saw(self, mode: LimitMode, name: str, module: nn.Module, args: Any, result: Any) -> None:
+        leaves = [result] if isinstance(result, Tensor) else pytree.tree_leaves(result)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        kind = type(module).__name__
+        for tensor in tensors:
+            growth = mode.growth(tensor)
+            if growth is not None and not growth.lower:
+                degree = None if growth.zero else growth.degree
+                self.outputs.append(Output(name, kind, degree, (), growth.sources))
+                return
+            if growth is not None or tensor.is_floating_point():
+                with torch._C._DisableTorchDispatch():  # these questions are ours, not the network's
+                    self.outputs.append(_output(name, kind, mode.lift(tensor)))
+                if all(mode.growth(one) is None for one in tensors):
+                    _find_constant_output(mode, name, module, args)
+                return
+
+
+def _output(name: str, kind: str, value: Series | Tensor) -> Output:
+    if not isinstance(value, Series):
+        return Output(name, kind, Fraction(0) if nonzero(value) else None, (), 0)
+    leading = _leading(value)
+    lower = tuple(term.degree for term in value.terms if term.degree < leading.degree)
+    return Output(name, kind, degree_of(value), lower, leading.sources)
+
+
+def _find_constant_output(mode: LimitMode, name: str, module: nn.Module, args: Any) -> None:
+    """A module that grows, gets what grows, and returns a constant: its kernel may be one that we do not see."""
+    if not any(mode.growth(parameter) for parameter in module.parameters(recurse=False)):
+        return
+    marks = [mode.growth(leaf) for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
+    degree = max((mark.degree for mark in marks if mark is not None and not mark.zero), default=Fraction(0))
+    if degree > 0:
+        mode.context.find(Finding("constant_output", name, degree, type(module).__name__))
+
+
+def _left_torch(mode: LimitMode, tensor: Tensor, method: str) -> None:
+    mark = mode.growth(tensor)
+    if mark is not None and mark.degree != 0 and not mark.zero:
+        mode.context.find(Finding("left_torch", mode.context.module, mark.degree, method))
+
+
+def saturated(
+    model: nn.Module,
+    *,
+    orders: int | None = None,
+    tolerance: float = 256,
+    attention_only: bool = False,
+    fixed: Sequence[str] = (),
+) -> Limit:
+    """The saturated network of a model: `saturated(model)(**inputs)` gives lim c^(-k) f(x; cθ).
+
+    orders: how many orders below the leading one are carried along; by default as many as it takes to decide
+    ties that matter, at most three. tolerance: scores within so many units of rounding of the largest one tie
+    with it, if their keys do so for every query.
+    attention_only: leave the weights as they are and make only the attention hard.
+    fixed: parameters that do not grow, by name or pattern (`["logit_scale", "*.A_log"]`): those under an exponential,
+    which grows faster than any power of c, or any others.
+    """
+    model = unwrapped(model)
+    check_fixed(model, fixed)
+    return Limit(model, orders, tolerance, attention_only, fixed)
+
+
+def degree_of(x: Series) -> Fraction | None:
+    """The degree of a tensor: of its highest term that is not all zero."""
+    return None if x.zero else _leading(x).degree
+
+
+def _degree_of_any(x: Series | Tensor) -> Fraction | None:
+    if isinstance(x, Series):
+        return degree_of(x)
+    return Fraction(0) if nonzero(x) else None
+
+
+def _leading(x: Series) -> Term:
+    return next((term for term in x.terms[:-1] if nonzero(term.value)), x.terms[-1])
+
+
+def _plain(mode: LimitMode, tensor: Tensor) -> Tensor:
+    """The leading coefficients: the tensor itself, unless it is a part without the leading degree of the whole."""
+    found = mode.lift(tensor)
+    if not isinstance(found, Series):
+        return tensor
+    leading = _leading(found)
+    if tensor.dtype in HALVES and not found.zero and tensor.numel():
+        largest = float(leading.value.abs().max())
+        if not torch.finfo(tensor.dtype).tiny <= largest <= torch.finfo(tensor.dtype).max:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            mode.context.find(Finding("out_of_range", "", leading.degree, dtype, largest))
+    if leading is found.top:
+        return tensor
+    return mode.attach(replace(found, terms=found.terms[found.terms.index(leading) :]), dtype=tensor.dtype)
+
+
+def _is_series(value: Any) -> bool:
+    return isinstance(value, Series)
+
+
+@contextmanager
+def _growing(mode: LimitMode, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[None]:
+    """Parameters have degree 1 while this lasts; a call inside a call finds them as it left them."""
+    before: list[tuple[torch.UntypedStorage, Any]] = []
+    try:
+        for bit, (_, parameter) in enumerate(parameters):
+            storage = parameter.untyped_storage()
+            before.append((storage, getattr(storage, MARK, None)))
+            mode.grow(parameter, Fraction(1), 1 << bit)
+        yield
+    finally:
+        for storage, growth in before:
+            if growth is not None:
+                setattr(storage, MARK, growth)
+            elif hasattr(storage, MARK):
+                delattr(storage, MARK)
+
+
+@contextmanager
+def _watched(
+    model: nn.Module, saw: Callable[[str, nn.Module, Any, Any], None], context: Context
+) -> Iterator[None]:
+    """Hooks that say in which module we are and what came out of it."""
+    handles: list[Any] = []
+    try:
+        for name, module in named_modules(model):
+
+            def enter(_: nn.Module, __: Any, name: str = name) -> None:
+                context.path.append(name)
+                context.entered[name] += 1
+
+            def leave(module: nn.Module, args: Any, result: Any, name: str = name) -> None:
+                context.path.pop()
+                saw(name, module, args, result)
+
+            handles.append(module.register_forward_pre_hook(enter, prepend=True))
+            handles.append(module.register_forward_hook(leave, always_call=True))  # also after an error
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _no_cached_weights() -> Iterator[None]:
+    """Autocast keeps casts of weights from pass to pass: those of a plain pass do not grow, ours must not stay."""
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+
+
+@contextmanager
+def _slow_paths(model: nn.Module) -> Iterator[None]:
+    """Kernels that do a whole layer at once hide what is inside: off, and back as they were.
+
+    oneDNN has one for recurrent layers only; elsewhere it stays, since matrix products in bfloat16 need it.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    onednn = torch._C._get_mkldnn_enabled()
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        # Not torch.backends.mkldnn.flags, which also sets TF32 and warns that this CPU has none.
+        torch._C._set_mkldnn_enabled(onednn and not recurrent)
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        torch._C._set_mkldnn_enabled(onednn)

@@ -1,0 +1,63 @@
+"""What a forward pass may change, and how to put it back: a second pass must not see a cache filled by the first."""
+
+from collections.abc import Iterable
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normgrowth.limit.dispatch import MARK
+
+LEAVES = (str, bytes, int, float, complex, type, FunctionType, MethodType, ModuleType, nn.Module, torch.dtype)
+
+
+class SavedState:
+    """The contents of arguments (lists, dictionaries, objects such as caches) and of a model's buffers."""
+
+    def __init__(self, arguments: Any, buffers: Iterable[Tensor]) -> None:
+        self.containers: list[tuple[Any, Any]] = []
+        self.tensors: list[tuple[Tensor, int, Tensor, Any]] = []
+        seen: set[int] = set()
+        waiting = [arguments, *buffers]
+        while waiting:
+            value = waiting.pop()
+            if value is None or isinstance(value, LEAVES) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, Tensor):
+                self._save(value)
+            elif isinstance(value, tuple | set | frozenset):
+                waiting += value
+            elif isinstance(value, list):
+                self.containers.append((value, list(value)))
+                waiting += value
+            elif isinstance(value, dict):
+                self.containers.append((value, dict(value)))
+                waiting += value.values()
+            if not isinstance(value, Tensor) and hasattr(value, "__dict__"):
+                self.containers.append((vars(value), dict(vars(value))))
+                waiting += vars(value).values()
+
+    def _save(self, tensor: Tensor) -> None:
+        if tensor.is_meta or tensor.layout != torch.strided or tensor.is_inference():
+            return
+        mark = getattr(tensor.untyped_storage(), MARK, None)
+        self.tensors.append((tensor, tensor._version, tensor.detach().clone(), mark))
+
+    def restore(self) -> None:
+        for container, content in self.containers:
+            if isinstance(container, list):
+                container[:] = content
+            else:
+                container.clear()
+                container.update(content)
+        for tensor, version, content, mark in self.tensors:
+            if tensor._version != version:
+                with torch.no_grad():
+                    tensor.copy_(content)
+            storage = tensor.untyped_storage()
+            if mark is not None:
+                setattr(storage, MARK, mark)
+            elif hasattr(storage, MARK):
+                delattr(storage, MARK)

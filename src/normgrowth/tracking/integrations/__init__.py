@@ -1,0 +1,1 @@
+"""The tracker as a callback of other libraries."""

@@ -1,0 +1,155 @@
+"""How large scores get: attention logits before the softmax, and the outputs of the network. On request.
+
+At steps that will be measured, forward passes run under a mode that sees calls of `scaled_dot_product_attention`
+and softmaxes of scores (rows, heads, queries, keys), and takes the largest magnitude that no mask hides. Fused
+attention does not tell its scores, so they are computed again: at a measured step attention costs about twice.
+
+`nn.MultiheadAttention` shows the mode one call of a function and hides what that calls, so that function runs without
+the check that hides it; not so where it is compiled, since a compiler cannot follow. Frozen and in eval mode it has a
+fast path with other roundings, which any mode would turn off: of such a model only the outputs are looked at.
+"""
+
+from collections.abc import Callable
+from math import nan, sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from normgrowth.network.scores import SOFTMAX, fused_scores, opened
+from normgrowth.tracking.distributed import is_parallel
+from normgrowth.tracking.tensor_sums import local
+
+HIDDEN = -1e8  # masks are minus infinity, the smallest number of a dtype, or -1e9 and beyond: scores are not
+
+
+class Logits:
+    """Watches the forward passes of a model for as long as it is attached to it."""
+
+    def __init__(self, model: nn.Module, due: Callable[[], bool]) -> None:
+        self._due = due
+        self._scores = _Scores()
+        self._outputs: list[tuple[Tensor, int, Tensor]] = []  # sum of squares, values, largest
+        self.blind = False  # whether nothing was seen when this was last asked
+        self._hooks = [
+            model.register_forward_pre_hook(self._enter),
+            model.register_forward_hook(self._leave, always_call=True),
+        ]
+        self._depth = 0  # of calls within a pass that is looked at: a model may call itself
+        self._watches = False
+
+    def __reduce__(self) -> "tuple[Callable[[], Logits], tuple[()]]":
+        """A copy of the model, saved or deep, is not watched."""
+        return _unwatched, ()
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def take(self) -> tuple[float, float, float]:
+        """The largest attention logit, RMS and largest of the outputs since this was last asked; over all ranks."""
+        largest = [value.max() for value in self._scores.found]
+        outputs, self._scores.found, self._outputs = self._outputs, [], []
+        self.blind = not (largest or outputs)
+        top = torch.stack([x.double() for x in largest]).max().item() if largest else nan
+        square = sum(s.item() for s, _, _ in outputs)
+        count = sum(n for _, n, _ in outputs)
+        high = max((m.item() for *_, m in outputs), default=nan)
+        if is_parallel():
+            top, square, count, high = _over_ranks(top, square, count, high)
+        return top, sqrt(square / count) if count else nan, high
+
+    def _enter(self, model: nn.Module, _: Any) -> None:
+        if self._depth:
+            self._depth += 1
+        elif torch.is_grad_enabled() and self._due():  # an evaluation between steps is none
+            self._depth, self._watches = 1, not _has_fast_path(model)
+            if self._watches:
+                self._scores.__enter__()
+
+    def _leave(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if self._depth != 1:
+            self._depth = max(self._depth - 1, 0)
+            return
+        self._depth = 0
+        if self._watches:
+            self._scores.__exit__(None, None, None)
+        logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+        if isinstance(logits, Tensor) and logits.dim() and logits.numel():  # a single number is a loss
+            values = local(logits).double()
+            self._outputs.append((values.square().sum(), values.numel(), values.abs().max()))
+
+
+def _has_fast_path(model: nn.Module) -> bool:
+    return any(
+        not (module.training or any(p.requires_grad for p in module.parameters()))
+        for module in model.modules()
+        if isinstance(module, nn.MultiheadAttention)
+    )
+
+
+def _unwatched() -> Logits:
+    copy = Logits.__new__(Logits)
+    copy._due, copy._depth, copy._hooks = bool, 0, []  # bool() is False: never due
+    return copy
+
+
+class _Scores(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Tensor] = []
+        self._in_heads = False  # within multi_head_attention_forward, where heads and rows are one dimension
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with torch.no_grad():
+            if func is F.scaled_dot_product_attention:
+                self._fused(*args, **kwargs)
+            elif func in SOFTMAX:
+                scores = args[0] if args else kwargs.get("input")
+                if isinstance(scores, Tensor) and scores.dim() == 4 - self._in_heads and scores.numel():
+                    self._keep(scores)
+        opens = func is F.multi_head_attention_forward and not torch.compiler.is_compiling()
+        if not opens or self._in_heads:
+            return func(*args, **kwargs)
+        self._in_heads = True
+        try:
+            with self:
+                return opened(func)(*args, **kwargs)
+        finally:
+            self._in_heads = False
+
+    def _fused(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,  # noqa: ARG002
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,  # noqa: ARG002
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,  # noqa: ARG002
+    ) -> None:
+        if query.numel() and key.numel():
+            self._keep(fused_scores(query.detach(), key.detach(), attn_mask, is_causal, scale))
+
+    def _keep(self, scores: Tensor) -> None:
+        scores = local(scores)
+        hidden = scores < max(torch.finfo(scores.dtype).min / 4, HIDDEN)
+        self.found.append(scores.masked_fill(hidden, 0.0).abs().amax())
+
+
+def _over_ranks(top: float, square: float, count: int, high: float) -> tuple[float, float, int, float]:
+    """Sums and largest values of all processes; NaN (nothing seen) counts as nothing."""
+    sums = torch.tensor([square, float(count)], dtype=torch.float64)
+    largest = torch.tensor([top, high], dtype=torch.float64).nan_to_num(nan=-1.0)
+    backend = torch.distributed.get_backend()
+    if "nccl" in backend:
+        sums, largest = sums.cuda(), largest.cuda()
+    torch.distributed.all_reduce(sums)
+    torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+    square, count = float(sums[0]), int(sums[1])
+    top, high = (float(x) if x >= 0 else nan for x in largest)
+    return top, square, count, high

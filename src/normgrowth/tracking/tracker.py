@@ -1,0 +1,309 @@
+"""NormTracker: what each step of a run does to the size of the weights, measured where it happens."""
+
+import platform
+import time
+import warnings
+import weakref
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from math import nan
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from normgrowth.checkpoints.blocks import DEFAULT_SCOPE
+from normgrowth.checkpoints.selection import Selection
+from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.records import Records
+from normgrowth.tracking.distributed import is_main, of_main, world_size
+from normgrowth.tracking.due import Every, due
+from normgrowth.tracking.logits import Logits
+from normgrowth.tracking.measured_step import Held, done, hold
+from normgrowth.tracking.optimizer_rules import innermost, rules
+from normgrowth.tracking.parameters import Watched, strangers, watch
+from normgrowth.tracking.run_warnings import Alarms
+from normgrowth.tracking.step_log import COMMAND, Journal
+from normgrowth.tracking.step_records import SCOPES, Layout, blocks, packed, unpacked
+from normgrowth.tracking.tensor_sums import local
+
+LOGGED = ("norm", "relative_step", "angle", "equilibrium_angle", "alignment", "gradient_norm")  # unasked
+
+
+class NormTracker:
+    """Norms, steps, directions, gradients and the growth budget of every tensor, layer, role and the model::
+
+        with NormTracker(model, optimizer, every=10, out="runs/first"):
+            train(model, optimizer)
+
+    It hooks into `optimizer.step()`: step n is the n-th call, whatever number of backward passes came before.
+    The quantities are those of `trace` between the weights before and after one step, and these::
+
+        gradient_norm                of the gradient that the step used: averaged, clipped, unscaled
+        decay_step, gradient_step    norms of the two parts of the step, −ηλθ and the rest; NaN where decay goes
+                                     through the gradient (SGD and Adam with weight decay): no part is its own
+        equilibrium_norm, _angle     what `normgrowth.equilibrium` predicts for this step's η, λ and β: AdamW, and
+                                     SGD with momentum; NaN for others, without decay, and for groups with such
+        learning_rate                of the model where all parameters have the same, else of each tensor
+        total_growth, ...            the budget since the start, with every=1 only: it needs every step
+
+    every: n for each n-th step, "powers" for steps 1, 2, 4, 8, ..., or a function of the step.
+    out: a folder for the records; without one they stay in memory. A step is on disk when `optimizer.step()`
+    returns; `Records.read(out)` works at any time and may lag a little, `journal.read(out)` does not.
+    first: also compare with the weights before the first step. This keeps a copy of them, for good.
+    scope, select, exclude: which parameters count, as in `trace`: by default those of blocks; scope="all" for all.
+    scopes: which of tensor, layer, role and model to record.
+    logits: also `attention_logit`, the largest before a softmax, and `logit_rms`, `logit_largest` of the outputs, over
+    the forward passes of a measured step; attention costs twice there.
+    warn: say what a person should know of now (NaN, steps below resolution, norms that run away, ...), once each.
+    step: where a resumed run goes on, with the same parameters as before. Records of later steps, from before the
+    interruption, are dropped.
+
+    Under DDP, FSDP2 (also hybrid), tensor parallelism or several at once the numbers are those of one process.
+    Every rank must have a tracker, and measure at the same steps; the one of rank 0 writes. With a folder
+    `records` is there alone, without one on every rank. Of a pipeline each rank sees its own stage.
+
+    A measured step holds a copy of the weights that the optimizer moves, until the step is done; no copy is
+    kept between steps. Observing changes nothing: the losses are the same to the bit.
+
+    Parameters may be frozen and thawed at any time, and given to the optimizer later. If the model gets other
+    parameters during training (added, removed, assigned anew), the tracker warns and goes on with the new ones.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        every: Every = 10,
+        out: str | Path | None = None,
+        *,
+        first: bool = False,
+        scope: str = DEFAULT_SCOPE,
+        select: str | None = None,
+        exclude: str | None = None,
+        scopes: Sequence[str] = SCOPES,
+        logits: bool = False,
+        warn: bool = True,
+        run: str | None = None,
+        step: int | None = None,
+    ) -> None:
+        self._due = due(every)
+        if step is not None and step < 0:
+            raise InputError(f"step must be 0 or more, not {step}")
+        for unknown in set(scopes) - set(SCOPES):
+            raise InputError(f"scopes: {unknown!r} is none of {', '.join(SCOPES)}")
+        self.step = step or 0
+        optimizer = innermost(optimizer)
+        self._model = model
+        self._selection = Selection(scope, select, exclude)
+        self._watched = watch(model, self._selection)
+        if foreign := strangers(self._watched, optimizer):
+            raise InputError(f"{foreign}: give the tracker the whole model that the optimizer trains")
+        self._scopes = [scope for scope in SCOPES if scope in scopes]
+        self._wants_first = first and not self.step
+        self._first: dict[str, Tensor] = {}
+        self._totals = every == 1
+        self._held: Held | None = None
+        self._alarms: Alarms | None = None
+        self._blind = False  # whether it was said that no logits are seen
+        self._keeps = out is None or is_main()
+        self._journal = _journal(out, step, self._selection)
+        self._run = run or self._journal.run or (Path(out).name if out else "") or type(model).__name__
+        self._made_by = self._description(optimizer, every, self._journal.notes)
+        if first and not self._wants_first:
+            self._note(
+                f"resumed at step {self.step}: the first weights are gone, and nothing is compared with them"
+            )
+        self._wants_warnings, self._looked = warn, self.step
+        self._begin()
+        # A step that is compiled calls them as they are: what they do is nothing for a compiler.
+        as_it_is: Any = torch.compiler.disable
+        self._hooks: list[Any] = [
+            optimizer.register_step_pre_hook(as_it_is(self._before)),
+            optimizer.register_step_post_hook(as_it_is(self._after)),
+        ]
+        self._logits = Logits(model, lambda: self._due(self.step + 1)) if logits else None
+        if self._logits:
+            self._hooks.append(self._logits)
+        # The last steps become records also where nobody closes the tracker.
+        self._finish = weakref.finalize(self, self._journal.close)
+
+    def __enter__(self) -> "NormTracker":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the hooks away and finish the records; what was measured stays to be asked for."""
+        if self._hooks:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks, self._held, self._first = [], None, {}
+            del self._model, self._watched, self._logits  # who keeps a tracker does not keep the weights
+        self._finish()
+
+    @property
+    def records(self) -> Records:
+        """Everything measured so far."""
+        if not self._keeps:
+            raise InputError(
+                "records are written to a folder, and so only rank 0 has them; ask there, or read it"
+            )
+        return self._journal.records()
+
+    def news(
+        self, quantities: Sequence[str] = LOGGED, scopes: Sequence[str] = ("model", "layer")
+    ) -> dict[str, float]:
+        """What was measured since this was last asked, for a logger: {"model/norm": 2.0, "layer.0/norm": ...}.
+
+        Empty where there is nothing new, and on ranks that keep no records; undefined values are left out.
+        """
+        rows, self._latest = self._latest, None
+        if rows is None:
+            return {}
+        layout = replace(self._layout, scopes=list(scopes))
+        return {
+            f"{name}/{quantity}": float(value)
+            for block in blocks(layout, [self.step], rows[None], None)
+            for quantity in quantities
+            if quantity in block.values
+            for name, value in zip(block.names, block.values[quantity][0], strict=True)
+            if not np.isnan(value)
+        }
+
+    # The hooks -------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._held = None  # there is something if the last step failed
+        if self._wants_first and not self._first:
+            self._keep_first()
+        if not self._due(self.step + 1):
+            return
+        if not self._watched.is_current(self._model):
+            self._look_again(optimizer)
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        self._held = hold(optimizer, self._watched.tensors, closure=closure is not None)
+
+    @torch.no_grad()
+    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        self.step += 1
+        held, self._held = self._held, None
+        if held is None:
+            return
+        tensors = self._watched.tensors
+        first = [self._first[reading.name] for reading in self._watched.readings] if self._first else None
+        columns, used = done(held, optimizer, tensors, first)
+        scores = self._logits.take() if self._logits else (nan, nan, nan)
+        if not self._keeps:
+            return
+        if self._logits and self._logits.blind and not self._blind:
+            self._blind = True
+            self._note(
+                f"step {self.step}: no logits were seen: the model that was given to the tracker is not called itself"
+            )
+        skipped = bool(getattr(optimizer, "found_inf", None))  # a fused optimizer does nothing then
+        moved = [there and not skipped for there in used]
+        rule = rules(optimizer, tensors, moved)
+        self._latest = packed(self._layout, columns.cpu().numpy(), rule, scores)
+        self._journal.append(self.step, self._latest)
+        if self._alarms and not skipped:  # a scaler tries a scale, and infinite gradients are how it learns
+            for line in self._alarms.look(
+                self.step, self.step - self._looked, *unpacked(self._layout, self._latest)
+            ):
+                self._note(line)
+            self._looked = self.step
+
+    # What is watched -------------------------------------------------------------------------------------
+
+    def _keep_first(self) -> None:
+        """Copies of the weights that have none yet, under their names; others stay what they were."""
+        for reading, tensor in zip(self._watched.readings, self._watched.tensors, strict=True):
+            values = local(tensor)
+            known = self._first.get(reading.name)
+            if known is None or known.shape != values.shape or known.device != values.device:
+                self._first[reading.name] = values.clone()
+
+    def _look_again(self, optimizer: Optimizer) -> None:
+        old = {reading.name for reading in self._watched.readings}
+        self._watched: Watched = watch(self._model, self._selection)
+        new = {reading.name for reading in self._watched.readings}
+        self._made_by["counted"] = self._watched.counted
+        self._totals = False
+        foreign = strangers(self._watched, optimizer)
+        self._note(
+            f"step {self.step + 1}: the model has other parameters than before ({len(new - old)} new names, "
+            f"{len(old - new)} gone, the rest assigned anew); measured are those that it has now"
+            + (f"; {foreign}, and what it does to them nobody sees" if foreign else "")
+        )
+        if self._first:
+            self._keep_first()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._latest: np.ndarray | None = None  # of an earlier layout
+        self._layout = Layout(
+            run=self._run,
+            readings=self._watched.readings,
+            numel=self._watched.numel,
+            references=["previous", "first"] if self._wants_first else ["previous"],
+            scopes=self._scopes,
+            totals=self._totals,
+        )
+        said = self._alarms.said if self._alarms else set()
+        dtypes = [tensor.dtype for tensor in self._watched.tensors]
+        self._alarms = Alarms(self._watched.readings, dtypes, said) if self._wants_warnings else None
+        self._journal.begin(self._layout, self._made_by)
+
+    def _note(self, text: str) -> None:
+        self._made_by["notes"].append(text)
+        self._journal.noted()
+        warnings.warn(text, SeriesWarning, stacklevel=3)
+
+    def _description(
+        self, optimizer: Optimizer, every: Every, earlier_notes: Sequence[str]
+    ) -> dict[str, Any]:
+        return {
+            "command": COMMAND,
+            "source": self._run,
+            "model": type(self._model).__name__,
+            "optimizer": type(optimizer).__name__,
+            "every": every if isinstance(every, int | str) else getattr(every, "__name__", repr(every)),
+            "first": self._wants_first,
+            "selection": asdict(self._selection),
+            "counted": self._watched.counted,
+            "ranks": world_size(),
+            "notes": [*earlier_notes, *([f"resumed at step {self.step}"] if self.step else [])],
+            "problems": [],
+            "versions": {
+                "normgrowth": version("normgrowth"),
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+
+
+def _journal(out: str | Path | None, step: int | None, selection: Selection) -> Journal:
+    """Opened by rank 0; if that fails it fails on every rank."""
+    opened: Journal | None = None
+    failed: InputError | None = None
+    try:
+        opened = Journal.open(out if is_main() else None, step, asdict(selection))
+    except InputError as error:
+        failed = error
+    problem = str(failed) if failed else None
+    problem = of_main(problem) if out is not None else problem
+    if failed is not None:
+        raise failed
+    if opened is None or problem is not None:
+        raise InputError(problem or "the folder cannot be opened")
+    return opened

@@ -1,0 +1,296 @@
+"""Degrees against the slopes of scaled networks; sentences against what the networks do."""
+
+import copy
+import json
+from fractions import Fraction
+from math import log2
+
+import pytest
+import torch
+from tiny_configs import BLOCKS, tiny_config
+from torch import nn
+
+from normgrowth.errors import InputError
+from normgrowth.limit.degrees import degrees
+from normgrowth.limit.explanations import covering
+from normgrowth.limit.hard_heads import hard_heads
+from normgrowth.limit.module_names import grouped, labels, listed, place, spans
+from normgrowth.limit.saturated import saturated
+from normgrowth.network.models import generic
+from normgrowth.network.scaling import saturate
+from normgrowth.network.texts import default_inputs
+
+LAST = BLOCKS - 1
+
+
+@pytest.fixture(scope="module")
+def network():
+    """A model by its name, with noise on what is constant at first, and inputs; made once."""
+    from transformers import AutoModel
+
+    made = {}
+
+    def make(name):
+        if name not in made:
+            torch.manual_seed(0)
+            config = tiny_config(name)
+            config.use_cache = False
+            model = AutoModel.from_config(config).eval().double()
+            generic(model)
+            made[name] = model, default_inputs(model).tensors
+        return made[name]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def found(network):
+    made = {}
+
+    def make(name):
+        if name not in made:
+            model, inputs = network(name)
+            made[name] = degrees(model, **inputs)
+        return made[name]
+
+    return make
+
+
+# The last state; a block; its attention; its feedforward.
+EXPECTED = {
+    "bert": (1, {"encoder.layer.1": 1, "encoder.layer.1.attention.output.dense": 3, "pooler": 0}),
+    "gpt2": (1, {"h.1": 3, "h.1.attn": 3, "h.1.mlp": 3, "ln_f": 1}),
+    "llama": (1, {"layers.1": 5, "layers.1.self_attn": 3, "layers.1.mlp": 5, "norm": 1}),
+    "olmo2": (1, {"layers.1": 1, "layers.1.self_attn": 3, "layers.1.mlp": 5, "norm": 1}),
+    "t5": (1, {"encoder.block.1": 3, "decoder.block.1": 3, "encoder.block.1.layer.1.DenseReluDense": 3}),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_degrees_of_known_networks(name, found):
+    output, parts = EXPECTED[name]
+    result = found(name)
+    assert result.outputs["last_hidden_state"] == output
+    rows = {row.module: row.degree for row in result.rows}
+    assert {module: rows[module] for module in parts} == parts
+    assert [row["module"] for row in result.table()] == [row.module for row in result.rows]
+    assert json.loads(json.dumps(result.facts()))["outputs"]["last_hidden_state"] == output
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])  # their norms compute in the dtype of the model
+def test_degrees_are_the_slopes_of_the_scaled_network(name, network, found):
+    model, inputs = network(name)
+
+    def sizes(c):
+        seen = {}
+        handles = [
+            module.register_forward_hook(lambda m, a, out, n=n: seen.__setitem__(n, out))
+            for n, module in model.named_modules()
+        ]
+        try:
+            with torch.no_grad(), saturate(model, c):
+                model(**inputs)
+        finally:
+            for handle in handles:
+                handle.remove()
+        first = {n: out[0] if isinstance(out, tuple) else out for n, out in seen.items()}
+        return {n: float(out.norm()) for n, out in first.items() if isinstance(out, torch.Tensor)}
+
+    small, large = sizes(2.0**20), sizes(2.0**21)
+    rows = {row.module: row for row in found(name).rows if row.module in small}
+    assert len(rows) > 10 * BLOCKS
+    for module, row in rows.items():
+        assert log2(large[module] / small[module]) == pytest.approx(float(row.degree), abs=1e-3), module
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "olmo2"])
+def test_vanished_parameters_and_no_others_leave_the_limit_as_it_is(name, network, found):
+    model, inputs = network(name)
+    vanished = found(name).vanished
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in (p for n, p in other.named_parameters() if n in vanished):
+            parameter.add_(torch.randn_like(parameter))
+    before, after = (saturated(m)(**inputs) for m in (model, other))
+    for key in before:
+        torch.testing.assert_close(after[key], before[key], rtol=1e-9, atol=0)
+    generator = torch.Generator().manual_seed(0)
+    for name_ in [n for n, _ in model.named_parameters() if n not in vanished][:: BLOCKS + 2]:
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            parameter = other.get_parameter(name_)
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        after = saturated(other)(**inputs)
+        assert any(not torch.allclose(after[key], before[key], rtol=1e-6) for key in before), name_
+
+
+def sentence(result, *words):
+    hits = [text for text in result.explain() if all(word in text for word in words)]
+    assert len(hits) == 1, (words, hits, result.explain())
+    return hits[0]
+
+
+def test_post_norm_bert_drops_its_residual_stream(found):
+    result = found("bert")
+    text = sentence(result, f"encoder.layer.0-{LAST}.attention.output (every block)", "stream is dropped")
+    assert "attention.output.dense (degree 3)" in text
+    assert "(degree 1)" in text
+    sentence(result, f"encoder.layer.0-{LAST}.output (every block)", "stream is dropped")
+    assert "degree 1 or 3" in sentence(result, "LayerNorm returns degree 1", "gain")
+    assert "degree 1 beside a product of degree 2 or 3" in sentence(
+        result, "In every Linear the bias vanishes"
+    )
+    assert "the bias of every Linear" in sentence(result, "Vanished in the limit")
+    assert set(result.vanished.values()) == {"dropped"}
+    assert all("LayerNorm" not in name for name in result.vanished)  # beside its gain its bias stays
+
+
+def test_gated_feedforwards_of_llama_outgrow_attention(found):
+    result = found("llama")
+    sentence(result, "layers.0: mlp (degree 5) outgrows", "self_attn (degree 3)")
+    sentence(result, f"layers.1-{LAST}: self_attn (degree 3) is nothing beside", "(degree 5)")
+    sentence(result, f"layers.0-{LAST}.mlp.down_proj gets degree 4", "act_fn (2) and up_proj (2)")
+    text = sentence(result, "Vanished in the limit")
+    assert f"all of layers.1-{LAST}.self_attn" in text
+    assert f"all of layers.1-{LAST}.input_layernorm" in text
+    assert not any(name.startswith("layers.0.") for name in result.vanished)
+
+
+def test_later_attention_of_llama_is_nothing_at_a_large_scale(network, found):
+    """What the sentence says, seen in the scaled network itself."""
+    model, inputs = network("llama")
+    without = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, parameter in without.named_parameters():
+            if name in found("llama").vanished:
+                parameter.zero_()
+    states = []
+    for each in (model, without):
+        with torch.no_grad(), saturate(each, 1000):
+            states.append(each(**inputs).last_hidden_state)
+    assert torch.cosine_similarity(*states, dim=-1).min() > 1 - 1e-9
+
+
+def test_norms_on_the_branch_keep_all_terms(found):
+    result = found("olmo2")
+    sentence(result, "every sum joins terms of one degree")
+    assert result.vanished == {}
+    assert {met.kind for met in result.sums} == {"constant"}
+
+
+def test_usual_pre_norm_loses_its_embeddings_from_the_stream(found):
+    text = sentence(found("gpt2"), "h.0: attn (degree 3) outgrows the residual stream")
+    assert "(degree 1)" in text
+
+
+def test_sums_of_t5_name_where_terms_come_from(found):
+    met = next(m for m in found("t5").sums if m.module == "decoder.block.0.layer.0" and m.kind == "stream")
+    assert (met.kept, met.dropped) == (3, 1)
+    assert met.kept_from == "decoder.block.0.layer.0.SelfAttention"
+
+
+def test_zero_and_unused_parameters_are_not_called_dropped():
+    class Partly(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.idle, self.nought = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+            nn.init.zeros_(self.nought.weight)
+            nn.init.zeros_(self.nought.bias)
+
+        def forward(self, x):
+            return self.used(x) + self.nought(x)
+
+    result = degrees(Partly(), torch.randn(2, 4))
+    assert result.outputs == {"output": 1}
+    assert result.vanished == {
+        "idle.weight": "unused",
+        "idle.bias": "unused",
+        "nought.weight": "zero",
+        "nought.bias": "zero",
+    }
+    assert "all of nought" in sentence(result, "Exactly zero")
+    assert "all of idle" in sentence(result, "Without a part")
+    assert {row.module: row.degree for row in result.rows}["nought"] is None
+
+
+def test_roots_have_fractional_degrees():
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x):
+            return self.map(x).abs().sqrt()
+
+    result = degrees(Root(), torch.randn(2, 4))
+    assert result.outputs == {"output": Fraction(1, 2)}
+    assert result.facts()["outputs"] == {"output": "1/2"}
+
+
+def test_an_operation_without_a_rule_is_named_with_its_module():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 4))
+
+        def forward(self, x):
+            return torch.special.bessel_j0(x @ self.weight)
+
+    model = nn.Sequential(nn.Linear(4, 4), Odd())
+    with pytest.raises(InputError, match=r"special_bessel_j0.* in module 1 \(degree 2\): .*rule"):
+        degrees(model, torch.randn(2, 4))
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_module_that_runs_twice_is_one_row():
+    shared = nn.Linear(4, 4)
+    result = degrees(nn.Sequential(shared, nn.ReLU(), shared), torch.randn(2, 4))
+    rows = {row.module: row for row in result.rows}
+    assert rows["0"].runs == 2
+    assert rows["0"].degree == 2
+
+
+def test_the_model_is_left_as_it_was(network):
+    model, inputs = network("bert")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    degrees(model, **inputs)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_hard_heads_compare_every_block_and_agree_where_attention_is_hard_already(network):
+    model, inputs = network("gpt2")
+    result = hard_heads(model, **inputs)
+    assert [row["module"] for row in result.rows] == ["h.0", "h.1", "h.2", ""]
+    assert all(-1 <= row["least"] <= row["cosine"] <= 1 for row in result.rows)
+    assert result.rows[0]["cosine"] < 0.99999
+    sharp = copy.deepcopy(model)
+    with torch.no_grad():
+        for block in sharp.h:
+            block.attn.c_attn.weight[:, :64] *= 1e6  # queries and keys
+    assert hard_heads(sharp, **inputs).rows[0]["cosine"] == pytest.approx(1, abs=1e-9)
+
+
+def test_names_of_blocks():
+    assert place("encoder.layer.3.output") == ("encoder.layer", 3, "output")
+    assert place("norm") == ("norm", None, "")
+    assert place("0") == ("", 0, "")
+    assert place("²") == ("²", None, "")  # a digit to Unicode, not to us
+    assert spans([0, 1, 2, 5]) == "0-2,5"
+    assert labels(["a.0.x", "a.1.x", "a.1.y", "b"]) == ["a.0-1.x", "a.1.y", "b"]
+    assert [label for label, _ in grouped(["a.0", "a.1", "a.2"], str, lambda n: n == "a.1")] == [
+        "a.0,2",
+        "a.1",
+    ]
+    assert listed(list("abcdefg"), 2) == "a, b and 5 more"
+    assert listed(["a"]) == "a"
+
+
+def test_covering_never_says_more_than_it_was_given():
+    parameters = ["a.0.w", "a.0.bias", "a.1.w", "a.1.bias", "out.w", "out.bias", "n.w"]
+    kinds = {"a.0": "Linear", "a.1": "Linear", "out": "Linear", "n": "Norm"}
+    assert covering(["a.0.w", "a.0.bias"], parameters, kinds) == ["all of a.0"]
+    biases = [name for name in parameters if name.endswith("bias")]
+    assert covering(biases, parameters, kinds) == ["the bias of every Linear"]
+    assert covering(["a.0.bias", "a.1.bias"], parameters, kinds) == ["a.0-1.bias"]
+    assert covering([*biases, "n.w"], parameters, kinds) == ["all of n", "the bias of every Linear"]

@@ -1,0 +1,113 @@
+"""Attention some heads at a time is attention of all heads at once, in less memory."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import normgrowth.limit.rules.head_groups as head_groups
+from normgrowth import saturated
+from normgrowth.limit.rules.head_groups import groups, one_hot
+
+transformers = pytest.importorskip("transformers")
+TINY = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=50)
+UNIT = 256 * torch.finfo(torch.float32).eps  # how near two scores of a row tie
+MODELS = {
+    "BERT": lambda: transformers.BertModel(transformers.BertConfig(**TINY)),
+    "Llama": lambda: transformers.LlamaModel(transformers.LlamaConfig(**TINY, num_key_value_heads=2)),
+    "T5": lambda: transformers.T5EncoderModel(
+        transformers.T5Config(d_model=32, num_layers=2, num_heads=4, d_ff=64, d_kv=8, vocab_size=50)
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5, 5), (1, 1, 1, 1), (2, 3, 0, 7), (0, 3, 4, 4)])
+@pytest.mark.parametrize("size", [1, 25, 60, 10_000])
+def test_groups_take_every_head_once_in_order(monkeypatch, shape, size):
+    monkeypatch.setattr(head_groups, "GROUP", size)
+    numbers = torch.arange(shape[0] * shape[1]).view(shape[:2])
+    taken = torch.cat([numbers[place].flatten() for place in groups(torch.Size(shape))])
+    assert torch.equal(taken, numbers.flatten())
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("orders", [1, 3])
+def test_some_heads_at_a_time_is_all_at_once(monkeypatch, name, attention, orders):
+    """With words that recur, so that scores tie, and with padding."""
+    torch.manual_seed(0)
+    model = MODELS[name]().eval().double()
+    model.set_attn_implementation(attention)
+    ids = torch.randint(3, 9, (3, 12))
+    mask = torch.ones_like(ids)
+    mask[1, 8:] = 0
+    found = []
+    for size in (1, 1 << 30):
+        monkeypatch.setattr(head_groups, "GROUP", size)
+        monkeypatch.setattr(head_groups, "ROWS", size)
+        limit = saturated(model, orders=orders)
+        states = limit(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+        found.append((states, limit))
+    (few, one), (every, all_) = found
+    for a, b in zip(few, every, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+    assert one.ties == all_.ties
+    assert one.sums == all_.sums
+    assert one.outputs == all_.outputs
+    assert (one.doubtful, one.cancelled, one.vanished) == (all_.doubtful, all_.cancelled, all_.vanished)
+
+
+def test_one_largest_score_takes_all():
+    torch.manual_seed(0)
+    scores = torch.randn(2, 3, 7, 11)
+    hiding = torch.zeros(1, 1, 7, 11).masked_fill(torch.rand(1, 1, 7, 11) < 0.3, -torch.inf)
+    shares = torch.empty_like(scores)
+    expected = F.one_hot((scores + hiding).argmax(-1), 11).float()
+    assert one_hot(scores.clone(), shares, UNIT, hiding)
+    assert torch.equal(shares, expected)
+    assert one_hot(scores + hiding, shares, UNIT, None), "masks that are in the scores already"
+    assert torch.equal(shares, expected)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [1.0, 2.0, 2.0],
+        [1.0, 2.0, 2.0 + 1e-5],
+        [-torch.inf, -torch.inf, -torch.inf],
+        [1.0, torch.nan, 0.0],
+        [1.0, torch.inf, 0.0],
+    ],
+    ids=str,
+)
+def test_a_row_without_one_largest_score_is_left_to_the_exact_rule(row):
+    scores = torch.tensor([[[[3.0, 1.0, 2.0], row]]])
+    assert not one_hot(scores, torch.empty_like(scores), UNIT, None)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 64, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x @ w for w in self.weight)
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+def test_scores_of_all_heads_are_never_held_at_once():
+    torch.manual_seed(0)
+    x = torch.randn(1, 16, 512, 64)
+    limit = saturated(Attention())
+    limit(x)
+    with torch.profiler.profile(
+        profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]
+    ) as seen:
+        limit(x)
+    held = most = 0
+    for event in seen.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    inputs = 4 * x.nbytes  # q, k, v, and a copy
+    assert most < inputs + 16 * 512 * 512 * 4 / 2, "half of the scores of all heads"

@@ -1,0 +1,69 @@
+"""Losses of the saturated network, against mpmath and the scaled network."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from limit.growing import expect, limit, powers
+from limit.test_mode import Small
+from limit.test_rules import few, log_of_sum
+from mpmath import mp
+
+from normgrowth.limit.saturated import saturated
+from normgrowth.network.scaling import saturate
+
+TARGET = torch.tensor([1, 0, 2])
+
+
+def surprises(x):
+    return [log_of_sum(row) - row[target] for row, target in zip(x, TARGET.tolist(), strict=True)]
+
+
+@few
+@given(x=powers((3, 4), degrees=(0, 1, 2)))
+def test_cross_entropy(x):
+    found = limit(lambda x: F.cross_entropy(x, TARGET, reduction="none"), x, orders=3)
+    expect(found, surprises, x, tolerance=1e-6)
+    total = limit(lambda x: F.cross_entropy(x, TARGET, reduction="sum"), x, orders=3)
+    expect(total, lambda x: mp.fsum(surprises(x)), x, tolerance=1e-6)
+
+
+@few
+@given(x=powers((3, 4)))
+def test_negative_log_likelihood_with_weights(x):
+    weights = torch.tensor([1.0, 2.0, 0.5, 1.0]).double()
+    found = limit(lambda x: F.nll_loss(x, TARGET, weights), x)
+
+    def reference(x):
+        return -(2 * x[0][1] + x[1][0] + x[2][2] / 2) / 3.5
+
+    expect(found, reference, x)
+    image = limit(lambda x: F.nll_loss(x.t()[None], TARGET[None], reduction="none")[0], x)
+    expect(image, lambda x: [-x[0][1], -x[1][0], -x[2][2]], x)
+
+
+@few
+@given(x=powers((2, 3)), y=powers((2, 3)))
+def test_squared_errors(x, y):
+    found = limit(lambda x, y: F.mse_loss(x, y, reduction="sum"), x, y, orders=3)
+
+    def reference(x, y):
+        return mp.fsum(
+            (a - b) ** 2 for row, other in zip(x, y, strict=True) for a, b in zip(row, other, strict=True)
+        )
+
+    expect(found, reference, x, y)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_a_network(smoothing):
+    targets = torch.tensor([2, 0])
+    x = torch.tensor([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]]).double()
+    model = Small(
+        lambda self, x: F.cross_entropy(self.b(torch.relu(self.a(x))), targets, label_smoothing=smoothing)
+    ).double()
+    run = saturated(model)
+    found = run(x)
+    assert run.degrees[""] == 2
+    with torch.no_grad(), saturate(model, 2.0**20):
+        torch.testing.assert_close(found, model(x) / 2.0**40, rtol=1e-5, atol=0)
