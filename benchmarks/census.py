@@ -94,7 +94,7 @@ def run(wanted: list[str], columns: tuple[str, ...], again: bool, workers: int) 
     )  # transformers -> configs that are not of text
     known = set(other.get(version("transformers"), []))
     tasks = []
-    for name in (name for name in wanted if name not in known):
+    for name in (name for name in wanted if again or name not in known):
         missing = tuple(c for c in columns if again or done.get(name, {}).get(c) != code)
         if missing:
             tasks.append((name, missing))
@@ -117,9 +117,9 @@ def run(wanted: list[str], columns: tuple[str, ...], again: bool, workers: int) 
                 result["records"] = [
                     r for r in result["records"] if r["architecture"] != name or r["dtype"] not in missing
                 ] + records
-                if not records:
-                    result["other"] = {version("transformers"): sorted(known := known | {name})}
-                else:
+                known = known - {name} if records else known | {name}
+                result["other"] = {version("transformers"): sorted(known)}
+                if records:
                     done[name] = done.get(name, {}) | dict.fromkeys(missing, code)
                     outcomes = ", ".join(r["outcome"] for r in records)
                     print(f"{count} of {len(tasks)}: {name}: {outcomes}", flush=True)

@@ -85,6 +85,13 @@ def test_a_row_without_one_largest_score_is_left_to_the_exact_rule(row):
     assert not one_hot(scores, torch.empty_like(scores), UNIT, None)
 
 
+def test_scores_far_below_what_they_are_summed_from_are_near_each_other():
+    scores = torch.tensor([[[[3e-6, 1e-6, 2e-6]]]])
+    shares = torch.empty_like(scores)
+    assert one_hot(scores.clone(), shares, UNIT, None)
+    assert not one_hot(scores.clone(), shares, UNIT, None, torch.ones(1, 1, 1, 1))
+
+
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()

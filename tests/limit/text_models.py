@@ -16,6 +16,7 @@ from transformers import CONFIG_MAPPING, MODEL_MAPPING
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 TOKENS = 7
+VOCABULARIES = ("vocab_size", "num_hash_buckets")  # CANINE hashes characters
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _has_text(name: str) -> bool:
     config = CONFIG_MAPPING[name]
     parts = " ".join(config.sub_configs)
     other = any(word in parts for word in ("vision", "audio", "video"))
-    return name not in NOT_TEXT_ALONE and _has(config, "vocab_size") and not other
+    return name not in NOT_TEXT_ALONE and any(_has(config, word) for word in VOCABULARIES) and not other
 
 
 def model_class(name: str) -> type[nn.Module] | None:
