@@ -115,7 +115,7 @@ def _header(head: bytes, entry: str) -> tuple[str, tuple[int, ...], bool, int]:
         raise Malformed(f"has {entry}, whose header is damaged")
     dtype, transposed, shape = fields["descr"], fields["fortran_order"], fields["shape"]
     if type(shape) is not tuple or not all(type(n) is int and 0 <= n < LARGEST for n in shape):
-        raise Malformed(f"has {entry}, whose shape is none")
+        raise Malformed(f"has {entry}, whose shape is invalid")
     if type(dtype) is not str or (name := dtype.lstrip("<|=")) not in DTYPES:
         raise Unreadable(f"of dtype {str(dtype)[:40]}")
     return DTYPES[name], shape, transposed is True, start + length

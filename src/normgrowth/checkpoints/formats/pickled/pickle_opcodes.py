@@ -49,7 +49,7 @@ def _text_number(machine: "Machine", code: int, at: int) -> int:
         else:
             value = int(text.removesuffix(b"L"))
     except ValueError:
-        raise Malformed("it has a number that is none") from None
+        raise Malformed("it has an invalid number") from None
     machine.stack.append(value)
     return at
 
@@ -87,7 +87,7 @@ def _bytes(machine: "Machine", code: int, at: int) -> int:
 def _number_from_memo(machine: "Machine", code: int, at: int) -> int:
     text, at = machine.line(at)
     if not (text.isdigit() and len(text) < 19):
-        raise Malformed("it refers to something by a number that is none")
+        raise Malformed("it refers to an object by an invalid number")
     if code == 0x67:  # GET
         machine.stack.append(machine.memo[int(text)])
     else:  # PUT
