@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from normgrowth.workspace import read_json
+
 pytestmark = pytest.mark.slow  # a Ray takes its seconds to start
 
 TINY = "dyck2 --longest 6 --layers 1 --width 8 --heads 2 --feedforward 8 --batch 4 --dev-sentences 5"
@@ -31,10 +33,10 @@ def ended(process: subprocess.Popen[str]) -> dict:
 
 
 def cells(out: Path) -> dict[str, dict]:
-    """What each file holds, without the time that it took."""
+    """What each file holds, without the time that it took, and the checksum, which depends on it."""
     found = {}
     for path in (out / "cells").glob("*.json"):
-        found[path.name] = json.loads(path.read_text())
+        found[path.name] = read_json(path)
         found[path.name]["outcome"].pop("seconds")
     return found
 
