@@ -67,7 +67,7 @@ def paper_sized(data: Path) -> None:
     """λ* for the model of the paper, from the norm that PyTorch starts it at."""
     settings = Settings(corpus="wikitext-2")
     model = new_model(settings, corpus_of(settings, data))
-    weights = [local(tensor) for tensor in watch(model, Selection(settings.scope)).tensors]
+    weights = [local(tensor) for tensor in watch(model, Selection(settings.include)).tensors]
     numel = sum(tensor.numel() for tensor in weights)
     norm = float(summed(weights)[:, SQUARE].sum().sqrt())
     edge = boundary(norm, "adamw", lr=1e-3, numel=numel) / 1e-3

@@ -268,8 +268,8 @@ def draw_budget(runs: Sequence[Run]) -> Figure:
 
 def draw_direction(runs: Sequence[Run]) -> Figure:
     def draw(ax: Axes, row: int, run: Run) -> None:
-        quantity = ("cosine", "cosine_first")[row]
-        curve(ax, run, run.traced.model(quantity), marker="o", markersize=2.5)
+        reference = ("previous", "first")[row]
+        curve(ax, run, run.traced.model("cosine", reference), marker="o", markersize=2.5)
 
     return panels(_true(runs), ["cosine to the\ncheckpoint at half the step", "cosine to the first"], draw)
 

@@ -143,7 +143,7 @@ def training(text: str | None) -> None:
         "source": "a run of benchmarks/levels.py",
         "losses": losses,
     }
-    _keep("training", [records.where(scope="layer").table, records.where(scope="model").table], made_by)
+    _keep("training", [records.where(level="layer").table, records.where(level="model").table], made_by)
 
 
 def cost(text: str | None) -> None:

@@ -4,6 +4,7 @@ python benchmarks/limit_distance.py        measures; writes limit.json, pictures
 python benchmarks/limit_distance.py pages  makes the pictures and tables again from limit.json
 """
 
+import copy
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -72,7 +73,13 @@ def differences(name: str, make: Callable[[], torch.nn.Module]) -> dict[str, Any
     for dtype in ("float64", "float32", "bfloat16"):
         model.to(getattr(torch, dtype))
         with _wider(dtype == "float64"):
-            row[f"limit {dtype}"] = _cosines(_states(limit(input_ids=ids, output_hidden_states=True)), truth)
+            states = _states(limit(input_ids=ids, output_hidden_states=True))
+            row[f"limit {dtype}"] = _cosines(states, truth)
+        if dtype == "bfloat16":  # rounded weights are another network: its own limit, in float64
+            rounded = saturated(copy.deepcopy(model).double())
+            with Float64():
+                own = _states(rounded(input_ids=ids, output_hidden_states=True))
+            row["limit bfloat16, same weights"] = _cosines(states, own)
         row[dtype] = {}
         for c in SCALES if dtype != "bfloat16" else (1000,):
             try:

@@ -29,14 +29,16 @@ def cell(values: Any, layer: int) -> str:
 def differences(results: dict[str, Any]) -> str:
     lines = [
         "| model | degree | ties | c = 100 | c = 1000 | c = 10,000 "
-        "| c = 1000, float32 | limit, float32 | limit, bfloat16 |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| c = 1000, float32 | limit, float32 | limit, bfloat16 | bfloat16, same weights |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in results["models"]:
         last = row["layers"] - 1
         cells = [cell(row["float64"][c], last) for c in ("100", "1000", "10000")]
         cells += [cell(row["float32"]["1000"], last)]
-        cells += [cell(row[f"limit {dtype}"], last) for dtype in ("float32", "bfloat16")]
+        cells += [
+            cell(row[f"limit {dtype}"], last) for dtype in ("float32", "bfloat16", "bfloat16, same weights")
+        ]
         lines.append(f"| {row['model']} | {row['degree']} | {row['tied rows']:.0%} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

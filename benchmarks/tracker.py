@@ -68,7 +68,7 @@ def variant(
     """A way to take one step."""
     if name.startswith("tracker"):
         with NormTracker(
-            model, optimizer, every=1, scope="all", out=Path(folder) / f"norms-{time.time_ns()}"
+            model, optimizer, every=1, include="all", out=Path(folder) / f"norms-{time.time_ns()}"
         ):
             yield step
     elif name == "clone and difference":
@@ -142,7 +142,7 @@ def times(name: str) -> dict[str, list[float]]:
 def hook_seconds(name: str) -> float:
     """What a tracker does at a step that it does not measure: too little to show in whole steps, so by itself."""
     model, optimizer, _ = build(name)
-    with NormTracker(model, optimizer, every=lambda _: False, scope="all"):
+    with NormTracker(model, optimizer, every=lambda _: False, include="all"):
         (before,) = optimizer._optimizer_step_pre_hooks.values()
         (after,) = optimizer._optimizer_step_post_hooks.values()
         start = time.perf_counter()

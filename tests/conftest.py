@@ -1,5 +1,6 @@
 """Options and fixtures that several tests share."""
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,10 @@ from hypothesis import settings
 settings.register_profile("steady", derandomize=True)
 settings.register_profile("search", max_examples=1000)
 settings.load_profile("steady")
+
+# A shell starts what runs in the background with Ctrl-C ignored, and so would all that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):

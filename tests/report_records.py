@@ -27,12 +27,15 @@ def big(folder, steps=1000, tensors=1000, layers=48):
     def walk(items):
         return 100 + rng.normal(size=(steps, items)).cumsum(axis=0)
 
-    quantities = ("norm", "cosine", "cosine_first", "angle", "alignment", "step_size", "relative_step")
+    quantities = ("norm", "cosine", "angle", "alignment", "step_size", "relative_step")
+    stack = [f"layer.{i}" for i in range(layers)]
     by_layer = {quantity: walk(layers) for quantity in quantities}
     blocks = [
         Block("tensor", names, [None] * tensors, ["attention"] * tensors, at, {"norm": walk(tensors)}),
-        Block("layer", [f"layer.{i}" for i in range(layers)], list(range(layers)), [None] * layers, at, by_layer),
+        Block("layer", stack, list(range(layers)), [None] * layers, at, by_layer),
+        Block("layer", stack, list(range(layers)), [None] * layers, at, {"cosine": walk(layers)}, "first"),
         Block("model", ["model"], [None], [None], at, {q: walk(1) for q in quantities}),
+        Block("model", ["model"], [None], [None], at, {"cosine": walk(1)}, "first"),
     ]  # fmt: skip
     Records.from_blocks("large", blocks, {"command": "trace"}).write(folder)
     return folder
@@ -61,9 +64,9 @@ def sweep_records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None
         **(column or {}),
     }
 
-    def block(scope, names, values):
+    def block(level, names, values):
         arrays = {quantity: np.array([column]) for quantity, column in values.items()}
-        return Block(scope, names, [None] * len(names), [None] * len(names), [500], arrays)
+        return Block(level, names, [None] * len(names), [None] * len(names), [500], arrays)
 
     blocks = [
         block("cell", [f"cell {cell}" for cell in cells], values),

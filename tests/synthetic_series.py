@@ -51,7 +51,7 @@ def write_series(folder: Path, states: list[dict[str, torch.Tensor]], every: int
 
 
 def counted(state: dict[str, torch.Tensor]) -> np.ndarray:
-    """The default scope as one float64 vector, the obvious way."""
+    """The default level as one float64 vector, the obvious way."""
     blocks = [tensor for name, tensor in state.items() if ".h." in name]
     return torch.cat([tensor.double().flatten() for tensor in blocks]).numpy()
 

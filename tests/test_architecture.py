@@ -39,7 +39,7 @@ ALLOWED = {
     "record_schema": {"errors"},
     "schema": {"errors", "checksums"},
     "checksums": set(),
-    "workspace": {"errors", "checksums"},
+    "workspace": {"errors", "checksums", "record_schema"},
     "showing": set(),
     "foreign_files": set(),
     "schedules": {"errors"},

@@ -29,4 +29,4 @@ def test_the_tiny_series_learns_and_can_be_traced(tmp_path, monkeypatch, capsys)
     steps, norms = records.series("norm")
     assert list(steps) == [0, 5, 10, 15, 20]
     assert (np.diff(norms) > 0).all()
-    assert records.where(scope="layer").distinct("name") == [f"layer.{i}" for i in range(4)]
+    assert records.where(level="layer").distinct("name") == [f"layer.{i}" for i in range(4)]

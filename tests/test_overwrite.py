@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from own_folders import KINDS, TRAIN, done, make_sweep, make_trace, make_train, run
+from tiny_configs import tiny_config
 
 from normgrowth import InputError, Records
 from normgrowth.engine import Threads
@@ -64,6 +65,32 @@ def test_models_measured_otherwise_are_refused(tmp_path, trained, command, other
     done(*command, *other, "-o", tmp_path, "--overwrite")
     assert (tmp_path / "records.parquet").read_bytes() != first
     refused(tmp_path, *command, "-o", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("saturation", "--sentences", "4"),
+        ("heads", "--sentences", "4"),
+        ("scaling", "--scales", "4"),
+    ],
+)
+def test_another_model_type_is_another_request(tmp_path, command):
+    """A config.json without model_type is measured as what --model-type says, so its folder is that type's."""
+    pytest.importorskip("transformers")
+    config = {**tiny_config("bert").to_dict(), "model_type": None, "architectures": None}
+    model, folder = tmp_path / "config.json", tmp_path / "out"
+    model.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    verb, *options = command
+    command = (verb, model, *options, "-o", folder)
+    done(*command, "--model-type", "bert")
+    said = refused(folder, *command, "--model-type", "roberta")
+    assert "model_type bert" in said
+    assert "model_type roberta" in said
+    done(*command, "--model-type", "bert")
+    before = (folder / "records.parquet").read_bytes()
+    done(*command, "--model-type", "roberta", "--overwrite")
+    assert (folder / "records.parquet").read_bytes() != before
 
 
 def test_one_command_does_not_replace_the_result_of_another(tmp_path, trained):
@@ -176,7 +203,7 @@ def test_figures_and_pages_of_another_trace_are_kept(tmp_path):
         folder.parent.mkdir()
         make_trace(folder)
     all_of_one = tmp_path / "one/all"
-    done("trace", one.with_name("series"), "--scope", "all", "-o", all_of_one)
+    done("trace", one.with_name("series"), "--include", "all", "-o", all_of_one)
     place, page = tmp_path / "place", tmp_path / "page.html"
     for _ in range(2):
         done("figures", one, "-o", place)
@@ -186,7 +213,7 @@ def test_figures_and_pages_of_another_trace_are_kept(tmp_path):
         for others in (other, all_of_one):
             said = refused(place, "figures", others, "-o", place, "--formats", form)
             assert "one/series" in said
-            assert "scope=blocks" in said
+            assert "include=blocks" in said
     for others in ([other], [one, other]):
         code, _, said = run("report", *others, "-o", page)
         assert code == 2

@@ -1,4 +1,7 @@
-"""Files that normgrowth writes, changed in type and structure: every command that reads them says so in a line."""
+"""Files that normgrowth writes, changed in type and structure: every command that reads them says so in a line.
+
+`make test-all` draws 80 cases for each of 8 kinds of folder, 640 in all; `checkpoints/test_mutations.py` has the rest.
+"""
 
 import json
 import shutil

@@ -7,12 +7,16 @@ import threading
 import time
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from synthetic_series import walk, write_series
 
+import normgrowth
 from normgrowth import InputError, Records
-from normgrowth.errors import RecordsMismatch
-from normgrowth.records import FILE, SIDECAR, Block
+from normgrowth.errors import FolderMismatch, RecordsMismatch
+from normgrowth.records import FILE, PAIRED, SIDECAR, Block, write_parquet
+from normgrowth.workspace import read_json, write_json
 
 
 def records(number=0, steps=3, **made_by):
@@ -142,3 +146,43 @@ def test_no_records_joined_are_no_records():
     assert len(joined) == 0
     assert joined.table.schema.equals(records().table.schema)
     assert len(Records.joined([joined, records()], {})) == len(records())
+
+
+def as_schema_1(records: Records) -> pa.Table:
+    """The table as earlier versions wrote it: scope for level, references as a suffix of the quantity."""
+    rows = records.table.to_pylist()
+    suffix = [f"_{row['reference']}" if row["reference"] not in (None, "previous") else "" for row in rows]
+    old = [row["quantity"] + end for row, end in zip(rows, suffix, strict=True)]
+    table = records.table.drop_columns(["reference"])
+    table = table.set_column(table.column_names.index("quantity"), "quantity", pa.array(old))
+    return table.rename_columns(["scope" if name == "level" else name for name in table.column_names])
+
+
+def test_records_of_earlier_versions_are_read(tmp_path):
+    records = normgrowth.trace(write_series(tmp_path / "walk", walk(5)), lags=(2,))
+    assert set(records.distinct("reference")) == {None, "previous", "first", "lag2"}
+    old = as_schema_1(records)
+    assert {"cosine_first", "cosine_lag2", "step_size_first"} <= set(old["quantity"].to_pylist())
+    folder = tmp_path / "old"
+    folder.mkdir()
+    checksum = write_parquet(old, folder / FILE)
+    chosen = records.made_by["selection"]
+    selection = {"scope" if key == "include" else key: value for key, value in chosen.items()}
+    write_json(folder / SIDECAR, {**records.made_by, "selection": selection, PAIRED: checksum})
+    found = Records.read(folder)
+    assert str(found.table.to_pylist()) == str(records.table.to_pylist())  # NaN is NaN
+    assert found.made_by == records.made_by
+
+
+def test_an_output_folder_of_an_earlier_version_is_resumed(tmp_path):
+    """Its request says scope where this version says include."""
+    source, out = write_series(tmp_path / "walk", walk(4)), tmp_path / "out"
+    records = normgrowth.trace(source, out)
+    request = read_json(out / "request.json")
+    request["request"]["scope"] = request["request"].pop("include")
+    write_json(out / "request.json", request)
+    before = {path.name: path.stat().st_mtime_ns for path in (out / "moments").iterdir()}
+    assert str(normgrowth.trace(source, out).table.to_pylist()) == str(records.table.to_pylist())
+    assert {path.name: path.stat().st_mtime_ns for path in (out / "moments").iterdir()} == before
+    with pytest.raises(FolderMismatch):
+        normgrowth.trace(source, out, include="all")

@@ -90,10 +90,10 @@ def spelt(name):
     return "".join(c.encode("unicode_escape").decode() if acting(c) else c for c in name)
 
 
-def made(run="run", steps=(0, 10, 20), scope="model", name="model", values=None, **more):
+def made(run="run", steps=(0, 10, 20), level="model", name="model", values=None, **more):
     values = values or more or {"norm": [3.0, 4.25, 5.123456]}
     columns = {quantity: np.array(value, float)[:, None] for quantity, value in values.items()}
-    return Records.from_blocks(run, [Block(scope, [name], [None], [None], steps, columns)], {})
+    return Records.from_blocks(run, [Block(level, [name], [None], [None], steps, columns)], {})
 
 
 # --- Records
@@ -106,10 +106,10 @@ def test_records_say_what_is_in_them_with_their_own_numbers(tmp_path):
     facts = dict(about[1:])
     assert facts["runs"] == "walk"
     assert facts["steps"] == "4, from 0 to 300"
-    tensors = len(records.where(scope="tensor").distinct("name"))
-    assert f"tensor ({tensors})" in facts["scopes"]
-    assert "layer (2)" in facts["scopes"]
-    assert "model (1)" in facts["scopes"]
+    tensors = len(records.where(level="tensor").distinct("name"))
+    assert f"tensor ({tensors})" in facts["levels"]
+    assert "layer (2)" in facts["levels"]
+    assert "model (1)" in facts["levels"]
     assert facts["quantities"].split(", ") == records.distinct("quantity")
     assert [row[1] for row in ends[1:]] == ["norm", "step_size", "cosine", "alignment"]
     for _, quantity, first, value, last, final in ends[1:]:
@@ -144,20 +144,20 @@ def test_one_step():
 
 
 def test_nothing():
-    empty = made().where(scope="nowhere")
+    empty = made().where(level="nowhere")
     (about,) = tables(empty)
     assert about == [
         ["records", "0 rows"],
         ["runs", ""],
         ["steps", "none"],
-        ["scopes", ""],
+        ["levels", ""],
         ["quantities", ""],
     ]
     assert repr(empty) == "Records(0 rows; runs: ; steps: none)"
 
 
 def test_records_without_a_model_have_no_second_table():
-    assert len(tables(made(scope="layer", name="layer.0"))) == 1
+    assert len(tables(made(level="layer", name="layer.0"))) == 1
 
 
 def test_chunks_with_words_of_their_own_and_plain_strings():
@@ -178,8 +178,8 @@ def test_chunks_with_words_of_their_own_and_plain_strings():
 def test_hostile_names_are_text(name):
     about, ends = tables(made(name))
     assert dict(about[1:])["runs"] == ends[1][0] == spelt(name)
-    facts = dict(tables(made(scope=name, name=name, values={name: [1.0, 2.0, 3.0]}))[0][1:])
-    assert facts["scopes"] == f"{spelt(name)} (1)"
+    facts = dict(tables(made(level=name, name=name, values={name: [1.0, 2.0, 3.0]}))[0][1:])
+    assert facts["levels"] == f"{spelt(name)} (1)"
     assert facts["quantities"] == spelt(name)
     assert not acting(repr(made(name)))
 
@@ -191,8 +191,8 @@ def test_any_text_stays_in_its_cell(titles, rows):
 
 
 @given(ANY, ANY, ANY)
-def test_any_name_of_a_run_or_quantity_is_text(run, scope, quantity):
-    records = made(run, scope=scope, name=run, values={quantity: [1.0, 2.0, 3.0]})
+def test_any_name_of_a_run_or_quantity_is_text(run, level, quantity):
+    records = made(run, level=level, name=run, values={quantity: [1.0, 2.0, 3.0]})
     assert len(tables(records)[0]) == 5
     assert not acting(repr(records))
 

@@ -6,7 +6,7 @@ from normgrowth.errors import FolderLocked, FolderMismatch
 from normgrowth.records import Block, Records
 from normgrowth.workspace import REQUEST, Workspace, read_json, write_json
 
-REQUESTED = {"scope": "blocks", "lags": (1, 10)}
+REQUESTED = {"include": "blocks", "lags": (1, 10)}
 
 
 def contents(folder):
@@ -34,11 +34,11 @@ def test_the_same_request_resumes(tmp_path):
         ("heads", REQUESTED, {"kind": "trace"}, {"kind": "heads"}),
         (
             "trace",
-            {**REQUESTED, "scope": "all"},
-            {"kind": "trace", "scope": "blocks"},
-            {"kind": "trace", "scope": "all"},
+            {**REQUESTED, "include": "all"},
+            {"kind": "trace", "include": "blocks"},
+            {"kind": "trace", "include": "all"},
         ),
-        ("trace", {"scope": "blocks"}, {"kind": "trace", "lags": [1, 10]}, {"kind": "trace", "lags": None}),
+        ("trace", {"include": "blocks"}, {"kind": "trace", "lags": [1, 10]}, {"kind": "trace", "lags": None}),
     ],
 )
 def test_another_request_is_refused_and_touches_nothing(tmp_path, kind, request_, found, wanted):
@@ -68,18 +68,18 @@ def test_overwrite_removes_the_old_result_and_nothing_else(tmp_path):
 
 
 def test_a_folder_from_before_is_judged_by_its_records(tmp_path):
-    made_by = {"command": "trace", "selection": {"scope": "blocks", "select": None}, "lags": []}
+    made_by = {"command": "trace", "selection": {"include": "blocks", "select": None}, "lags": []}
     small_records(made_by).write(tmp_path)
     (tmp_path / REQUEST).unlink(missing_ok=True)
     with pytest.raises(FolderMismatch), Workspace.open(tmp_path, "saturation", {}):
         pass
-    with pytest.raises(FolderMismatch), Workspace.open(tmp_path, "trace", {"scope": "all", "lags": []}):
+    with pytest.raises(FolderMismatch), Workspace.open(tmp_path, "trace", {"include": "all", "lags": []}):
         pass
-    with Workspace.open(tmp_path, "trace", {"scope": "blocks", "lags": [], "first": True}):
+    with Workspace.open(tmp_path, "trace", {"include": "blocks", "lags": [], "first": True}):
         pass
     with (
         pytest.raises(FolderMismatch),
-        Workspace.open(tmp_path, "trace", {"scope": "blocks", "first": False}),
+        Workspace.open(tmp_path, "trace", {"include": "blocks", "first": False}),
     ):
         pass
 

@@ -9,6 +9,31 @@ from typing import Any
 class InputError(ValueError):
     """Something is wrong with what was given: one line that names the file, the tensor, the way out."""
 
+    def __reduce__(self) -> "tuple[Any, ...]":
+        """From a worker to the driver as it is: its line and its fields, not made again from other arguments."""
+        return _again, (type(self), self.args, vars(self))
+
+
+def _again(kind: "type[InputError]", args: tuple[Any, ...], fields: dict[str, Any]) -> "InputError":
+    error = kind.__new__(kind, *args)
+    vars(error).update(fields)
+    return error
+
+
+def raised_here(error: BaseException) -> bool:
+    """Whether code of this package raised it, and not a library that it called."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    module = str(frame.tb_frame.f_globals.get("__name__")) if frame is not None else ""
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Whether it is a mistake in this package, which must not be shown as one in what was given."""
+    kinds = (TypeError, AttributeError, NameError, LookupError, AssertionError)
+    return isinstance(error, kinds) and raised_here(error)
+
 
 class FolderLocked(InputError):
     """Another command is writing into an output folder."""
@@ -95,9 +120,6 @@ class UnsupportedDtype(InputError):
         )
         self.checkpoint, self.tensor, self.dtype = checkpoint, tensor, dtype
 
-    def __reduce__(self) -> tuple[type["UnsupportedDtype"], tuple[str, str, str]]:
-        return UnsupportedDtype, (self.checkpoint, self.tensor, self.dtype)
-
 
 class UnsupportedOperation(InputError):
     """The limit of a network cannot be computed because of one operation.
@@ -116,9 +138,6 @@ class UnsupportedOperation(InputError):
         self.operation, self.module, self.degrees, self.reason = operation, module, tuple(degrees), reason
         super().__init__(f"{_place(operation, module, self.degrees)}: {reason}")
 
-    def __reduce__(self) -> tuple[type[Any], tuple[Any, ...]]:
-        return type(self), (self.operation, self.module, self.degrees, self.reason)
-
 
 class NoLimit(UnsupportedOperation):
     """A value grows faster than any power of c. parameters: those that it depends on."""
@@ -134,9 +153,6 @@ class NoLimit(UnsupportedOperation):
         self.parameters = tuple(parameters)
         super().__init__(operation, module, degrees, reason)
         self.args = (f"{self}{_held_fixed(self.parameters)}",)
-
-    def __reduce__(self) -> tuple[type[Any], tuple[Any, ...]]:
-        return type(self), (self.operation, self.module, self.degrees, self.reason, self.parameters)
 
 
 def _place(operation: str, module: str, degrees: tuple[Fraction | None, ...]) -> str:
@@ -169,9 +185,6 @@ class FileChanged(InputError):
             f"{file}: {what} while it was read; is it still being written? Run again when it is complete"
         )
         self.file, self.what = file, what
-
-    def __reduce__(self) -> tuple[type["FileChanged"], tuple[str, str]]:
-        return FileChanged, (self.file, self.what)
 
 
 class ConfigError(InputError):

@@ -3,6 +3,7 @@
 Of the sidecar only the keys that somebody reads are declared, by the command that wrote it; others may hold anything.
 """
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ from normgrowth.errors import SchemaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = ("run", "step", "scope", "name", "layer", "role", "quantity", "value")
-NULLABLE = ("layer", "role")
+COLUMNS = ("run", "step", "level", "name", "layer", "role", "quantity", "reference", "value")
+AXES = ("tokens",)  # columns that only some records have
+NULLABLE = ("layer", "role", "reference", *AXES)
 ADVICE = "run the command that wrote it again"
 
 
@@ -23,10 +25,13 @@ def conformed(table: "pa.Table", path: Path) -> "pa.Table":
     """
     import pyarrow as pa
 
+    if "scope" in table.column_names and "level" not in table.column_names:
+        table = from_schema_1(table)
     word = pa.dictionary(pa.int32(), pa.string())
     kinds = dict.fromkeys(COLUMNS, word) | {"step": pa.int64(), "layer": pa.int32(), "value": pa.float64()}
-    columns = []
-    for name in COLUMNS:
+    kinds |= dict.fromkeys(AXES, pa.float64())
+    columns, names = [], [*COLUMNS, *(name for name in AXES if name in table.column_names)]
+    for name in names:
         if (count := table.column_names.count(name)) != 1:
             raise SchemaError(
                 path, f"column {name}", "missing" if not count else f"there {count} times", ADVICE
@@ -42,7 +47,35 @@ def conformed(table: "pa.Table", path: Path) -> "pa.Table":
             said = f"{column.null_count:,} of {len(column):,} values are missing"
             raise SchemaError(path, f"column {name}", said, ADVICE)
         columns.append(column)
-    return pa.table(columns, names=list(COLUMNS))
+    return pa.table(columns, names=names)
+
+
+REFERENCED = re.compile(r"(cosine|angle|step_size)_(first|lag\d+)")
+COMPARISONS = (
+    *("cosine", "angle", "step_size", "relative_step", "alignment", "radial", "tangential"),
+    *("growth", "growth_alignment", "growth_steps", "share_alignment", "share_steps"),
+)
+
+
+def from_schema_1(table: "pa.Table") -> "pa.Table":
+    """Records as earlier versions wrote them: the level is called scope, references are part of the quantity."""
+    import pyarrow as pa
+
+    quantities = pa.array(table["quantity"].to_pylist(), pa.string()).dictionary_encode()
+    words, references = [], []
+    for word in quantities.dictionary.to_pylist():
+        found = REFERENCED.fullmatch(word or "")
+        words.append(found[1] if found else word)
+        references.append(found[2] if found else "previous" if word in COMPARISONS else None)
+    codes = quantities.indices
+
+    def column(values: list[Any]) -> "pa.Array":
+        return pa.array(values, pa.string()).take(codes)
+
+    renamed = table.rename_columns(["level" if name == "scope" else name for name in table.column_names])
+    place = renamed.column_names.index("quantity")
+    renamed = renamed.set_column(place, "quantity", column(words))
+    return renamed.append_column("reference", column(references))
 
 
 def _cast(column: "pa.ChunkedArray", kind: "pa.DataType") -> "pa.ChunkedArray":
@@ -66,6 +99,14 @@ def _name(kind: "pa.DataType") -> str:
     import pyarrow as pa
 
     return "text" if pa.types.is_dictionary(kind) else str(kind)
+
+
+def with_include(content: dict[str, Any]) -> dict[str, Any]:
+    """A request or provenance; earlier versions called `include` scope."""
+    if isinstance(content.get("scope"), str) and "include" not in content:
+        content = {"include" if key == "scope" else key: value for key, value in content.items()}
+    parts = {key: content[key] for key in ("selection", "settings") if isinstance(content.get(key), dict)}
+    return {**content, **{key: with_include(part) for key, part in parts.items()}}
 
 
 NUMBER = (float, None)

@@ -4,12 +4,15 @@ One row is one number. A new analysis adds quantities; nobody has to change the 
 
     run       string   which series or training run
     step      int64    training step
-    scope     string   "tensor", "layer", "role", "head" or "model": what was summed over
+    level     string   "tensor", "layer", "role", "head" or "model": what was summed over
     name      string   which tensor, layer ("encoder.3"), role ("attention.query"), head ("encoder.3.head.5"); "model"
     layer     int32    block index, counted from 0; null outside blocks and for role and model
     role      string   role of a tensor or of a role row; null otherwise
     quantity  string   "norm", "cosine", "step_size", ...: see `normgrowth.moments.moments`
+    reference string   what a comparison is with: "previous", "first" or "lag10" (checkpoint or step); null otherwise
     value     float64  NaN where the quantity is undefined (the direction of a zero tensor)
+
+Some results have further axes, each a column of its own: tokens (float64, seen in training up to the step).
 
 On disk a folder holds ``records.parquet`` and ``records.json``, which says what made it. Both carry checksums, and
 ``records.json`` that of the table it belongs to: damaged files, and files of two different runs, are refused.
@@ -26,7 +29,7 @@ from numpy.typing import NDArray
 
 from normgrowth.checksums import from_parquet, to_parquet
 from normgrowth.errors import InputError, RecordsMismatch, SchemaError
-from normgrowth.record_schema import COLUMNS, conformed, sidecar_shape
+from normgrowth.record_schema import conformed, sidecar_shape, with_include
 from normgrowth.schema import mismatch
 from normgrowth.showing import html_table, listed, visible
 from normgrowth.workspace import read_json, replacing, write_json
@@ -42,14 +45,15 @@ COMMON = ("norm", "step_size", "cosine", "alignment", "saturation", "dev_loss") 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows that share a scope: one value for each quantity, item and step."""
+    """Rows that share a level: one value for each quantity, item and step."""
 
-    scope: str
+    level: str
     names: Sequence[str]
     layers: Sequence[int | None]
     roles: Sequence[str | None]
     steps: Sequence[int]
     values: Mapping[str, NDArray[np.float64]]  # quantity -> (steps, items)
+    reference: str | None = None  # of all quantities
 
 
 @dataclass(frozen=True)
@@ -78,12 +82,12 @@ class Records:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: what is in the table, and how the model changed. Ten million rows take a second."""
-        pairs = self.table.unify_dictionaries().group_by(["scope", "name"]).aggregate([])
-        names = [(pair["values"], pair["counts"]) for pair in pairs["scope"].value_counts().to_pylist()]
+        pairs = self.table.unify_dictionaries().group_by(["level", "name"]).aggregate([])
+        names = [(pair["values"], pair["counts"]) for pair in pairs["level"].value_counts().to_pylist()]
         there = [
             ("runs", listed(self.distinct("run"))),
             ("steps", self._steps()),
-            ("scopes", listed(f"{scope} ({count:,})" for scope, count in names)),
+            ("levels", listed(f"{level} ({count:,})" for level, count in names)),
             ("quantities", listed(self.distinct("quantity"))),
             *([("parameters", self.parameters)] if self.parameters else []),
         ]
@@ -102,7 +106,7 @@ class Records:
 
     def _ends(self) -> list[Sequence[object]]:
         """Of each run and common quantity of the model: the first step that has it with the value, and the last."""
-        model = self.where(scope="model").table.unify_dictionaries().sort_by("step")
+        model = self.where(level="model").compared_with().table.unify_dictionaries().sort_by("step")
         ends = [(column, end) for end in ("first", "last") for column in ("step", "value")]
         found = model.group_by(["run", "quantity"], use_threads=False).aggregate(ends).to_pylist()
         columns = ["run", "quantity", *map("_".join, ends)]
@@ -114,7 +118,7 @@ class Records:
         return counted_parameters(self.made_by)
 
     def where(self, **equals: Any) -> "Records":
-        """The rows whose columns equal what is given: ``records.where(scope="layer", quantity="norm")``.
+        """The rows whose columns equal what is given: ``records.where(level="layer", quantity="norm")``.
 
         None stands for no value: ``records.where(role=None)``.
         """
@@ -122,11 +126,20 @@ class Records:
 
         table = self.table
         for column, value in equals.items():
-            if column not in COLUMNS:
-                raise InputError(f"records have no column {column!r}; they have {', '.join(COLUMNS)}")
+            if column not in table.column_names:
+                raise InputError(
+                    f"records have no column {column!r}; they have {', '.join(table.column_names)}"
+                )
             same = pc.is_null(table[column]) if value is None else pc.equal(table[column], value)  # pyright: ignore[reportAttributeAccessIssue]
             table = table.filter(same)
         return Records(table, self.made_by)
+
+    def with_tokens(self, tokens_per_step: float) -> "Records":
+        """With the axis column tokens: the tokens seen in training up to each step."""
+        import pyarrow.compute as pc
+
+        tokens = pc.multiply(self.table["step"].cast("float64"), tokens_per_step)  # pyright: ignore[reportAttributeAccessIssue]
+        return Records(self.table.append_column("tokens", tokens), self.made_by)
 
     def distinct(self, column: str) -> list[Any]:
         """The values of a column, in the order of their first row."""
@@ -143,23 +156,38 @@ class Records:
             )
         return str(runs[0]) if runs else ""
 
+    def compared_with(self, reference: str | None = None) -> "Records":
+        """The rows with this reference; None: those without one and those compared with the previous checkpoint."""
+        import pyarrow.compute as pc
+
+        if reference is not None:
+            return self.where(reference=reference)
+        column = self.table["reference"]
+        usual = pc.or_kleene(pc.is_null(column), pc.equal(column, "previous"))  # pyright: ignore[reportAttributeAccessIssue]
+        return Records(self.table.filter(usual), self.made_by)
+
     def series(
-        self, quantity: str, *, scope: str = "model", name: str | None = None
+        self, quantity: str, *, level: str = "model", name: str | None = None, reference: str | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Steps and values of one quantity of one thing, in the order of steps."""
-        rows = self.where(quantity=quantity, scope=scope, **({} if name is None else {"name": name}))
+        """Steps and values of one quantity of one thing, in the order of steps.
+
+        reference: of a comparison; without one, the previous checkpoint.
+        """
+        rows = self.where(quantity=quantity, level=level, **({} if name is None else {"name": name}))
+        rows = rows.compared_with(reference)
         things = rows.distinct("name")
         if not things:
-            there = self.where(scope=scope)
+            there = self.where(level=level)
             same = there.where(quantity=quantity).distinct("name")[:20]
-            known = same or there.distinct("quantity") or self.distinct("scope")
+            known = same or there.distinct("quantity") or self.distinct("level")
+            what = f"{quantity}{f' to {reference}' if reference else ''}"
             raise InputError(
-                f"no {quantity} at scope {scope}{f' of {name}' if name else ''}; there is {', '.join(known)}"
+                f"no {what} at level {level}{f' of {name}' if name else ''}; there is {', '.join(known)}"
             )
         rows.single_run()
         if len(things) > 1:
             raise InputError(
-                f"{quantity} at scope {scope} has several series: {', '.join(things[:5])}; name one"
+                f"{quantity} at level {level} has several series: {', '.join(things[:5])}; name one"
             )
         steps = rows.table["step"].to_numpy()
         values = rows.table["value"].to_numpy()
@@ -197,6 +225,7 @@ class Records:
                 f"{folder}: no records here ({FILE} is missing); `normgrowth trace -o` makes them"
             )
         table, made_by = _read_pair(folder, torn)
+        made_by = with_include(made_by)
         if (found := mismatch(made_by, sidecar_shape)) is not None:
             raise SchemaError(folder / SIDECAR, *found, "remove it to go on without")
         return Records(conformed(table, path), made_by)
@@ -235,10 +264,10 @@ def _read_sidecar(sidecar: Path) -> dict[str, Any] | None:
 def counted_parameters(made_by: Mapping[str, Any]) -> str:
     """Which parameters the norms of some records count, as their provenance says."""
     selection, counted = made_by.get("selection"), made_by.get("counted")
-    if not isinstance(selection, dict) or not selection.get("scope"):
+    if not isinstance(selection, dict) or not selection.get("include"):
         return ""
     select, exclude = selection.get("select"), selection.get("exclude")
-    said = f"those that match {select!r}" if select is not None else str(selection["scope"])
+    said = f"those that match {select!r}" if select is not None else str(selection["include"])
     said += f" without {exclude!r}" if exclude is not None else ""
     keys = ("tensors", "of_tensors", "values", "of_values")
     if not isinstance(counted, dict) or not all(isinstance(counted.get(key), int) for key in keys):
@@ -260,8 +289,7 @@ def concatenated(tables: "Sequence[pa.Table]") -> "pa.Table":
 
     if not tables:
         return _block_table("", Block("model", [], [], [], [], {}))
-    schema = tables[0].schema
-    return pa.concat_tables([t.cast(schema) for t in tables]).unify_dictionaries().combine_chunks()
+    return pa.concat_tables(tables, promote_options="default").unify_dictionaries().combine_chunks()
 
 
 def write_parquet(table: "pa.Table", target: Path, **options: Any) -> str:
@@ -305,13 +333,14 @@ def _block_table(run: str, block: Block) -> "pa.Table":
         {
             "run": repeated([run], np.zeros(size, np.int32)),
             "step": pa.array(np.tile(np.asarray(block.steps, np.int64), items * count)),
-            "scope": repeated([block.scope], np.zeros(size, np.int32)),
+            "level": repeated([block.level], np.zeros(size, np.int32)),
             "name": repeated(block.names, item),
             "layer": pa.array(layer, mask=layer < 0),
             "role": repeated(block.roles, item),
             "quantity": repeated(
                 list(block.values), np.repeat(np.arange(count, dtype=np.int32), items * steps)
             ),
+            "reference": repeated([block.reference], np.zeros(size, np.int32)),
             "value": pa.array(np.concatenate(value) if value else np.zeros(0)),
         }
     )

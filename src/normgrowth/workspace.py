@@ -20,6 +20,7 @@ from typing import Any
 
 from normgrowth.checksums import seal_json, unseal_json
 from normgrowth.errors import FolderLocked, FolderMismatch, InputError
+from normgrowth.record_schema import with_include
 
 REQUEST = "request.json"
 UNKNOWN = "unknown"  # the kind of a folder whose request.json is damaged
@@ -121,11 +122,12 @@ class Claim:
         if path.is_file():
             try:
                 said = read_json(path)
-                kind, request, facts = said["kind"], said["request"], said["facts"]
+                kind, facts = said["kind"], said["facts"]
+                request = said["request"]
             except (OSError, ValueError, KeyError):
                 return Claim(UNKNOWN)
             whole = isinstance(kind, str) and isinstance(request, dict) and isinstance(facts, dict)
-            return Claim(kind, request, facts) if whole else Claim(UNKNOWN)
+            return Claim(kind, with_include(request), facts) if whole else Claim(UNKNOWN)
         return _told_by_records(folder) or _told_by_marks(folder)
 
     def differs(self, kind: str, request: Mapping[str, Any]) -> bool:
@@ -149,7 +151,7 @@ def _told_by_records(folder: Path) -> Claim | None:
     kind, selection = made_by.get("command"), made_by.get("selection")
     if not isinstance(kind, str) or kind not in FILES:
         return None
-    request = {**made_by, **(selection if isinstance(selection, dict) else {})}
+    request = with_include({**made_by, **(selection if isinstance(selection, dict) else {})})
     return Claim(kind, request, made_by, partial=True)
 
 
@@ -161,7 +163,7 @@ def _told_by_marks(folder: Path) -> Claim | None:
 class Workspace:
     """An output folder, held by one command at a time; without a folder, nothing is kept.
 
-        with Workspace.open("traces/gpt", "trace", {"scope": "blocks"}) as workspace: ...
+        with Workspace.open("traces/gpt", "trace", {"include": "blocks"}) as workspace: ...
 
     A command that knows its request only after some reading opens without one and calls `claim` before it writes.
     """

@@ -2,6 +2,9 @@
 
 Whatever they say, `trace`, `lint` and `names` end with a result or with one line that names the file, in bounded time
 and memory. Mutations are of JSON values, of the pickled metadata's fields, and of the pickle's opcodes.
+
+`make test-all` draws 1,500 cases here and 640 in `test_own_files.py`, each through whole commands; 3,000 more in
+`test_pytorch_fuzz.py` and 1,000 in `network/test_model_config.py` go through the readers alone. On one core: 3 minutes.
 """
 
 import copy
@@ -262,7 +265,7 @@ def test_metadata(distributed, tmp_path, capsys, data):
     for _ in range(data.draw(st.integers(1, 3))):
         try:
             mutate_metadata(data.draw, metadata)
-        except (AttributeError, TypeError, ValueError, IndexError):  # what an earlier lie took away
+        except (AttributeError, TypeError, ValueError, LookupError):  # what an earlier lie took away
             break
     try:
         content = pickle.dumps(metadata, protocol=data.draw(st.sampled_from([2, 4, 5])))

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Tensor
-from normgrowth.checkpoints.parameters import ROLES, SCOPES, Reading, read_names
+from normgrowth.checkpoints.parameters import INCLUDE_CHOICES, ROLES, Reading, read_names
 from normgrowth.errors import InputError
 
 torch = pytest.importorskip("torch")
@@ -147,7 +147,7 @@ def family(request):
 
 def test_buffers_are_what_the_model_calls_buffers(family):
     _, model, index = family
-    readings = read_names(index, scope="all")
+    readings = read_names(index, include="all")
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)} & set(index)
     assert parameters | buffers == set(index)
@@ -168,11 +168,11 @@ def test_blocks_are_the_members_of_the_model_s_lists(family):
     readings = read_names(index)
     assert counted(readings) == set(expected)
     assert {name: readings[name].layer_name for name in expected} == expected
-    for scope in ("encoder", "decoder"):
-        if scope in blueprint.blocks or len(blueprint.blocks) == 1:
-            stack = scope if scope in blueprint.blocks else "layer"
+    for include in ("encoder", "decoder"):
+        if include in blueprint.blocks or len(blueprint.blocks) == 1:
+            stack = include if include in blueprint.blocks else "layer"
             within = {name for name, layer in expected.items() if layer.startswith(stack + ".")}
-            assert counted(read_names(index, scope=scope)) == within
+            assert counted(read_names(index, include=include)) == within
 
 
 def test_norms_and_embeddings_are_what_their_modules_are(family):
@@ -240,9 +240,9 @@ def test_optimizer_state_beside_a_model_changes_nothing(family):
             states[f"optimizer.state.{name}.{slot}"] = tensor
             states[f"app.optim.state.{name}.{slot}"] = tensor
         states |= {f"{name}_slot_vr": tensor, f"{name}/adam_m": tensor, f"{name}.momentum_buffer": tensor}
-    readings = read_names({**states, **index}, scope="all")
+    readings = read_names({**states, **index}, include="all")
     assert all(readings[name].role == "optimizer" and not readings[name].counted for name in states)
-    alone = read_names(index, scope="all")
+    alone = read_names(index, include="all")
     assert {name: readings[name] for name in index} == alone
 
 
@@ -260,7 +260,7 @@ def test_torch_s_own_transformer():
 
 # Names as checkpoints store them ----------------------------------------------------------------------
 
-# name, shape, layer, role, counted in scope blocks; "@" is what TensorFlow 2 ends its names with
+# name, shape, layer, role, counted in include blocks; "@" is what TensorFlow 2 ends its names with
 TABLE = {
     "gpt2 as published": """
         wte.weight                                50x8     -        embedding        no
@@ -759,7 +759,7 @@ def test_the_dtype_tells_what_the_name_does_not():
         "h.0.attn.order": Tensor("I64", (16,)),
         "h.0.mlp.c_fc.weight": Tensor("F8_E4M3", (8, 32)),
     }
-    assert counted(read_names(index, scope="all")) == {"h.0.attn.c_attn.weight", "h.0.mlp.c_fc.weight"}
+    assert counted(read_names(index, include="all")) == {"h.0.attn.c_attn.weight", "h.0.mlp.c_fc.weight"}
 
 
 # T5's published norm ----------------------------------------------------------------------------------
@@ -782,16 +782,16 @@ def expected_square(name: str, config) -> float:
 
 
 @pytest.mark.parametrize(
-    ("scope", "norm"), [("blocks", 470.8), ("encoder", 303.8), ("decoder", math.sqrt(470.8**2 - 303.8**2))]
+    ("include", "norm"), [("blocks", 470.8), ("encoder", 303.8), ("decoder", math.sqrt(470.8**2 - 303.8**2))]
 )
-def test_t5_base_at_initialisation_has_the_norm_of_the_paper(scope, norm):
+def test_t5_base_at_initialisation_has_the_norm_of_the_paper(include, norm):
     config = transformers.T5Config(
         d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_heads=12, vocab_size=32128
     )
     with torch.device("meta"):
         model = transformers.T5ForConditionalGeneration(config)
     index = index_of(model)
-    readings = read_names(index, scope=scope)
+    readings = read_names(index, include=include)
     squares: dict[str | None, float] = {}
     for name in counted(readings):
         layer = readings[name].layer_name
@@ -829,15 +829,15 @@ TIED = {"encoder.embed_tokens.weight": "shared.weight", "lm_head.weight": "share
 
 def test_scopes(t5):
     assert counted(read_names(t5)) == {Q.format("encoder"), Q.format("decoder")}
-    assert counted(read_names(t5, scope="encoder")) == {Q.format("encoder")}
-    assert counted(read_names(t5, scope="decoder")) == {Q.format("decoder")}
+    assert counted(read_names(t5, include="encoder")) == {Q.format("encoder")}
+    assert counted(read_names(t5, include="decoder")) == {Q.format("decoder")}
     never = {"decoder.block.0.layer.0.SelfAttention.masked_bias", "optimizer.state.shared.weight.exp_avg"}
-    assert counted(read_names(t5, scope="all")) == set(t5) - never
-    assert counted(read_names(t5, scope="all", aliases=TIED)) == set(t5) - never - set(TIED)
+    assert counted(read_names(t5, include="all")) == set(t5) - never
+    assert counted(read_names(t5, include="all", aliases=TIED)) == set(t5) - never - set(TIED)
 
 
 def test_reasons(t5):
-    reasons = {r.name: r.reason for r in read_names(t5, scope="encoder", aliases=TIED).values()}
+    reasons = {r.name: r.reason for r in read_names(t5, include="encoder", aliases=TIED).values()}
     assert reasons == {
         "shared.weight": "embedding",
         "encoder.embed_tokens.weight": "tied to shared.weight",
@@ -852,8 +852,8 @@ def test_reasons(t5):
 
 
 def test_select_takes_the_place_of_the_scope(t5):
-    for scope in SCOPES:
-        readings = read_names(t5, scope=scope, select=r"shared|embed|masked|scale$", aliases=TIED)
+    for include in INCLUDE_CHOICES:
+        readings = read_names(t5, include=include, select=r"shared|embed|masked|scale$", aliases=TIED)
         assert counted(readings) == {"shared.weight", "encoder.block.0.layer.0.scale"}
         assert readings[Q.format("encoder")].reason == "not selected"
         assert readings["shared.weight"].reason == "selected"
@@ -867,10 +867,10 @@ def test_exclude_takes_away_from_either(t5):
     assert read_names(t5, exclude="masked")[Q.format("encoder")].counted
 
 
-@pytest.mark.parametrize("scope", ["encoder", "decoder"])
-def test_the_only_stack_is_what_any_scope_means(scope):
+@pytest.mark.parametrize("include", ["encoder", "decoder"])
+def test_the_only_stack_is_what_any_scope_means(include):
     index = {"decoder.layers.0.self_attn.q_proj.weight": Tensor("F32", (8, 8))}
-    (reading,) = read_names(index, scope=scope).values()
+    (reading,) = read_names(index, include=include).values()
     assert reading.counted
     assert reading.layer_name == "layer.0"
 
@@ -878,10 +878,10 @@ def test_the_only_stack_is_what_any_scope_means(scope):
 def test_what_is_asked_for_and_not_there():
     clip = {f"{tower}.layers.0.attn.qkv.weight": Tensor("F32", (24, 8)) for tower in ("text", "vision")}
     with pytest.raises(InputError, match=r"'encoder'.*text, vision"):
-        read_names(clip, scope="encoder")
-    assert counted(read_names(clip, scope="encoder", select="text")) == {"text.layers.0.attn.qkv.weight"}
+        read_names(clip, include="encoder")
+    assert counted(read_names(clip, include="encoder", select="text")) == {"text.layers.0.attn.qkv.weight"}
     with pytest.raises(InputError, match=r"'everything'.*blocks, encoder, decoder, all"):
-        read_names(clip, scope="everything")
+        read_names(clip, include="everything")
     with pytest.raises(InputError, match=r"select '\(' is not a regular expression"):
         read_names(clip, select="(")
     with pytest.raises(InputError, match=r"exclude 'a\{2,1\}' is not a regular expression"):
@@ -891,7 +891,7 @@ def test_what_is_asked_for_and_not_there():
 def test_both_encoders_of_a_model_with_two():
     towers = ("text_model.encoder", "vision_model.encoder")
     index = {f"{tower}.layers.0.attn.qkv.weight": Tensor("F32", (24, 8)) for tower in towers}
-    readings = read_names(index, scope="encoder")
+    readings = read_names(index, include="encoder")
     assert counted(readings) == set(index)
     assert {r.stack for r in readings.values()} == {"text_model", "vision_model"}
 
@@ -913,8 +913,8 @@ tensors = st.builds(
 
 @settings(deadline=None)
 @given(st.dictionaries(anything, tensors, max_size=12), st.sampled_from(["blocks", "all"]), st.randoms())
-def test_every_name_is_read_whatever_the_order(index: dict[str, Tensor], scope: str, rng: random.Random):
-    readings = read_names(index, scope=scope)
+def test_every_name_is_read_whatever_the_order(index: dict[str, Tensor], include: str, rng: random.Random):
+    readings = read_names(index, include=include)
     assert list(readings) == list(index)
     for name, reading in readings.items():
         assert reading.name == name
@@ -924,7 +924,7 @@ def test_every_name_is_read_whatever_the_order(index: dict[str, Tensor], scope: 
         assert not (reading.counted and reading.role in ("buffer", "optimizer"))
     order = list(index)
     rng.shuffle(order)
-    assert read_names({name: index[name] for name in order}, scope=scope) == readings
+    assert read_names({name: index[name] for name in order}, include=include) == readings
 
 
 @pytest.mark.parametrize("order", list(permutations(["1/0/Q", "0/0", "0/Q"])))

@@ -202,7 +202,7 @@ def test_sums_where_values_are_not_aligned(tmp_path):
     records = [trace(tmp_path / kind, lint=False) for kind in ("archive", "legacy")]
     starts = [p[0].offset % 4 for p in read_pytorch(tmp_path / "legacy" / "step_0.pt").ranges.values()]
     assert any(starts)
-    norms = [record.where(quantity="norm", scope="tensor").table["value"].to_pylist() for record in records]
+    norms = [record.where(quantity="norm", level="tensor").table["value"].to_pylist() for record in records]
     assert norms[0] == norms[1]
 
 

@@ -14,8 +14,9 @@ from range_server import RangeServer
 from synthetic_series import save_file, tiny_state, walk, write_series
 
 from normgrowth import InputError, SeriesWarning, open_source, trace
-from normgrowth.checkpoints.remote import connections
+from normgrowth.checkpoints.remote import connections, website
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+from normgrowth.checkpoints.remote.retry import Failure
 
 
 @pytest.fixture(autouse=True)
@@ -345,6 +346,56 @@ def test_a_hub_address_with_a_password(revisions):
     with pytest.raises(InputError, match="give a token instead") as caught:
         open_source("hf://org/tiny", endpoint="https://ann:pa55word@hub")
     assert "pa55word" not in str(caught.value)
+
+
+LINK = '<a href="{0}">{0}</a>'
+NAMES = [f"step_{step}.safetensors" for step in range(5)]
+INDEX_PAGES = {  # how servers begin, write an entry, and end
+    "python": ("<!DOCTYPE HTML>\n<html>\n<title>x</title>\n<ul>\n", f"<li>{LINK}</li>\n", "</ul>\n</html>\n"),
+    "nginx": (
+        '<html>\r\n<pre><a href="../">../</a>\r\n',
+        f"{LINK} 1 12\r\n",
+        "</pre><hr></body>\r\n</html>\r\n",
+    ),
+    "lighttpd": (
+        '<?xml version="1.0"?>\n<!DOCTYPE html>\n<html xml:lang="en">\n<table>',
+        f"<tr><td>{LINK}</td></tr>\n",
+        "</table></html>",
+    ),
+    "a comment": ("<!-- files -->\n<html><body>", f"{LINK}<br>", "</body></html>"),
+    "go": ("<pre>\n", f"{LINK}\n", "</pre>\n"),
+    "go 1.23": ('<!doctype html>\n<meta name="viewport" content="x">\n<pre>\n', f"{LINK}\n", "</pre>\n"),
+}
+
+
+@pytest.mark.parametrize("server", INDEX_PAGES)
+def test_an_index_page_that_is_cut_anywhere_is_noticed(server, monkeypatch):
+    """Whole, it is read; cut where an entry is lost, it is refused, also where its server sends no length."""
+    begin, entry, end = INDEX_PAGES[server]
+    page = (begin + "".join(entry.format(name) for name in NAMES) + end).encode()
+
+    def listed(content):
+        def get_page(target, limit, where, check):
+            check(content)
+            return content, "https://host/run/"
+
+        monkeypatch.setattr(website, "get_page", get_page)
+        return [entry.name for entry in website.Website("https://host/run/").ls()]
+
+    assert listed(page) == NAMES
+    assert listed((begin + end).encode()) == []
+    for cut in range(len(page)):
+        try:
+            found = listed(page[:cut])
+        except Failure as failure:
+            assert "cut short" in str(failure)  # noqa: PT017
+        else:
+            assert found == NAMES
+
+
+@pytest.mark.parametrize("page", ["no such page", "<p>nothing here</p>"])
+def test_a_page_that_is_no_list_is_not_called_cut_short(page):
+    website._check_end(page.encode())
 
 
 def test_a_count_of_saves_in_the_names_of_tensorflow_elsewhere_is_said(tmp_path):

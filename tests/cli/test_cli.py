@@ -48,7 +48,7 @@ def test_trace_json_is_json_and_nothing_else(series, capsys):
     code, out, _ = run(capsys, "trace", series, "--json", "--lags", "1,2")
     assert code == 0
     content = json.loads(out)
-    rows = [row for row in content["records"] if row["quantity"] == "norm" and row["scope"] == "model"]
+    rows = [row for row in content["records"] if row["quantity"] == "norm" and row["level"] == "model"]
     assert [row["step"] for row in rows] == [0, 100, 200, 300]
     assert content["made_by"]["lags"] == [1, 2]
 
@@ -75,7 +75,7 @@ def test_totals_of_names_are_of_parameters_alone(tmp_path, capsys):
         embedding = state["transformer.wte.weight"]
         state["lm_head.weight"] = embedding.clone() if head == "clone" else embedding
         (save_file if head == "clone" else torch.save)(state, tmp_path / name)
-        code, out, _ = run(capsys, "names", tmp_path / name, "--scope", "all")
+        code, out, _ = run(capsys, "names", tmp_path / name, "--include", "all")
         assert code == 0
         assert "11 of 11 tensors are counted, with 1,192 of 1,192 parameters" in out
         for apart in ("12 tensors of optimizer", "1 buffers, 16", "1 further names of tied parameters, 88"):
@@ -327,7 +327,7 @@ def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path, capsy
     state["transformer.h.0.\x1b[31mred\nline.weight"] = torch.ones(2)
     for i in range(2):
         save_file(state, tmp_path / f"step_{i}.safetensors")
-    for command in (["names", tmp_path], ["trace", tmp_path, "--scope", "all"]):
+    for command in (["names", tmp_path], ["trace", tmp_path, "--include", "all"]):
         _, out, err = run(capsys, *command)
         assert "\x1b[31m" not in out + err
 

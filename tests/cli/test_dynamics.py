@@ -91,12 +91,12 @@ def test_equilibrium_where_the_decay_is_given(folder, capsys):
 def test_other_settings(folder, capsys):
     code, out = run(
         capsys, folder, "--schedule", "0.05", "--optimizer", "sgd", "--momentum", 0.9, "--gradient-norm", 3,
-        "--invariant", "--weight-decay", 0.01, "--kappa", 1.5, "--scope", "layer", "--name", "layer.1", "--json",
+        "--invariant", "--weight-decay", 0.01, "--kappa", 1.5, "--level", "layer", "--name", "layer.1", "--json",
     )  # fmt: skip
     assert code == 0
     content = json.loads(out)
     assert content["what"] == "layer.1"
-    assert content["norms"][0] == Records.read(folder).series("norm", scope="layer", name="layer.1")[1][0]
+    assert content["norms"][0] == Records.read(folder).series("norm", level="layer", name="layer.1")[1][0]
     assert content["equilibria"][0]["equilibrium"]["p"] == -1
     code, _ = run(capsys, folder, "--schedule", "0.05", "--weight-decay", 0.001, "--decay", "eq3")
     assert code == 0
@@ -108,10 +108,10 @@ def test_other_settings(folder, capsys):
         (["--schedule", "step:lr=1"], "'step' is none of"),
         (["--schedule", "cosine:lr=1"], "steps is missing"),
         ([], "--schedule is needed: the learning rates, as in cosine:lr="),
-        (["--schedule", "0.1", "--scope", "layer"], "--scope layer needs --name"),
-        (["--schedule", "0.1", "--name", "layer.0"], "--name layer.0 needs --scope"),
+        (["--schedule", "0.1", "--level", "layer"], "--level layer needs --name"),
+        (["--schedule", "0.1", "--name", "layer.0"], "--name layer.0 needs --level"),
         (
-            ["--schedule", "0.1", "--scope", "layer", "--name", "layer.9"],
+            ["--schedule", "0.1", "--level", "layer", "--name", "layer.9"],
             "no layer 'layer.9'; there is layer.0, layer.1",
         ),
         (["--schedule", "0.1", "--optimizer", "sgd", "--weight-decay", "0.1"], "gradient_norm"),

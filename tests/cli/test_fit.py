@@ -111,11 +111,11 @@ def test_a_trace_by_model_layer_and_role(tmp_path, capsys):
     source = write_series(tmp_path / "series", walk(8))
     assert main(["trace", str(source), "-o", str(tmp_path / "trace")]) == 0
     capsys.readouterr()
-    for scope, name in (("model", "model"), ("layer", "layer.1"), ("role", "norm"), ("tensor", "h.1")):
-        code, out, _ = run(capsys, tmp_path / "trace", "--scope", scope, "--json", "--bootstrap", 0)
+    for level, name in (("model", "model"), ("layer", "layer.1"), ("role", "norm"), ("tensor", "h.1")):
+        code, out, _ = run(capsys, tmp_path / "trace", "--level", level, "--json", "--bootstrap", 0)
         assert code == 0
         assert any(name in key for key in json.loads(out)["series"])
-    code, out, _ = run(capsys, tmp_path / "trace", "--scope", "layer")
+    code, out, _ = run(capsys, tmp_path / "trace", "--level", "layer")
     assert code == 0
     assert "layer.0" in out
     assert run(capsys, tmp_path / "trace" / "records.parquet")[0] == 0
@@ -150,7 +150,7 @@ def test_other_bad_input_gets_one_line(norms, tmp_path, capsys):
         ([tmp_path / "none.csv"], "no such file"),
         ([binary], "not a text file"),
         ([empty], "no records here"),
-        ([norms, "--scope", "layer"], "--scope is for traces"),
+        ([norms, "--level", "layer"], "--level is for traces"),
         ([norms, "--laws", "cubic"], "no law is called 'cubic'"),
         ([norms, "--seed", "-1"], "seed must be >= 0, got -1"),
         (["published:bert"], "nothing published is called 'bert'"),

@@ -102,11 +102,11 @@ def test_every_parameter_is_looked_at_unless_said_otherwise(tmp_path, capsys):
     states[3]["lm_head.weight"] = states[2]["lm_head.weight"]
     folder = write_series(tmp_path / "head", states)
     assert "lm_head.weight" in run(capsys, folder)[1]
-    assert "Nothing found." in run(capsys, folder, "--scope", "blocks")[1]
+    assert "Nothing found." in run(capsys, folder, "--include", "blocks")[1]
     assert "Nothing found." in run(capsys, folder, "--exclude", "head")[1]
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], ["--scope", "some", "."], []])
+@pytest.mark.parametrize("arguments", [["nowhere"], ["--include", "some", "."], []])
 def test_what_cannot_be_used_has_exit_code_2(tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, *arguments)
@@ -126,10 +126,10 @@ def test_nothing_readable_is_one_line(tmp_path, capsys):
 def test_nothing_that_counts_says_which_option_makes_some_count(tmp_path, capsys):
     for step in (0, 10):
         save_file({"embed.weight": torch.ones(4, 4)}, tmp_path / f"step_{step}.safetensors")
-    code, _, err = run(capsys, tmp_path, "--scope", "blocks")
+    code, _, err = run(capsys, tmp_path, "--include", "blocks")
     assert code == 2
     assert err.count("\n") == 1
-    assert "no tensor counts (scope blocks); count them with --scope all" in err
+    assert "no tensor counts (include blocks); count them with --include all" in err
     code, _, err = run(capsys, tmp_path, "--select", "nothing")
     assert "no --select (" not in err  # the blocks, which would be none
     assert "select nothing" in err

@@ -119,13 +119,33 @@ def test_json_and_one_scale(configs, capsys):
     code, out, _ = run(capsys, "bert", "--text", "text.txt", "--scale", 64, "--no-exact", "--json")
     found = json.loads(out)
     assert code == 0
-    assert {row["quantity"] for row in found["records"] if row["scope"] == "layer"} == {
+    assert {row["quantity"] for row in found["records"] if row["level"] == "layer"} == {
         "saturation_c64",
         "saturation_c64_stderr",
         "saturation_c64_others",
         "saturation_c64_others_stderr",
     }
     assert found["made_by"]["runs"]["bert"]["random_weights"]
+
+
+def test_layers_count_from_0_as_in_every_record(configs, capsys):
+    """The table, the records and the JSON name the first block 0, as the checkpoint does (encoder.layer.0)."""
+    options = ("bert", "--text", "text.txt", "--no-exact")
+    code, table, _ = run(capsys, *options, "-o", "out")
+    assert code == 0
+    layers = tiny_config("bert").num_hidden_layers
+    first = [line.split()[0] for line in table.splitlines() if line.split()]
+    start = first.index("embeddings")
+    assert first[start + 1 : start + 1 + layers] == [str(number) for number in range(layers)]
+    assert str(layers) not in first
+    named = [("embeddings", None), *((f"layer.{number}", number) for number in range(layers))]
+    records = Records.read("out").where(quantity="saturation_c1000", level="layer").table
+    assert list(zip(records["name"].to_pylist(), records["layer"].to_pylist(), strict=True)) == named
+    code, out, _ = run(capsys, *options, "--json")
+    rows = [row for row in json.loads(out)["records"] if row["quantity"] == "saturation_c1000"]
+    assert [(row["name"], row["layer"]) for row in rows if row["level"] == "layer"] == named
+    # The level in the row of layer 0 is that of the states after the first block.
+    assert f"{records['value'][1].as_py():.3f}" in next(x for x in table.splitlines() if x.startswith("0 "))
 
 
 @pytest.mark.parametrize(
@@ -203,8 +223,8 @@ def test_a_model_from_the_hub(tmp_path):
     assert "through the model's tokenizer" in made_by["text"]
     here = saturation(load_model(folder), sentences=3)
     level = [
-        row["value"] for row in found["records"] if (row["quantity"], row["scope"]) == ("saturation", "layer")
+        row["value"] for row in found["records"] if (row["quantity"], row["level"]) == ("saturation", "layer")
     ]
     assert level == pytest.approx(
-        here.where(quantity="saturation", scope="layer").table["value"].to_pylist(), abs=1e-6
+        here.where(quantity="saturation", level="layer").table["value"].to_pylist(), abs=1e-6
     )

@@ -43,7 +43,7 @@ def test_a_table_figures_and_json(tmp_path):
     assert "6 of 6 cells were trained" in done.stdout
     assert (out / "figures" / "sweep_phase.svg").is_file()
     again = json.loads(command("dyck2", "-o", out, *TINY, *grid, "--json").stdout)
-    assert {row["scope"] for row in again["records"]} == {"cell", "column"}
+    assert {row["level"] for row in again["records"]} == {"cell", "column"}
     assert again["made_by"]["y"]["values"] == [0, 0.1, 1]
 
 

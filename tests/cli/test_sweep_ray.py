@@ -60,7 +60,7 @@ def test_cells_are_those_of_the_local_engine_to_the_bit(tmp_path):
     }  # in two stacks, one a worker
     for made in (there, here):
         assert made["made_by"]["problems"] == []
-    edges = [[row["value"] for row in made["records"] if row["scope"] == "column"] for made in (there, here)]
+    edges = [[row["value"] for row in made["records"] if row["level"] == "column"] for made in (there, here)]
     assert edges[0] == edges[1]
 
 

@@ -72,7 +72,7 @@ def test_every_option_reaches_the_settings(tmp_path, capsys):
         "positions": 30,
         "evaluate": "powers",
         "track": "powers",
-        "scope": "all",
+        "include": "all",
     }
     flags = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
     flags += ["--no-bias", "--final-norm", "--tied", "--leaking"]

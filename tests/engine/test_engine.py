@@ -306,6 +306,24 @@ def test_a_machine_with_other_code_of_the_same_version_is_named():
     assert "has other code" in reason
 
 
+class TwoWords(Exception):
+    """Can be packed, but not made again from its line."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def refuse_with_two_words(_: int) -> None:
+    raise TwoWords("not", "this")
+
+
+def test_an_error_that_cannot_be_made_again_arrives_by_its_line():
+    run = cluster._runner(version("normgrowth"), code_digest())
+    kind, sent = run(pickle.dumps(refuse_with_two_words), pickle.dumps(1), None, 1.0)
+    assert kind == "raised"
+    assert str(pickle.loads(sent)) == "TwoWords: not this"
+
+
 @pytest.mark.slow
 def test_a_cluster_that_asks_for_a_token_is_said_to(head):
     said = joined(head[0], RAY_AUTH_MODE="disabled", RAY_AUTH_TOKEN="")

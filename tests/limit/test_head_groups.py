@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import normgrowth.limit.rules.head_groups as head_groups
+import normgrowth.limit.rules.attention.head_groups as head_groups
 from normgrowth import saturated
-from normgrowth.limit.rules.head_groups import groups, one_hot
+from normgrowth.limit.rules.attention.head_groups import groups, one_hot
 
 transformers = pytest.importorskip("transformers")
 TINY = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=50)

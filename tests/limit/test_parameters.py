@@ -184,3 +184,63 @@ def test_a_model_that_catches_an_error_inside_keeps_the_names_of_its_modules():
     limit(torch.randn(2, 4))
     assert limit.degrees == {"first": 1, "inner.layer": 2, "": 2}
     assert {met.module for met in limit.sums} == {"inner.layer"}  # its bias beside degree 2
+
+
+def replace_a_module(model):
+    model[1] = nn.Linear(5, 5).double()
+
+
+def replace_a_parameter(model):
+    model[2].weight = nn.Parameter(torch.randn(3, 5, dtype=torch.float64))
+
+
+def replace_the_data(model):
+    model[2].weight.data = torch.randn(3, 5, dtype=torch.float64)
+
+
+def transpose_the_data(model):
+    model[2].weight.data = torch.randn(5, 3, dtype=torch.float64).T
+
+
+def flatten_the_data(model):
+    row = torch.cat([parameter.data.flatten() for parameter in model.parameters()])
+    for parameter, part in zip(
+        model.parameters(), row.split([p.numel() for p in model.parameters()]), strict=True
+    ):
+        parameter.data = part.view_as(parameter)
+
+
+def tie_the_biases(model):
+    model[0].bias = nn.Parameter(model[0].bias.data[:3].repeat(2)[:5])
+    model[2].bias = nn.Parameter(model[0].bias.data[:3])
+
+
+def empty_a_bias(model):
+    model[0].bias.data.zero_()
+
+
+CHANGES = [replace_a_module, replace_a_parameter, replace_the_data, transpose_the_data, flatten_the_data]
+CHANGES += [tie_the_biases, empty_a_bias]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_model_changed_between_calls_has_the_limit_of_a_new_one(change):
+    """What a Limit keeps of the layout of parameters is read again when one of them is replaced or moves."""
+    model, x = two_layers(), torch.randn(6, 4, dtype=torch.float64)
+    limit = saturated(model)
+    limit(x)
+    change(model)
+    new = saturated(model)
+    assert torch.equal(limit(x), new(x))
+    assert limit.degrees == new.degrees
+    assert limit.vanished == new.vanished
+    assert limit.outputs == new.outputs
+
+
+def test_weights_quantized_between_calls_are_refused():
+    model = two_layers()
+    limit = saturated(model)
+    limit(torch.ones(1, 4, dtype=torch.float64))
+    model.get_submodule("1").register_buffer("qweight", torch.zeros(4, 4, dtype=torch.int8))
+    with pytest.raises(UnscalableParameter):
+        limit(torch.ones(1, 4, dtype=torch.float64))

@@ -106,3 +106,15 @@ def test_what_is_left_of_the_largest_beside_itself_is_known(largest):
         assert not context.cancelled
         x - x.flip(0).flip(0)
     assert sum(context.cancelled.values()) == 6
+
+
+def test_a_sum_whose_leading_terms_do_not_cancel_is_known():
+    """Rows of unequal degree: what was left out of one row may be above all that another row has."""
+    context = Context(1)
+    mode = LimitMode(context, object())
+    high = Series((Term(Fraction(2), torch.tensor([1.0, 3.0, 0.0]), 1),), rest=Fraction(9))
+    low = Series((Term(Fraction(2), torch.tensor([1.0, 2.0, 5.0]), 1),), rest=Fraction(1))
+    with torch.no_grad(), mode:
+        found = mode.lift(mode.attach(high) - mode.attach(low))
+    assert found.top.value.tolist() == [0, 1, -5]
+    assert sum(context.cancelled.values()) == 1  # the first: 1 - 1

@@ -123,7 +123,7 @@ def test_a_tie_that_an_order_left_out_might_decide_is_in_doubt():
 
     from normgrowth.limit import Series, Term
     from normgrowth.limit.dispatch import Operation
-    from normgrowth.limit.rules.softmax import distribution
+    from normgrowth.limit.rules.attention.softmax import distribution
 
     def run(rest):
         context = Context()

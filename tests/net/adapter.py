@@ -4,7 +4,6 @@ A renamed function, module, column or field is followed here and nowhere else. T
 net's own and never change, nor do the numbers in numbers.json.
 """
 
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -26,10 +25,12 @@ def _rows(records: ng.Records, *, referenced: bool = False) -> Rows:
     """The table of a result. referenced: quantities are compared with the checkpoint before, or with the one named."""
     found: Rows = {}
     for row in records.table.to_pylist():
-        quantity, reference = row["quantity"], ""
-        if referenced and (parts := re.fullmatch(r"(.+)_(first|lag\d+)", quantity)):
-            quantity, reference = parts.groups()
-        found[row["scope"], row["name"], row["step"], quantity, reference] = row["value"]
+        quantity, reference = row["quantity"], row["reference"] if row["reference"] != "previous" else None
+        if reference and not referenced:
+            quantity, reference = f"{quantity}_{reference}", None
+        found[row["level"], row["name"], row["step"], quantity, reference or ""] = row["value"]
+        if referenced and "tokens" in row and row["level"] == "model":
+            found["model", "model", row["step"], "tokens", ""] = row["tokens"]
     return found
 
 
@@ -109,7 +110,7 @@ def lint(source: Path) -> list[str]:
 def lint_of_trace(source: Path) -> list[str]:
     """The same, as a trace of all parameters returns them."""
     with _quiet():
-        found = ng.trace(source, scope="all").made_by["findings"]
+        found = ng.trace(source, include="all").made_by["findings"]
     return [_finding(finding) for finding in found]
 
 

@@ -45,11 +45,11 @@ def test_every_number_is_that_of_a_slow_reference(kind):
             cosines = [float(a @ b / (a.norm() * b.norm())) for a, b in pairs]
             error = float((own / c**config.degree - wanted).norm() / wanted.norm())
             names = [("layer", f"layer.{j}")] + ([("model", "model")] if j == config.layers - 1 else [])
-            for scope, name in names:
-                assert records.series("cosine_saturated", scope=scope, name=name)[1][i] == pytest.approx(
+            for level, name in names:
+                assert records.series("cosine_saturated", level=level, name=name)[1][i] == pytest.approx(
                     np.mean(cosines), abs=1e-9
                 )
-                assert records.series("scaling_error", scope=scope, name=name)[1][i] == pytest.approx(
+                assert records.series("scaling_error", level=level, name=name)[1][i] == pytest.approx(
                     error, rel=1e-6, abs=1e-13
                 )
         a, b = found[-1].flatten(), limit[-1].flatten()
@@ -145,7 +145,7 @@ def test_models_of_transformers(name):
     torch.manual_seed(0)
     model = transformers.AutoModel.from_config(tiny_config(name)).double().eval()
     records = scaling(model, scales=(1.0, 10.0, 1e3))
-    assert len(records.where(scope="layer").distinct("name")) == BLOCKS
+    assert len(records.where(level="layer").distinct("name")) == BLOCKS
     values = records.series("cosine_saturated")[1]
     assert values[-1] > max(0.99, values[0])
 

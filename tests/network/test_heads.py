@@ -71,7 +71,7 @@ def value(records, quantity, name="model"):
 
 
 def of_heads(records, quantity):
-    return np.array(records.where(quantity=quantity, scope="head").table["value"].to_pylist())
+    return np.array(records.where(quantity=quantity, level="head").table["value"].to_pylist())
 
 
 def scores_by_hand(model, ids):
@@ -193,8 +193,8 @@ def test_every_quantity_is_that_of_a_slow_loop(options):
     limits = [limit_by_scaling(model, ids) for ids in rows_of()] if hard else None
     for quantity, wanted in reference(scores, limits).items():
         assert of_heads(records, quantity) == pytest.approx(wanted, rel=1e-7, abs=1e-9), quantity
-    assert set(records.where(scope="head").distinct("quantity")) == {*SOFT, *HARD}
-    assert records.where(scope="head").distinct("name") == [
+    assert set(records.where(level="head").distinct("quantity")) == {*SOFT, *HARD}
+    assert records.where(level="head").distinct("name") == [
         f"layer.{layer}.head.{h}" for layer in range(2) for h in range(4)
     ]
     assert value(records, "evaluation_tokens") == sum(map(len, rows_of()))
@@ -221,7 +221,7 @@ def test_layers_and_the_model_are_made_of_heads():
             assert value(records, quantity, f"layer.{layer}") == pytest.approx(together(every[layer]))
         assert value(records, quantity) == pytest.approx(together(every))
     (row,) = records.where(name="layer.1.head.2", quantity="gap").table.to_pylist()
-    assert (row["layer"], row["role"], row["scope"]) == (1, None, "head")
+    assert (row["layer"], row["role"], row["level"]) == (1, None, "head")
 
 
 ARCHITECTURES = (
@@ -292,7 +292,7 @@ def test_architectures_of_transformers(name):
         assert of_heads(records, quantity) == pytest.approx(wanted[quantity], abs=30 * slack), quantity
     stack = "encoder" if name == "t5" else "layer"
     layers = BLOCKS if name in ("bert", "gpt2", "t5") else 2
-    assert records.where(scope="layer").distinct("name") == [f"{stack}.{i}" for i in range(layers)]
+    assert records.where(level="layer").distinct("name") == [f"{stack}.{i}" for i in range(layers)]
     assert bool(name == "t5") == any("encoder" in note for note in records.made_by["notes"])
 
 
@@ -466,7 +466,7 @@ def test_laws(length, rows, size, seed, causal):
     x = size * torch.randn(rows, 2, length, length, generator=source, dtype=torch.float64)
     model = Scores()
     records = heads(model, [(x,)], scales=(1e6,))
-    found = {name: of_heads(records, name) for name in records.where(scope="head").distinct("quantity")}
+    found = {name: of_heads(records, name) for name in records.where(level="head").distinct("quantity")}
     for name in ("entropy_share", "first_share", "previous_share", "hard_distance", "saturated_distance"):
         assert ((found[name] >= 0) & (found[name] <= 1)).all(), name
     for name in ("effective", "effective_2", "attended"):
@@ -556,7 +556,7 @@ def test_models_of_torch_itself(norm_first):
         nn.init.normal_(parameter, std=0.3)
     x = torch.randn(3, 7, 16, dtype=torch.float64)
     records = heads(model, [x], scales=(1e5,))
-    assert records.where(scope="layer").distinct("name") == ["layer.0", "layer.1"]
+    assert records.where(level="layer").distinct("name") == ["layer.0", "layer.1"]
     assert of_heads(records, "attended") == pytest.approx(of_heads(records, "attended_c100000"))
     first = model.layers[0]
     with torch.no_grad():

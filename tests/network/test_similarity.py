@@ -112,15 +112,15 @@ def test_levels_and_errors_are_those_of_a_slow_loop(name):
         assert rows == words()
     records = saturation(model, TEXT, scales=(1000, 4))
     stack = "encoder" if name == "t5" else "layer"
-    assert records.where(scope="layer", quantity="saturation").distinct("name") == [
+    assert records.where(level="layer", quantity="saturation").distinct("name") == [
         "embeddings",
         *(f"{stack}.{i}" for i in range(BLOCKS)),
     ]
     for quantity, c in (("saturation", None), ("saturation_c1000", 1000), ("saturation_c4", 4)):
         mean, error = reference(model, rows, c)
-        found = levels(records.where(scope="layer"), quantity)
+        found = levels(records.where(level="layer"), quantity)
         assert found == pytest.approx(mean, abs=1e-9)
-        assert levels(records.where(scope="layer"), f"{quantity}_stderr") == pytest.approx(error, abs=1e-9)
+        assert levels(records.where(level="layer"), f"{quantity}_stderr") == pytest.approx(error, abs=1e-9)
         assert level(records, quantity, "model") == pytest.approx(mean[1:].mean(), abs=1e-9)
     assert level(records, "evaluation_tokens", "model") == 28
     assert level(records, "evaluation_sentences", "model") == 5
@@ -137,7 +137,7 @@ def test_cosines_to_other_tokens(c):
     wanted = np.concatenate([one for one in pairs if len(one) > 1]).mean(0)
     records = saturation(model, TEXT, scales=() if c is None else (c,), exact=c is None, random_init=1)
     method = "saturation" if c is None else "saturation_c4"
-    found = records.where(scope="layer")
+    found = records.where(level="layer")
     assert levels(found, f"{method}_others") == pytest.approx(wanted, abs=1e-9)
     assert level(records, f"{method}_others", "model") == pytest.approx(wanted[1:].mean(), abs=1e-9)
     assert np.isfinite(levels(found, f"{method}_others_random")).all()
@@ -178,7 +178,7 @@ def test_where_padding_shows_nothing_is_padded():
     records = saturation(model, lines, exact=False)
     assert "equal length" in records.made_by["notes"][0]
     rows = [list(row["input_ids"]) for row in read_rows(model, lines).rows]
-    assert levels(records.where(scope="layer"), "saturation_c1000") == pytest.approx(
+    assert levels(records.where(level="layer"), "saturation_c1000") == pytest.approx(
         reference(model, rows, 1000)[0], abs=1e-9
     )
 
@@ -225,7 +225,7 @@ def test_a_random_self_has_mean_and_spread():
         selves.append(
             reference(twin, [list(r["input_ids"]) for r in read_rows(model, SENTENCES[:2]).rows])[0]
         )
-    found = records.where(scope="layer")
+    found = records.where(level="layer")
     assert levels(found, "saturation_random") == pytest.approx(np.mean(selves, 0), abs=1e-9)
     assert levels(found, "saturation_random_std") == pytest.approx(np.std(selves, 0, ddof=1), abs=1e-9)
     one = saturation(model, SENTENCES[:1], scales=(), random_init=1)
@@ -244,7 +244,7 @@ def test_nan_weights_are_named():
 def test_what_overflows_is_nan_and_said():
     model = tiny("t5", dtype=torch.float32)
     records = saturation(model, SENTENCES[:2], scales=(1e9,), exact=False)
-    found = levels(records.where(scope="layer"), "saturation_c1e+09")
+    found = levels(records.where(level="layer"), "saturation_c1e+09")
     assert np.isfinite(found[0])
     assert np.isnan(found[1:]).all()
     assert np.isnan(level(records, "saturation_c1e+09", "model"))
@@ -290,7 +290,7 @@ def test_other_modules_say_what_their_states_are():
     with pytest.raises(InputError, match="Sum is not of transformers: pass states="):
         saturation(model, x)
     records = saturation(model, x, states=lambda module, batch: module(batch), scales=(1e8,))
-    assert records.where(scope="layer").distinct("layer") == [None, 0, 1]
+    assert records.where(level="layer").distinct("layer") == [None, 0, 1]
     # In the limit nothing but the product with all weights is left: of degree 1, then 2.
     weights, bias = [one.weight for one in model.maps], [one.bias for one in model.maps]
     first = x @ weights[0].T + bias[0]

@@ -60,7 +60,7 @@ def test_every_measure_takes_it(tmp_path):
     stored(tmp_path)
     loaded = load_model(tmp_path)
     levels = normgrowth.saturation(loaded, ["w1 w2 w3", "w4 w9 nothing w7 w1"], random_init=1)
-    assert levels.where(scope="model", quantity="evaluation_tokens").to_rows()[0]["value"] == 4 + 6
+    assert levels.where(level="model", quantity="evaluation_tokens").to_rows()[0]["value"] == 4 + 6
     assert normgrowth.degrees(loaded.model, input_ids=IDS) is not None
     for step in (1, 2):
         stored(tmp_path / "series" / f"step-{step}")

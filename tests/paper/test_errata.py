@@ -113,8 +113,8 @@ def test_the_authors_norms_are_of_all_parameters():
 
 def test_figures_of_departures_known_by_hand():
     """T5's encoder begins at √12·87.8; PyTorch's AdamW takes 0.001 · 0.01; see PAPER.md's 0.78 to 0.31."""
-    scope = checked(ERRATA["norm-scope"], {}).numbers
-    assert scope["of its 12 encoder layers together"] == pytest.approx(304, abs=0.5)
+    level = checked(ERRATA["norm-scope"], {}).numbers
+    assert level["of its 12 encoder layers together"] == pytest.approx(304, abs=0.5)
     assert checked(ERRATA["decay"], {}).numbers["by PyTorch's AdamW"] == pytest.approx(1e-5)
     assert checked(ERRATA["layer-alignment"], {}).numbers["by their formula, at most"] < 1e-4
     saturation = lm_run("pre_norm-sgd-constant_lr", "saturation")

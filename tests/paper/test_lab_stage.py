@@ -64,7 +64,7 @@ def test_three_runs_for_each_model(evidence):
     steps, norms = records.where(run="true").series("norm")
     assert steps[-1] == 24
     assert (norms > 0).all()
-    heads = records.where(run="true, heads", scope="head", quantity="attended_window")
+    heads = records.where(run="true, heads", level="head", quantity="attended_window")
     assert len(heads) == 4  # at the last step only
 
 

@@ -15,8 +15,8 @@ def test_the_published_series_reads_like_a_trace():
     assert norms[0] == 470.61
     assert norms[-1] == 4166.21
     assert records.series("cosine")[1][-1] == 0.997562
-    assert records.where(scope="layer").distinct("name") == [f"encoder.{i}" for i in range(12)]
-    assert records.series("norm", scope="layer", name="encoder.11")[1][0] == pytest.approx(87.8, abs=0.2)
+    assert records.where(level="layer").distinct("name") == [f"encoder.{i}" for i in range(12)]
+    assert records.series("norm", level="layer", name="encoder.11")[1][0] == pytest.approx(87.8, abs=0.2)
 
 
 def test_what_is_derived_has_the_published_features():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from normgrowth.moments.moments import BUDGET, Moments, Pair, accumulated, quantities
+from normgrowth.moments.moments import BUDGET, Moments, Pair, accumulated, by_reference
 from normgrowth.records import Block, Records
 
 
@@ -25,15 +25,17 @@ def moments(now, references):
     )
 
 
-def blocks_of(scope, names, layers, roles, steps, measured):
+def blocks_of(level, names, layers, roles, steps, measured):
     """The blocks that `normgrowth trace` writes: from the first step on, from the second on."""
-    early = {q: [quantities(m)[q] for m in measured] for q in quantities(measured[0])}
-    yield Block(scope, names, layers, roles, steps, {q: np.array(v) for q, v in early.items()})
-    if len(steps) > 1:
-        later = [quantities(m) for m in measured[1:]]
-        values = {q: np.array([row[q] for row in later]) for q in later[0] if q not in early}
-        values |= accumulated(*(values[q] for q in BUDGET))
-        yield Block(scope, names, layers, roles, steps[1:], values)
+    found = [by_reference(m) for m in measured]
+    for reference in found[-1]:
+        here = [(step, one[reference]) for step, one in zip(steps, found, strict=True) if reference in one]
+        at, rows = [step for step, _ in here], [row for _, row in here]
+        values = {q: np.array([row[q] for row in rows]) for q in rows[0]}
+        yield Block(level, names, layers, roles, at, values, reference)
+        if reference == "previous":
+            totals = accumulated(*(values[q] for q in BUDGET))
+            yield Block(level, names, layers, roles, at, totals)
 
 
 def make_trace(

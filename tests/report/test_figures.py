@@ -39,7 +39,11 @@ HOSTILE = [
 def with_values(records, change):
     """The same rows with other values."""
     values = records.table["value"].to_numpy().copy()
-    return Records(records.table.set_column(7, "value", pa.array(change(values))), records.made_by)
+    return Records(in_place(records.table, "value", change(values)), records.made_by)
+
+
+def in_place(table, column, values):
+    return table.set_column(table.column_names.index(column), column, pa.array(values))
 
 
 def lines(ax):
@@ -51,8 +55,8 @@ def texts(figure):
     return [text.get_text() for text in found if text.get_text() and text.get_visible()]
 
 
-def assert_holds(line, records, quantity, name, scope="layer"):
-    steps, values = records.series(quantity, scope=scope, name=name)
+def assert_holds(line, records, quantity, name, level="layer"):
+    steps, values = records.series(quantity, level=level, name=name)
     np.testing.assert_array_equal(line.get_xdata(), steps)
     np.testing.assert_array_equal(line.get_ydata(), values)
 
@@ -137,7 +141,7 @@ def test_cosine_axis_fits_the_data(trace):
     records = trace(layers=2, steps=30)
     low, high = figure_norm_direction(records).axes[2].get_ylim()
     cosines = np.concatenate(
-        [records.series("cosine", scope=s, name=n)[1] for s, n in (("model", "model"), ("layer", "layer.0"))]
+        [records.series("cosine", level=s, name=n)[1] for s, n in (("model", "model"), ("layer", "layer.0"))]
     )
     assert -1 < low < cosines.min()
     assert cosines.max() < high < 1.05
@@ -149,9 +153,9 @@ def budget_records(aligned, stepped):
     later = {f"total_growth{key}": value[:, None] for key, value in terms.items()}
     steps = [0, 10, 20]
     blocks = []
-    for scope, name, layer in (("layer", "layer.0", 0), ("model", "model", None)):
-        blocks.append(Block(scope, [name], [layer], [None], steps, {"norm": np.full((3, 1), 2.0)}))
-        blocks.append(Block(scope, [name], [layer], [None], steps[1:], later))
+    for level, name, layer in (("layer", "layer.0", 0), ("model", "model", None)):
+        blocks.append(Block(level, [name], [layer], [None], steps, {"norm": np.full((3, 1), 2.0)}))
+        blocks.append(Block(level, [name], [layer], [None], steps[1:], later))
     return Records.from_blocks("run", blocks, {})
 
 
@@ -185,7 +189,7 @@ def test_roles_are_relative_to_the_first_step(trace):
     figure = figure_roles(records)
     drawn = lines(figure.axes[0])
     for role in ("attention.query", "norm"):
-        _, norm = records.series("norm", scope="role", name=role)
+        _, norm = records.series("norm", level="role", name=role)
         np.testing.assert_allclose(drawn[role].get_ydata(), norm / norm[0], rtol=1e-15)
     assert drawn["attention.query"].get_color() == drawn["attention.value"].get_color()
     assert {"attention.query", "attention.value", "feedforward.in", "norm", "model"} <= set(texts(figure))
@@ -237,7 +241,7 @@ def test_files_are_valid_and_the_same_each_time(trace, tmp_path):
 
 
 def test_the_users_style_does_not_show(trace, tmp_path):
-    records = trace(layers=2, steps=4).where(scope="role")
+    records = trace(layers=2, steps=4).where(level="role")
     (plain,) = draw(records, tmp_path / "a", formats=["svg"])[:1]
     with matplotlib.rc_context({"font.size": 30, "axes.grid": True, "svg.hashsalt": "other"}):
         (styled,) = draw(records, tmp_path / "b", formats=["svg"])[:1]
@@ -245,7 +249,7 @@ def test_the_users_style_does_not_show(trace, tmp_path):
 
 
 def test_threads_leave_the_style_as_it_was(trace, tmp_path):
-    records = trace(layers=2, steps=4).where(scope="model")
+    records = trace(layers=2, steps=4).where(level="model")
     before = dict(matplotlib.rcParams)
     threads = [
         threading.Thread(target=draw, args=(records, tmp_path / str(i)), kwargs={"formats": ["svg"]})
@@ -332,7 +336,7 @@ def test_one_step_shows_the_norm_by_layer(trace, tmp_path):
     records = trace(layers=5, steps=1)
     figure = figure_norm_direction(records)
     (ax,) = figure.axes
-    expected = [records.series("norm", scope="layer", name=f"layer.{i}")[1][0] for i in range(5)]
+    expected = [records.series("norm", level="layer", name=f"layer.{i}")[1][0] for i in range(5)]
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), expected)
     assert ax.get_title(loc="left").startswith("step 0; model ")
     assert [path.name for path in draw(records, tmp_path)] == [
@@ -349,7 +353,7 @@ def test_small_series_draw(trace, tmp_path, layers, steps, stacks):
 
 
 def test_layers_are_not_needed(trace, tmp_path):
-    records = trace(layers=2, steps=5).where(scope="model")
+    records = trace(layers=2, steps=5).where(level="model")
     assert [path.stem for path in draw(records, tmp_path, formats=["png"])] == [
         "norm_direction",
         "alignment_step",
@@ -382,9 +386,7 @@ def test_runs_of_unlike_length_and_size_are_each_measured_by_themselves(trace):
     step, value = other.table["step"].to_numpy() * 100, other.table["value"].to_numpy().copy()
     lengths = np.isin(other.table["quantity"].to_pylist(), ["norm", "step_size"])
     value[lengths] *= 50
-    large = Records(
-        other.table.set_column(1, "step", pa.array(step)).set_column(7, "value", pa.array(value)), {}
-    )
+    large = Records(in_place(in_place(other.table, "step", step), "value", value), {})
     figure = figure_norm_direction(records, [large])
     grey, ink = figure.axes[0].lines[:2]
     for line, run in ((grey, large), (ink, records)):
@@ -410,13 +412,13 @@ def test_the_angle_figure_shows_the_angles_and_the_slope_to_beat(trace):
 def test_a_quantity_alone_is_drawn(trace):
     records = trace(layers=2, steps=5)
     assert figure_alignment_step(records.where(quantity="alignment")) is not None
-    assert figure_norm_direction(records.where(quantity="cosine", scope="layer")) is not None
+    assert figure_norm_direction(records.where(quantity="cosine", level="layer")) is not None
     assert figure_budget(records.where(quantity="total_growth")) is None
 
 
 def test_nothing_to_draw(trace, tmp_path):
     folder = tmp_path / "figures"
-    assert draw(trace(layers=2, steps=5).where(scope="tensor"), folder) == []
+    assert draw(trace(layers=2, steps=5).where(level="tensor"), folder) == []
     assert not folder.exists()
 
 

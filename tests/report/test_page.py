@@ -108,7 +108,7 @@ def test_curves_are_the_numbers_of_the_records(folder):
     for chart, quantity in (("layers", "norm"), ("cosine", "cosine"), ("alignment", "alignment")):
         curves = {curve["label"]: curve for curve in data["charts"][chart]["curves"]}
         for name in ("layer.0", "layer.3"):
-            steps, values = records.series(quantity, scope="layer", name=name)
+            steps, values = records.series(quantity, level="layer", name=name)
             assert np.array_equal(array(data, curves[name]["x"]), steps.astype("<f4"))
             assert np.array_equal(array(data, curves[name]["y"]), values.astype("<f4"), equal_nan=True)
     assert data["charts"]["norm"]["x"]["steps"]

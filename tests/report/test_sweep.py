@@ -84,7 +84,7 @@ def test_a_norm_that_falls_before_it_grows_does_not_change_its_sign_twice():
 
 def test_rows_that_are_no_numbers_have_no_edge():
     rows = {"kind": [float(j) for _ in RATES for j in range(4)]}
-    found = records(cell=rows, y={"setting": "kind", "values": list("abcd")}).where(scope="cell")
+    found = records(cell=rows, y={"setting": "kind", "values": list("abcd")}).where(level="cell")
     said = "12 of 12 cells were trained: the norm grew in 9, 0 of these diverged."
     assert sentences(Sweep(found)) == [said]
 

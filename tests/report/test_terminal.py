@@ -4,6 +4,7 @@ import io
 import math
 import sys
 import unicodedata
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -73,11 +74,16 @@ def known(steps=(0, 100, 200), run="run", made_by=None, scale=1.0, names=("layer
     } | model
     n = len(steps)
 
-    def block(scope, names, layers, values, at):
+    def block(level, names, layers, values, at):
         arrays = {q: np.array(v, float)[: len(at)] * (scale if q == "norm" else 1) for q, v in values.items()}
-        return Block(scope, names, layers, [None] * len(names), at, arrays)
+        return Block(level, names, layers, [None] * len(names), at, arrays)
 
     blocks = [block("layer", names, range(2), early, steps), block("model", ["model"], [None], whole, steps)]
+    to_first = [values.pop("cosine_first") for values in (later, whole_later)]
+    if n > 1:
+        own = [("layer", names, range(2)), ("model", ["model"], [None])]
+        for thing, values in zip(own, to_first, strict=True):
+            blocks.append(replace(block(*thing, {"cosine": values}, steps[1:]), reference="first"))
     if n > 1:
         blocks.append(block("layer", names, range(2), later, steps[1:]))
         blocks.append(block("model", ["model"], [None], whole_later, steps[1:]))
@@ -89,7 +95,7 @@ def replaced(records, quantity, value, **where):
     table = records.to_rows()
     last = max(row["step"] for row in table)
     for row in table:
-        if row["quantity"] == quantity and row["scope"] == "model" and row["step"] == where.get("step", last):
+        if row["quantity"] == quantity and row["level"] == "model" and row["step"] == where.get("step", last):
             row["value"] = value
         row["value"] = math.nan if row["value"] is None else row["value"]
     return Records(pa.Table.from_pylist(table, schema=records.table.schema), records.made_by)
@@ -113,7 +119,7 @@ def test_the_sentences_say_what_happened():
 
 def test_a_walk_is_summed_up_with_its_own_numbers(trace):
     records = trace(layers=12, steps=60)
-    norm = {f"layer.{i}": records.series("norm", scope="layer", name=f"layer.{i}")[1] for i in range(12)}
+    norm = {f"layer.{i}": records.series("norm", level="layer", name=f"layer.{i}")[1] for i in range(12)}
     factor = {name: values[-1] / values[0] for name, values in norm.items()}
     most, least = max(factor, key=factor.get), min(factor, key=factor.get)
     share = records.series("total_share_steps")[1][-1]
@@ -124,29 +130,15 @@ def test_a_walk_is_summed_up_with_its_own_numbers(trace):
 
 
 def test_tokens_are_told():
-    block = Block(
-        "model",
-        ["model"],
-        [None],
-        [None],
-        [0, 9],
-        {"norm": np.ones((2, 1)), "tokens": np.array([[0], [3.3e10]])},
-    )
-    assert (
-        "(2 checkpoints, 33 billion training tokens)" in summary(Records.from_blocks("run", [block], {}))[0]
-    )
+    block = Block("model", ["model"], [None], [None], [0, 9], {"norm": np.ones((2, 1))})
+    records = Records.from_blocks("run", [block], {}).with_tokens(3.3e10 / 9)
+    assert "(2 checkpoints, 33 billion training tokens)" in summary(records)[0]
 
 
 def test_tokens_of_an_evaluation_text_are_not_those_of_training():
-    """Records of earlier versions call both tokens; those of a text stay the same from step to step."""
-    block = Block(
-        "model",
-        ["model"],
-        [None],
-        [None],
-        [0, 9],
-        {"norm": np.ones((2, 1)), "tokens": np.full((2, 1), 231.0)},
-    )
+    """Records of earlier versions have a quantity tokens: those of the text that a model was measured with."""
+    values = {"norm": np.ones((2, 1)), "tokens": np.full((2, 1), 231.0)}
+    block = Block("model", ["model"], [None], [None], [0, 9], values)
     assert "231" not in summary(Records.from_blocks("run", [block], {}))[0]
 
 
@@ -201,7 +193,7 @@ def test_values_that_are_not_finite_are_told():
 
 
 def test_records_without_norms_give_no_sentence(trace):
-    assert summary(trace(layers=1, steps=2).where(scope="role")) == []
+    assert summary(trace(layers=1, steps=2).where(level="role")) == []
 
 
 # --- tables -----------------------------------------------------------------------------------------
@@ -261,7 +253,7 @@ def test_notes_and_problems_are_printed():
 
 def test_records_of_something_else_are_refused(trace):
     with pytest.raises(InputError, match="no norm of a model"):
-        print_trace(trace(layers=1, steps=2).where(scope="role"), Console(file=io.StringIO()))
+        print_trace(trace(layers=1, steps=2).where(level="role"), Console(file=io.StringIO()))
 
 
 @pytest.mark.parametrize("name", HOSTILE)

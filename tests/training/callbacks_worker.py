@@ -106,7 +106,7 @@ def of_transformers(folder: Path) -> dict:
         def on_log(self, args, state, control, logs=None, **parts):
             logged.append({"step": state.global_step, **{k: v for k, v in logs.items() if k != "epoch"}})
 
-    callback = hf.track(trainer, every=2, out=str(folder / "norms"), scope="all")
+    callback = hf.track(trainer, every=2, out=str(folder / "norms"), include="all")
     trainer.add_callback(Listener())
     trainer.train()
     kind = type(trainer.model_wrapped).__name__
@@ -139,7 +139,7 @@ def of_lightning(folder: Path) -> dict:
             self.wrapped = type(trainer.strategy.model).__name__
             self.history = noted(pl_module, trainer.optimizers[0])
 
-    callback, listener = norms.callback(every=2, out=str(folder / "norms"), scope="all"), Listener()
+    callback, listener = norms.callback(every=2, out=str(folder / "norms"), include="all"), Listener()
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=2,
@@ -167,3 +167,5 @@ if __name__ == "__main__":
     place = Path(sys.argv[2])
     found = {"hf": of_transformers, "lightning": of_lightning}[sys.argv[1]](place)
     (place / f"rank-{found['rank']}.json").write_text(json.dumps(found))
+    if torch.distributed.is_initialized():  # threads that outlive the interpreter end it with a signal
+        torch.distributed.destroy_process_group()

@@ -41,7 +41,6 @@ EXACT = [
     "numel",
     "nonfinite",
     "step_size",
-    "step_size_first",
     "relative_step",
     "growth_steps",
     "gradient_norm",
@@ -51,7 +50,6 @@ EXACT = [
     "equilibrium_angle",
     "learning_rate",
     "angle",
-    "angle_first",
     "tangential",
 ]
 
@@ -130,7 +128,7 @@ def with_real_gradients(model: nn.Module, step: int) -> None:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, gradients, out: Path | None = None) -> Records:
-    with NormTracker(model, optimizer, every=1, scope="all", out=out, first=True, run="run") as tracker:
+    with NormTracker(model, optimizer, every=1, include="all", out=out, first=True, run="run") as tracker:
         for step in range(1, STEPS + 1):
             gradients(model, step)
             optimizer.step()
@@ -146,11 +144,11 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, gradients, out: Pa
 
 
 def assert_same(found: Records, wanted: Records, tolerance: float) -> None:
-    key = ("step", "scope", "name", "layer", "role", "quantity")
+    key = ("step", "level", "name", "layer", "role", "reference", "quantity")
 
     def sorted_rows(records: Records) -> tuple[list[tuple], np.ndarray]:
         columns = [records.table[name].to_pylist() for name in (*key, "value")]
-        rows = sorted(zip(*columns, strict=True), key=lambda row: (row[0], row[1], row[2], row[5]))
+        rows = sorted(zip(*columns, strict=True), key=lambda row: (*row[:3], row[5] or "", row[6]))
         return [row[:-1] for row in rows], np.array([row[-1] for row in rows])
 
     (mine, values), (theirs, true) = sorted_rows(found), sorted_rows(wanted)
@@ -242,7 +240,7 @@ def refusals(folder: Path) -> None:
     wrapped = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"), use_orig_params=True)
     for wrong, word in ((model, "partial sum"), (wrapped, "fully_shard")):
         with pytest.raises(InputError, match=word):
-            NormTracker(wrong, torch.optim.SGD(wrong.parameters(), lr=0.1), scope="all")
+            NormTracker(wrong, torch.optim.SGD(wrong.parameters(), lr=0.1), include="all")
 
 
 def one_reduction(folder: Path) -> None:
@@ -253,7 +251,7 @@ def one_reduction(folder: Path) -> None:
     with_given_gradients(model, 1)
     calls = []
     plain = dist.all_reduce
-    with NormTracker(model, optimizer, every=2, scope="all"):
+    with NormTracker(model, optimizer, every=2, include="all"):
         dist.all_reduce = lambda tensor, *args, **kwargs: (
             calls.append(tensor.shape) or plain(tensor, *args, **kwargs)
         )
@@ -277,7 +275,7 @@ def logit_scale(folder: Path) -> None:
         plan = {"0": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
         model = parallelize_module(model, mesh, plan) if parallel else model
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with NormTracker(model, optimizer, every=1, scope="all", logits=True) as tracker:
+        with NormTracker(model, optimizer, every=1, include="all", logits=True) as tracker:
             output = model(x)
             assert isinstance(output, DTensor) == parallel
             output.sum().backward()
@@ -294,7 +292,7 @@ def same_losses(folder: Path) -> None:
         model = sharded(model_of(), mesh)
         optimizer = adamw(model)
         tracker = (
-            NormTracker(model, optimizer, every=2, scope="all", out=folder, first=True) if tracked else None
+            NormTracker(model, optimizer, every=2, include="all", out=folder, first=True) if tracked else None
         )
         found = []
         for step in range(6):

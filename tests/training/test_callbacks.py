@@ -131,7 +131,7 @@ def test_lightning_with_two_optimizers_that_step_unequally(tmp_path):
             max_epochs=epochs,
             logger=CSVLogger(tmp_path, name=name, version=0),
             log_every_n_steps=1,
-            callbacks=[norms.callback(every=1, out=str(tmp_path / "norms"), scope="all")],
+            callbacks=[norms.callback(every=1, out=str(tmp_path / "norms"), include="all")],
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,

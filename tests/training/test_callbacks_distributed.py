@@ -44,9 +44,9 @@ def assert_numbers_of_given_weights(folder, ranks):
         assert len(rank["history"]) == 6, "a step is not one of the optimizer"
         for step in MEASURED:
             for name, wanted in rank["history"][step - 1].items():
-                scope = "model" if name == "model" else "layer"
+                level = "model" if name == "model" else "layer"
                 for quantity, value in wanted.items():
-                    rows = records.where(step=step, scope=scope, name=name, quantity=quantity).table
+                    rows = records.where(step=step, level=level, name=name, quantity=quantity).table
                     assert rows["value"].to_pylist() == [pytest.approx(value, rel=1e-12)], (
                         step,
                         name,

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = replace(tiny_settings.TINY, batch=8, track="1", saturation_sentences=0)
 WAYS = {
     "adamw": {"weight_decay": 0.3, "lr": 1e-2},
-    "adamw, all": {"scope": "all", "tied": True},
+    "adamw, all": {"include": "all", "tied": True},
     "sgd": {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.3},
     "sgd with momentum": {
         "optimizer": "sgd",
@@ -45,7 +45,7 @@ def pydoc():
 @pytest.mark.parametrize("way", WAYS)
 def test_it_is_the_run_of_train_to_the_bit(tmp_path, pydoc, way):
     settings = replace(TINY, **WAYS[way])
-    records = train(settings, tmp_path / "run", corpus=pydoc).where(scope="model")
+    records = train(settings, tmp_path / "run", corpus=pydoc).where(level="model")
 
     def last(quantity):
         return records.where(quantity=quantity).table["value"].to_pylist()[-1]

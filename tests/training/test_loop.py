@@ -1,5 +1,6 @@
 """The training lab against the obvious way, through kills, full disks and other people's folders."""
 
+import errno
 import json
 import math
 import os
@@ -83,7 +84,7 @@ def assert_same(one, other):
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     rows = [{**row, "run": ""} for row in Records.read(one).table.to_pylist()]
     others = [{**row, "run": ""} for row in Records.read(other).table.to_pylist()]
-    key = ["scope", "name", "quantity", "step"]
+    key = ["level", "name", "quantity", "step"]
     rows, others = (sorted(part, key=lambda row: [row[k] for k in key]) for part in (rows, others))
     assert [[row[k] for k in key] for row in rows] == [[row[k] for k in key] for row in others]
     np.testing.assert_array_equal([row["value"] for row in rows], [row["value"] for row in others])
@@ -213,7 +214,7 @@ def test_what_a_run_records(finished):
     best = records.made_by["best_step"]
     assert records.series("test_perplexity")[0].tolist() == [best]
     assert losses[steps.tolist().index(best)] == losses.min()
-    layers = records.where(scope="layer", quantity="saturation", step=12)
+    layers = records.where(level="layer", quantity="saturation", step=12)
     assert layers.distinct("name") == ["embeddings", "layer.0", "layer.1"]
     assert (records.series("saturation")[1] <= 1).all()
     train_steps, train_losses = records.series("train_loss")
@@ -224,7 +225,7 @@ def test_what_a_run_records(finished):
 def test_levels_are_those_of_the_checkpoints(finished, pydoc):
     lines = [" ".join(pydoc.vocabulary.words[i] for i in row[1:-1]) for row in pydoc.valid[:5]]
     levels = normgrowth.saturation(load_model(finished / "checkpoints" / "step-00000010"), lines)
-    own = Records.read(finished).where(step=10, scope="model")
+    own = Records.read(finished).where(step=10, level="model")
     for quantity in ("saturation", "saturation_c1000", "saturation_others"):
         mine = own.where(quantity=quantity).to_rows()[0]["value"]
         assert mine == pytest.approx(levels.series(quantity)[1][0], abs=1e-6)
@@ -408,6 +409,21 @@ def test_a_damaged_state(tmp_path, pydoc):
             train(replace(TINY, steps=2), tmp_path / "run", corpus=pydoc)
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError()])
+def test_a_good_state_that_cannot_be_read_now_is_not_to_be_removed(tmp_path, pydoc, monkeypatch, error):
+    """The disk, or memory: no reason to tell anyone to remove what was trained."""
+    train(replace(TINY, steps=2), tmp_path / "run", corpus=pydoc)
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises((InputError, MemoryError)) as caught:
+        train(replace(TINY, steps=2), tmp_path / "run", corpus=pydoc)
+    assert "remove" not in str(caught.value)
+    assert isinstance(caught.value, InputError) == isinstance(error, OSError)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -425,7 +441,7 @@ def test_a_damaged_state(tmp_path, pydoc):
         ({"clip": math.inf}, "clip must be more than 0, not inf"),
         ({"seed": -1}, "seed must be 0 or more"),
         ({"seed": 2**70}, "seed must be below"),
-        ({"scope": "heads"}, "scope"),
+        ({"include": "heads"}, "include"),
     ],
 )
 def test_settings_that_make_no_sense(change, says):

@@ -49,8 +49,8 @@ def series(tmp_path_factory, config):
     return folder
 
 
-def levels(records, quantity, step=None, scope="layer"):
-    rows = records.where(quantity=quantity, scope=scope, **({} if step is None else {"step": step}))
+def levels(records, quantity, step=None, level="layer"):
+    rows = records.where(quantity=quantity, level=level, **({} if step is None else {"step": step}))
     return rows.table["value"].to_numpy()
 
 
@@ -82,9 +82,9 @@ def test_it_joins_the_trace(series, config):
     records, alone = saturation_profile(series, model, TEXT), trace(series)
     assert records.distinct("run") == alone.distinct("run")
     for name in ("layer.0", "layer.1"):
-        steps, norms = records.series("norm", scope="layer", name=name)
-        np.testing.assert_array_equal(norms, alone.series("norm", scope="layer", name=name)[1])
-        np.testing.assert_array_equal(steps, records.series("saturation", scope="layer", name=name)[0])
+        steps, norms = records.series("norm", level="layer", name=name)
+        np.testing.assert_array_equal(norms, alone.series("norm", level="layer", name=name)[1])
+        np.testing.assert_array_equal(steps, records.series("saturation", level="layer", name=name)[0])
     assert records.made_by["source"] == alone.made_by["source"]
 
 
@@ -123,7 +123,7 @@ def test_killed_and_started_again_it_does_nothing_twice(series, tmp_path, config
     assert same(Records.read(out), Records.read(whole))
     assert main([*command, "-o", str(out), "--scale", "10", "--overwrite"]) == 0
     other = saturation_profile(series, model, TEXT[:2], out=out, overwrite=True)
-    assert levels(other, "evaluation_sentences", scope="model").tolist() == [2.0] * len(STEPS)
+    assert levels(other, "evaluation_sentences", level="model").tolist() == [2.0] * len(STEPS)
     assert same(other, saturation_profile(series, model, TEXT[:2]))
 
 
@@ -227,9 +227,9 @@ def test_the_table_the_figure_and_the_sentences(series, config):
     left, right, *_ = figure_profile(records).axes
     assert left.get_xlabel() == "training step"
     for number, name in enumerate(("layer.0", "layer.1")):
-        expected = records.series("saturation", scope="layer", name=name)[1]
+        expected = records.series("saturation", level="layer", name=name)[1]
         assert left.lines[number].get_ydata() == pytest.approx(expected)
-        norms = records.series("norm", scope="layer", name=name)[1]
+        norms = records.series("norm", level="layer", name=name)[1]
         assert right.lines[3 * number].get_xdata() == pytest.approx(norms)
     with pytest.raises(InputError, match="no saturation of a series"):
         figure_profile(trace(series))

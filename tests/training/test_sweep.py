@@ -72,13 +72,13 @@ def same(one, other):
 
 
 def value(records, name, quantity):
-    [row] = records.where(scope="cell", name=name, quantity=quantity).to_rows()
+    [row] = records.where(level="cell", name=name, quantity=quantity).to_rows()
     return row["value"]
 
 
 def test_a_cell_is_the_run_that_its_settings_name(tmp_path, corpus, threads):
     records = sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=threads, together=1)
-    assert len(records.where(scope="cell").distinct("name")) == 9
+    assert len(records.where(level="cell").distinct("name")) == 9
     for lr, decay in ((1e-3, 0.1), (0.1, 5.0)):
         with one_thread():
             alone = train_alone(replace(TINY, lr=lr, weight_decay=decay), corpus)
@@ -104,7 +104,7 @@ def test_processes_and_stacks_give_the_same_up_to_rounding(tmp_path, corpus, thr
     stacked = sweep(TINY, tmp_path / "stack", x=X, y=Y, corpus=corpus, engine=threads, together=4)
     for quantity in ("norm_end", "growth", "dev_loss"):
         values = [
-            r.where(scope="cell", quantity=quantity).table["value"].to_numpy() for r in (one, same, stacked)
+            r.where(level="cell", quantity=quantity).table["value"].to_numpy() for r in (one, same, stacked)
         ]
         assert np.array_equal(values[0], values[1])
         # Adam's first steps are signs, and the sign of a gradient near 0 is rounding's: see test_together for float64.
@@ -161,10 +161,10 @@ def test_refining_finds_the_edge_of_the_full_grid(tmp_path, corpus, threads, opt
     assert counting.cells < 96 / 1.5  # six columns only: three anchors; wide grids save more
     for quantity in ("edge_below", "edge_above"):
         one, other = (
-            r.where(scope="column", quantity=quantity).table["value"].to_numpy() for r in (few, full)
+            r.where(level="column", quantity=quantity).table["value"].to_numpy() for r in (few, full)
         )
         assert np.array_equal(one, other)
-    once = full.where(scope="column", quantity="once").table["value"].to_numpy()
+    once = full.where(level="column", quantity="once").table["value"].to_numpy()
     assert (once == 1).all()
 
 
@@ -175,7 +175,7 @@ def test_divergence_is_a_result(tmp_path, corpus, threads):
     diverged = [value(records, f"lr={lr:g}, weight_decay=0", "diverged") for lr in x.values]
     assert diverged == [0.0, 1.0]
     assert records.made_by["problems"] == []
-    edge = records.where(scope="column", quantity="edge").table["value"].to_numpy()
+    edge = records.where(level="column", quantity="edge").table["value"].to_numpy()
     assert edge[1] == math.inf  # weights that are no numbers any more did not shrink
 
 
@@ -196,7 +196,7 @@ def test_a_time_limit_ends_a_cell_where_it_is(tmp_path, corpus, threads):
 def test_settings_that_are_no_numbers(tmp_path, corpus, threads):
     kinds = Axis("kind", ("post_norm", "usual_pre_norm"))
     records = sweep(TINY, tmp_path, x=kinds, y=Axis("lr", (1e-3, 1e-2)), corpus=corpus, engine=threads)
-    assert records.where(scope="cell").distinct("name")[0] == "kind=post_norm, lr=0.001"
+    assert records.where(level="cell").distinct("name")[0] == "kind=post_norm, lr=0.001"
     assert value(records, "kind=usual_pre_norm, lr=0.01", "kind") == 1
 
 

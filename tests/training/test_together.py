@@ -26,9 +26,9 @@ TINY = replace(tiny_settings.TINY, batch=8, min_count=20)
 PYDOC = load_corpus("pydoc", min_count=20)
 SHAPES = {
     "paper_pre_norm": {},
-    "usual_pre_norm": {"kind": "usual_pre_norm", "final_norm": True, "scope": "all"},
+    "usual_pre_norm": {"kind": "usual_pre_norm", "final_norm": True, "include": "all"},
     "post_norm": {"kind": "post_norm", "tied": True},
-    "tied": {"tied": True, "scope": "all"},
+    "tied": {"tied": True, "include": "all"},
     "no biases": {"bias": False},
 }
 STEPS = {

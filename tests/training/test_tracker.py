@@ -67,13 +67,13 @@ def test_every_number_equals_obvious_code(kind):
             history[step] = before, snapshot(model), gradient, decays(model, optimizer)
         records = tracker.records
     assert records.distinct("step") == [1, 2, 3, 4]
-    things = {(r["scope"], r["name"]) for r in records.table.to_pylist()}
-    assert {scope for scope, _ in things} == {"tensor", "layer", "role", "model"}
-    assert len([1 for scope, _ in things if scope == "tensor"]) == len(list(model.parameters()))
-    for scope, name in things:
-        of = members(model, scope, name)
+    things = {(r["level"], r["name"]) for r in records.table.to_pylist()}
+    assert {level for level, _ in things} == {"tensor", "layer", "role", "model"}
+    assert len([1 for level, _ in things if level == "tensor"]) == len(list(model.parameters()))
+    for level, name in things:
+        of = members(model, level, name)
         for step, parts in history.items():
-            found = row_of(records, step, scope, name)
+            found = row_of(records, step, level, name)
             wanted = expected(*([part[n] for n in of] for part in parts))
             if kind in COUPLED and any(parts[3][n] for n in of):
                 wanted |= {"decay_step": math.nan, "gradient_step": math.nan}
@@ -86,7 +86,7 @@ def test_every_number_equals_obvious_code(kind):
             assert found["tangential"] == pytest.approx(wanted["tangential"], rel=1e-9, abs=1e-10 * size)
             start = np.concatenate([history[1][0][n] for n in of])
             moved = np.concatenate([parts[1][n] for n in of]) - start
-            assert found["step_size_first"] == pytest.approx(np.linalg.norm(moved), rel=1e-11)
+            assert found["step_size to first"] == pytest.approx(np.linalg.norm(moved), rel=1e-11)
             assert found["total_growth"] == pytest.approx(
                 sum(np.sum(parts[1][n] ** 2) for n in of) - np.sum(start**2), rel=1e-6, abs=1e-9
             )
@@ -194,14 +194,14 @@ def test_the_same_as_a_trace_of_saved_weights_to_the_bit(tmp_path, dtype):
                 p.grad = torch.full_like(p, 0.25 * (i % 3 - 1) + step / 8)
             optimizer.step()
             save(step)
-    traced = trace(tmp_path, scope="all", first=False)
+    traced = trace(tmp_path, include="all", first=False)
     compared = 0
-    live = {(r["step"], r["scope"], r["name"], r["quantity"]): r for r in tracker.records.table.to_pylist()}
+    live = {(r["step"], r["level"], r["name"], r["quantity"]): r for r in tracker.records.table.to_pylist()}
     for row in traced.table.to_pylist():
         if row["step"] > 0:
-            mine = live[row["step"], row["scope"], row["name"], row["quantity"]]
+            mine = live[row["step"], row["level"], row["name"], row["quantity"]]
             assert (mine["layer"], mine["role"]) == (row["layer"], row["role"])
-            if row["scope"] == "tensor":
+            if row["level"] == "tensor":
                 np.testing.assert_equal(mine["value"], row["value"], str(row))
             else:  # files order tensors by name, and so they are added in another order
                 np.testing.assert_allclose(mine["value"], row["value"], rtol=1e-9, err_msg=str(row))
@@ -300,7 +300,7 @@ def test_the_optimizer_within_a_wrapper_is_hooked():
 def test_news_are_told_once():
     model = tiny()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    with WholeTracker(model, optimizer, every=2, scopes=["model"]) as tracker:
+    with WholeTracker(model, optimizer, every=2, levels=["model"]) as tracker:
         assert tracker.news() == {}
         backward(model, 1)
         optimizer.step()
@@ -408,7 +408,7 @@ def test_names_are_clean_under_wrappers():
     for kind, what in (("plain", model), ("wrapped", wrapped)):
         with WholeTracker(what, optimizer, every=1) as tracker:
             optimizer.step()
-            names[kind] = tracker.records.where(scope="tensor").distinct("name")
+            names[kind] = tracker.records.where(level="tensor").distinct("name")
     assert names["wrapped"] == names["plain"]
     assert "head.weight" not in names["plain"]  # tied to the embedding
 
@@ -435,15 +435,17 @@ def test_a_compiled_model_has_the_names_and_numbers_of_a_plain_one():
 def test_selection_and_scopes():
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with WholeTracker(model, optimizer, every=1, scope="blocks", exclude="norm", scopes=["model"]) as tracker:
+    with WholeTracker(
+        model, optimizer, every=1, include="blocks", exclude="norm", levels=["model"]
+    ) as tracker:
         optimizer.step()
-    assert tracker.records.distinct("scope") == ["model"]
+    assert tracker.records.distinct("level") == ["model"]
     wanted = sum(p.numel() for n, p in model.named_parameters() if n.startswith("layers") and "norm" not in n)
     assert row_of(tracker.records, 1, "model", "model")["numel"] == wanted
     with pytest.raises(InputError, match="Tiny: no tensor counts"):
         WholeTracker(model, optimizer, select="nothing like this")
-    with pytest.raises(InputError, match="scopes: 'head' is none of"):
-        WholeTracker(model, optimizer, scopes=["head"])
+    with pytest.raises(InputError, match="levels: 'head' is none of"):
+        WholeTracker(model, optimizer, levels=["head"])
 
 
 def test_an_optimizer_of_another_model_is_refused():
@@ -468,13 +470,13 @@ def test_freezing_thawing_and_later_groups_need_no_word():
             optimizer.step()
     records = tracker.records
     sizes = {
-        name: records.series("step_size", scope="tensor", name=name)[1] > 0
+        name: records.series("step_size", level="tensor", name=name)[1] > 0
         for name in ("embedding.weight", "layers.1.linear1.weight")
     }
     assert sizes["embedding.weight"].tolist() == [True, False, True, True]
     assert sizes["layers.1.linear1.weight"].tolist() == [False, False, True, True]
     assert row_of(records, 2, "tensor", "embedding.weight")["decay_step"] == 0.0
-    assert records.where(scope="model", quantity="learning_rate").distinct("step") == [1, 2]
+    assert records.where(level="model", quantity="learning_rate").distinct("step") == [1, 2]
     assert row_of(records, 3, "tensor", "layers.1.linear1.weight")["learning_rate"] == 0.02
 
 

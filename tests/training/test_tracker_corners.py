@@ -51,7 +51,7 @@ from normgrowth import NormTracker, records
 warnings.simplefilter("ignore")
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-tracker = NormTracker(model, optimizer, scope="all", every=1, out=sys.argv[1])
+tracker = NormTracker(model, optimizer, include="all", every=1, out=sys.argv[1])
 for step in range(1, 7):
     for p in model.parameters():
         p.grad = torch.full_like(p, float("nan") if step == 6 else 1.0)
@@ -246,7 +246,7 @@ def test_data_of_another_size_under_the_same_parameter():
             optimizer.step()
     assert value(tracker.records, "numel") == 1600
     assert value(tracker.records, "rms") == pytest.approx(0.9, rel=1e-6)
-    assert value(tracker.records, "step_size_first") == pytest.approx(4.0, rel=1e-6)
+    assert tracker.records.series("step_size", reference="first")[1][-1] == pytest.approx(4.0, rel=1e-6)
 
 
 @pytest.mark.parametrize("held", ["a", "b", "ab"])
@@ -258,7 +258,7 @@ def test_parameters_that_share_their_memory_count_once(held):
     with WholeTracker(model, optimizer, every=1) as tracker:
         given(optimizer.param_groups[0]["params"])
         optimizer.step()
-    assert tracker.records.where(scope="tensor").distinct("name") == ["a"]
+    assert tracker.records.where(level="tensor").distinct("name") == ["a"]
     assert value(tracker.records, "numel") == 16
     after = model.a.detach().double()
     assert value(tracker.records, "norm") == pytest.approx(after.norm().item(), rel=1e-12)
@@ -342,7 +342,7 @@ from normgrowth.tracking import step_log as journal
 journal.PATIENCE = 1e9
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-tracker = NormTracker(model, optimizer, scope="all", every=1, out=sys.argv[1])
+tracker = NormTracker(model, optimizer, include="all", every=1, out=sys.argv[1])
 for step in range(6):
     for p in model.parameters():
         p.grad = torch.ones_like(p)

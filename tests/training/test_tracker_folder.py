@@ -34,7 +34,7 @@ def train(model, optimizer, steps):
 
 
 def assert_equal(found, wanted):
-    key = ("run", "step", "scope", "name", "quantity")
+    key = ("run", "step", "level", "name", "quantity")
     mine = {tuple(row[k] for k in key): row["value"] for row in found.table.to_pylist()}
     theirs = {tuple(row[k] for k in key): row["value"] for row in wanted.table.to_pylist()}
     assert len(mine) == len(found)
@@ -156,7 +156,7 @@ def test_a_step_that_was_cut_short_is_left_out(tmp_path, monkeypatch):
     path.write_bytes(content)
     # A kill between writing the records and beginning the journal anew: steps are in both.
     journal.read(tmp_path).write(tmp_path)
-    assert_equal(journal.read(tmp_path).where(scope="model"), tracker.records.where(scope="model"))
+    assert_equal(journal.read(tmp_path).where(level="model"), tracker.records.where(level="model"))
     path.write_bytes(b"something else")
     with pytest.raises(InputError, match="journal: not readable as JSON"):
         journal.read(tmp_path)
@@ -185,7 +185,7 @@ def test_records_are_not_overwritten_by_chance(tmp_path):
     save_file({"layers.0.weight": torch.ones(2, 2)}, tmp_path / "step-1.safetensors")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trace(tmp_path / "step-1.safetensors", tmp_path / "traced", scope="all")
+        trace(tmp_path / "step-1.safetensors", tmp_path / "traced", include="all")
     with pytest.raises(InputError, match="has records of trace"):
         NormTracker(model, optimizer, out=tmp_path / "traced", step=0)
     with pytest.raises(InputError, match="empty name"):
@@ -243,8 +243,8 @@ def test_first_weights_are_gone_in_a_resumed_run(tmp_path):
         tracker = NormTracker(model, optimizer, every=1, out=tmp_path, first=True, step=1)
     train(model, optimizer, [2])
     tracker.close()
-    assert "angle_first" in row_of(tracker.records, 1, "model", "model")
-    assert "angle_first" not in row_of(tracker.records, 2, "model", "model")
+    assert "angle to first" in row_of(tracker.records, 1, "model", "model")
+    assert "angle to first" not in row_of(tracker.records, 2, "model", "model")
     assert "angle" in row_of(tracker.records, 2, "model", "model")
 
 
@@ -288,15 +288,15 @@ def test_a_run_that_counts_other_parameters_does_not_go_on_in_the_same_records(t
         train(model, optimizer, [1, 2])
     before = Records.read(tmp_path)
     with pytest.raises(
-        FolderMismatch, match=r"scope blocks, not .* with scope all; resume with the same"
+        FolderMismatch, match=r"include blocks, not .* with include all; resume with the same"
     ) as refused:
-        NormTracker(model, optimizer, every=1, out=tmp_path, scope="all", step=2)
-    assert (refused.value.found["scope"], refused.value.wanted["scope"]) == ("blocks", "all")
+        NormTracker(model, optimizer, every=1, out=tmp_path, include="all", step=2)
+    assert (refused.value.found["include"], refused.value.wanted["include"]) == ("blocks", "all")
     assert "--overwrite" not in str(refused.value)  # a tracker has none
     with pytest.raises(FolderMismatch, match=r"select None, not .* with select weight"):
         NormTracker(model, optimizer, every=1, out=tmp_path, select="weight", step=1)
     assert_equal(Records.read(tmp_path), before)
     NormTracker(model, optimizer, every=5, out=tmp_path, step=2).close()  # the same parameters
-    with NormTracker(model, optimizer, every=1, out=tmp_path, scope="all", step=0):  # begins anew
+    with NormTracker(model, optimizer, every=1, out=tmp_path, include="all", step=0):  # begins anew
         train(model, optimizer, [1])
-    assert Records.read(tmp_path).made_by["selection"]["scope"] == "all"
+    assert Records.read(tmp_path).made_by["selection"]["include"] == "all"

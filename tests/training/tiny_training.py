@@ -10,7 +10,7 @@ from torch import nn
 from normgrowth.tracking.tracker import NormTracker
 
 # Where a test checks the numbers of a whole model, embeddings too, whatever its parameters are called.
-WholeTracker = partial(NormTracker, scope="all")
+WholeTracker = partial(NormTracker, include="all")
 
 
 class Tiny(nn.Module):
@@ -98,17 +98,22 @@ def expected(
     }
 
 
-def row_of(records, step: int, scope: str, name: str) -> dict[str, float]:
-    rows = records.where(step=step, scope=scope, name=name).table.to_pylist()
-    return {row["quantity"]: row["value"] for row in rows}
+def row_of(records, step: int, level: str, name: str) -> dict[str, float]:
+    rows = records.where(step=step, level=level, name=name).table.to_pylist()
+    return {_key(row): row["value"] for row in rows}
 
 
-def members(model: nn.Module, scope: str, name: str) -> list[str]:
+def _key(row) -> str:
+    """Quantity, and what it is compared with unless that is the step before: "angle to first"."""
+    return row["quantity"] + ("" if row["reference"] in (None, "previous") else f" to {row['reference']}")
+
+
+def members(model: nn.Module, level: str, name: str) -> list[str]:
     """The tensors of Tiny that a row is about, from what the model is and not from its names' reading."""
     names = [n for n, _ in model.named_parameters()]  # ties counted once
-    if scope == "model":
+    if level == "model":
         return names
-    if scope == "layer":
+    if level == "layer":
         return [n for n in names if n.startswith(f"layers.{name.removeprefix('layer.')}.")]
     roles = {
         "embedding": ("embedding.weight",),
@@ -118,6 +123,6 @@ def members(model: nn.Module, scope: str, name: str) -> list[str]:
         "norm": ("norm",),
         "other": ("scale",),
     }
-    if scope == "role":
+    if level == "role":
         return [n for n in names if any(word in n for word in roles[name])]
     return [name]

@@ -117,12 +117,12 @@ def test_decay_is_told_from_steps(traced):
 
 def test_one_layer_and_few_checkpoints(traced):
     records = traced(simulate(COSINE, 1.5, 60), every=20)
-    layer = records.where(scope="layer").distinct("name")[0]
-    found = examine(records, COSINE, scope="layer", name=layer)
-    assert found.norms[0] == pytest.approx(records.series("norm", scope="layer", name=layer)[1][0])
+    layer = records.where(level="layer").distinct("name")[0]
+    found = examine(records, COSINE, level="layer", name=layer)
+    assert found.norms[0] == pytest.approx(records.series("norm", level="layer", name=layer)[1][0])
     assert any("3 intervals are too few" in text for text in found.undecided)
     with pytest.raises(InputError, match="several series"):
-        examine(records, COSINE, scope="layer")
+        examine(records, COSINE, level="layer")
     with pytest.raises(InputError, match="two are needed"):
         examine(records.where(step=0), COSINE)
     with pytest.raises(InputError, match="nothing to start from"):
@@ -277,9 +277,9 @@ def test_uniform_growth_and_its_opposite(traced):
     assert uneven.spread == pytest.approx(3)
     assert uneven.moved == pytest.approx(0.4)
     assert "×1 (layer.1) to ×3 (layer.0)" in uniformity_sentence(uneven, "layer")
-    assert uniformity(records, scope="tensor").names == list(PARTS)
-    with pytest.raises(InputError, match="no norms at scope block"):
-        uniformity(records, scope="block")
+    assert uniformity(records, level="tensor").names == list(PARTS)
+    with pytest.raises(InputError, match="no norms at level block"):
+        uniformity(records, level="block")
 
 
 def test_several_runs_are_never_mixed():
@@ -299,9 +299,9 @@ def test_several_runs_are_never_mixed():
     assert uniformity(both.where(run="stands")).spread == pytest.approx(1)
     for mixed in (
         lambda: uniformity(both),
-        lambda: direction(both, scope="layer", name="layer.0"),
-        lambda: examine(both, COSINE, scope="layer", name="layer.0"),
-        lambda: both.series("norm", scope="layer", name="layer.0"),
+        lambda: direction(both, level="layer", name="layer.0"),
+        lambda: examine(both, COSINE, level="layer", name="layer.0"),
+        lambda: both.series("norm", level="layer", name="layer.0"),
     ):
         with pytest.raises(InputError, match=r"2 runs \('grows', 'stands'\)"):
             mixed()

@@ -191,5 +191,5 @@ def test_each_series_of_a_trace_is_fitted():
     assert [fits["layer.0"].best.name, fits["layer.1"].best.name] == ["sqrt", "sqrt2"]
     assert fits["layer.2"]["sqrt"].reason == "0 points cannot tell 2 parameters from noise"
     assert fit_records(records, bootstrap=0)["model"]["sqrt"].params == pytest.approx({"a": 2, "b": 20})
-    with pytest.raises(InputError, match="no norm at scope role; the scopes here are layer, model"):
+    with pytest.raises(InputError, match="no norm at level role; the levels here are layer, model"):
         fit_records(records, "role")

@@ -11,7 +11,7 @@ from synthetic_series import moved, tiny_state, write_series
 from normgrowth import SeriesWarning, lint, trace
 
 MATRIX = "transformer.h.0.attn.c_attn.weight"
-SCOPES = ("all", "blocks")
+INCLUDE_CHOICES = ("all", "blocks")
 
 
 def slow_walk(count=9, width=72):
@@ -102,27 +102,27 @@ def quiet():
         yield
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("include", INCLUDE_CHOICES)
 @pytest.mark.parametrize("make", FAULTS)
-def test_lint_and_trace_find_the_same(tmp_path, make, scope):
+def test_lint_and_trace_find_the_same(tmp_path, make, include):
     states = slow_walk()
     make(states)
     folder = write_series(tmp_path, states)
-    found = [asdict(finding) for finding in lint(folder, scope=scope)]
-    assert trace(folder, scope=scope).made_by["findings"] == found
+    found = [asdict(finding) for finding in lint(folder, include=include)]
+    assert trace(folder, include=include).made_by["findings"] == found
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("include", INCLUDE_CHOICES)
 @pytest.mark.parametrize("make", [stranger, another_run_from_here_on, strange_tensor, rescaled, first, tied])
-def test_a_cosine_in_a_finding_is_that_of_the_records(tmp_path, make, scope):
+def test_a_cosine_in_a_finding_is_that_of_the_records(tmp_path, make, include):
     states = slow_walk()
     make(states)
     folder = write_series(tmp_path, states)
-    found = [finding for finding in lint(folder, scope=scope) if finding.kind == "run"]
+    found = [finding for finding in lint(folder, include=include) if finding.kind == "run"]
     assert found
-    records = trace(folder, scope=scope)
+    records = trace(folder, include=include)
     for finding in found:
-        where = dict(scope="tensor", name=finding.name) if finding.name else dict(scope="model")
+        where = dict(level="tensor", name=finding.name) if finding.name else dict(level="model")
         steps, cosines = records.series("cosine", **where)
         exact = dict(zip(steps.tolist(), cosines.tolist(), strict=True))
         printed = re.findall(r"\(cosine (-?\d\.\d+)\)", finding.why)

@@ -41,7 +41,7 @@ def check(tmp_path, series, expected, said=()):
     found = lint(write(tmp_path, series))
     with warnings.catch_warnings(), contextlib.suppress(InputError):
         warnings.simplefilter("ignore", SeriesWarning)
-        assert trace(tmp_path, scope="all").made_by["findings"] == list(map(asdict, found))
+        assert trace(tmp_path, include="all").made_by["findings"] == list(map(asdict, found))
     assert sorted(faults(found), key=str) == sorted(expected, key=str)
     assert sorted(remarks(found), key=str) == sorted(said, key=str)
     assert all(f.kind in KINDS and f.why and Path(f.label).exists() for f in found)

@@ -160,7 +160,7 @@ def test_a_tensor_in_a_dtype_that_cannot_be_measured_is_a_finding(tmp_path):
 def test_the_header_says_which_parameters_were_checked(tmp_path, capsys):
     folder = put(tmp_path, series(), "step_{}.safetensors")
     assert lint(folder).checked == "all 12 parameters"
-    assert lint(folder, scope="blocks").checked == "10 of 12 parameters (scope blocks)"
+    assert lint(folder, include="blocks").checked == "10 of 12 parameters (include blocks)"
     assert lint(folder, select="mlp").checked == "4 of 12 parameters (select 'mlp')"
     cli.main(["lint", str(folder)])
     assert "checked: all 12 parameters" in capsys.readouterr().out

@@ -68,14 +68,15 @@ def test_every_format_gives_the_same_bits(tmp_path, architecture):
     traces = {format: trace(tmp_path / format, run="x") for format in writers}
     layers = 6 if architecture == "t5" else 3
     for format, records in traces.items():
-        assert len(records.where(scope="layer").distinct("name")) == layers, format
-        for scope in ("model", "layer", "role", "tensor"):
-            for name in traces["one"].where(scope=scope).distinct("name"):
-                for quantity in ("norm", "cosine", "alignment", "cosine_first"):
-                    one = traces["one"].series(quantity, scope=scope, name=name)[1]
-                    other = records.series(quantity, scope=scope, name=name)[1]
+        assert len(records.where(level="layer").distinct("name")) == layers, format
+        for level in ("model", "layer", "role", "tensor"):
+            for name in traces["one"].where(level=level).distinct("name"):
+                for quantity, *to in (("norm",), ("cosine",), ("alignment",), ("cosine", "first")):
+                    wanted = {"level": level, "name": name, "reference": to[0] if to else None}
+                    one = traces["one"].series(quantity, **wanted)[1]
+                    other = records.series(quantity, **wanted)[1]
                     # Tensors are stored in another order, so sums over several may round differently.
-                    tolerance = 0 if scope == "tensor" else 1e-12
+                    tolerance = 0 if level == "tensor" else 1e-12
                     np.testing.assert_allclose(
                         other, one, rtol=tolerance, err_msg=f"{format} {quantity} {name}"
                     )
@@ -100,10 +101,12 @@ def test_t5_base_starts_where_the_papers_figure_does(tmp_path):
     records = trace(tmp_path, lint=False)  # one model under two names, on purpose
     assert records.series("norm")[1][0] == pytest.approx(470.6, abs=0.5)
     for i in range(12):
-        assert records.series("norm", scope="layer", name=f"encoder.{i}")[1][0] == pytest.approx(
+        assert records.series("norm", level="layer", name=f"encoder.{i}")[1][0] == pytest.approx(
             87.8, abs=0.2
         )
-        assert records.series("norm", scope="layer", name=f"decoder.{i}")[1][0] == pytest.approx(
+        assert records.series("norm", level="layer", name=f"decoder.{i}")[1][0] == pytest.approx(
             103.8, abs=0.2
         )
-    assert trace(tmp_path, scope="encoder", lint=False).series("norm")[1][0] == pytest.approx(303.8, abs=0.5)
+    assert trace(tmp_path, include="encoder", lint=False).series("norm")[1][0] == pytest.approx(
+        303.8, abs=0.5
+    )

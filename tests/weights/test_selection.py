@@ -70,14 +70,14 @@ def test_the_records_say_what_counts(traced):
     assert traced.parameters == HEADER
     assert HEADER in traced._repr_html_()
     assert Records(traced.table, {}).parameters == ""
-    assert Records(traced.table, {"selection": {"scope": "all", "select": None}}).parameters == "all"
+    assert Records(traced.table, {"selection": {"include": "all", "select": None}}).parameters == "all"
     assert Records(traced.table, {"selection": 3, "counted": []}).parameters == ""
 
 
 def test_a_head_stored_as_a_copy_of_the_embedding_counts_nowhere(tmp_path):
     states = [{**state, "lm_head.weight": state["transformer.wte.weight"].clone()} for state in walk(2)]
     with pytest.warns(SeriesWarning, match="counted once"):
-        records = normgrowth.trace(write_series(tmp_path, states), scope="all")
+        records = normgrowth.trace(write_series(tmp_path, states), include="all")
     assert records.made_by["counted"] == {"tensors": 11, "of_tensors": 11, "values": 1192, "of_values": 1192}
 
 
@@ -108,7 +108,7 @@ def test_figures_and_the_page_say_what_counts(traced, tmp_path):
 
 
 def test_traces_that_count_different_parameters_are_told_apart(traced, tmp_path, capsys):
-    other = normgrowth.trace(write_series(tmp_path, walk(3)), scope="all")
+    other = normgrowth.trace(write_series(tmp_path, walk(3)), include="all")
     print_compare(traced, other)
     assert "different parameters" in capsys.readouterr().out
 
@@ -125,13 +125,13 @@ def test_what_has_no_blocks_is_told_how_to_count(tmp_path, capsys):
         normgrowth.NormTracker(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert caught.value.parameters == 4
     assert list(caught.value.would_count.values()) == [4]
-    assert "--scope all" in str(caught.value)
+    assert "--include all" in str(caught.value)
     save_file(model.state_dict(), tmp_path / "step_1.safetensors")
-    with pytest.raises(NothingCounts, match=r'scope="all"'):
+    with pytest.raises(NothingCounts, match=r'include="all"'):
         normgrowth.trace(tmp_path)
     assert main(["trace", str(tmp_path)]) == 2
-    assert "--scope all" in capsys.readouterr().err
-    normgrowth.NormTracker(model, torch.optim.SGD(model.parameters(), lr=0.1), scope="all").close()
+    assert "--include all" in capsys.readouterr().err
+    normgrowth.NormTracker(model, torch.optim.SGD(model.parameters(), lr=0.1), include="all").close()
 
 
 def test_select_and_exclude_that_leave_nothing_say_what_would_count():
@@ -139,9 +139,9 @@ def test_select_and_exclude_that_leave_nothing_say_what_would_count():
     choose = partial(Selection.choose, label="x", tensors=index)
     with pytest.raises(NothingCounts) as caught:
         choose(Selection(select="nothing"))
-    assert caught.value.would_count == {'--scope all (in Python scope="all")': 12, "no --select": 10}
+    assert caught.value.would_count == {'--include all (in Python include="all")': 12, "no --select": 10}
     with pytest.raises(NothingCounts) as caught:
         choose(Selection(exclude="."))
-    assert caught.value.would_count == {'--scope all (in Python scope="all")': 12, "no --exclude": 10}
+    assert caught.value.would_count == {'--include all (in Python include="all")': 12, "no --exclude": 10}
     with pytest.raises(InputError, match="no parameters"):
         Selection().choose("x", {"mask": Tensor("BOOL", (4,))})

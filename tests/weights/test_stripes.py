@@ -112,11 +112,11 @@ def test_tensors_of_no_values_and_of_one(tmp_path, threads):
             n: t.to(kinds[(i + k) % 4]) if t.numel() else t.double() for k, (n, t) in enumerate(state.items())
         }
         save_file(own | {"h.0.whole": torch.arange(7) + i}, tmp_path / f"step_{i}.safetensors")
-    for scope in ("blocks", "all"):
-        local = trace(tmp_path, run="x", scope=scope)
-        same(trace(tmp_path, run="x", scope=scope, engine=threads), local)
+    for include in ("blocks", "all"):
+        local = trace(tmp_path, run="x", include=include)
+        same(trace(tmp_path, run="x", include=include, engine=threads), local)
         with RangeServer(tmp_path) as server:
-            there = trace(server.url, run="x", scope=scope)
+            there = trace(server.url, run="x", include=include)
             assert server.asked_twice() == 0
         bits = [records.table["value"].to_numpy().view(np.int64) for records in (there, local)]
         assert np.array_equal(*bits)
@@ -151,9 +151,9 @@ def test_a_buffer_that_is_cut_is_still_seen(tmp_path, threads):
     for i, state in enumerate(walk(3)):
         large = torch.tril(torch.ones(2049, 2048))
         save_file(state | {"transformer.h.0.attn.table": large}, tmp_path / f"step_{i}.safetensors")
-    local = trace(tmp_path, scope="all")
+    local = trace(tmp_path, include="all")
     assert [finding["kind"] for finding in local.made_by["findings"]] == ["buffer"]
-    same(trace(tmp_path, scope="all", engine=threads, memory=1), local)
+    same(trace(tmp_path, include="all", engine=threads, memory=1), local)
 
 
 def test_a_dtype_that_is_unknown_in_a_later_step(tmp_path, threads):
@@ -323,7 +323,7 @@ def test_over_a_network_each_byte_is_asked_for_once(tmp_path):
             checkpoint.tensors[name].nbytes
             for entry in open_source(tmp_path).entries
             for checkpoint in [entry.open()]
-            for name in found.where(scope="tensor").distinct("name")
+            for name in found.where(level="tensor").distinct("name")
         )
         data = sum(request.sent for request in server.requests if request.status == 206)
         header = 6 * (tmp_path / "step_0.safetensors").stat().st_size - 6 * sum(
@@ -504,7 +504,7 @@ class TestRay:
         """It asks for nothing of what was finished; and nothing of its Ray stays behind."""
         series, out = write_series(tmp_path / "series", walk(4, layers=4)), tmp_path / "out"
         local = trace(series, run="x")
-        tensors = len(local.where(scope="tensor").distinct("name"))
+        tensors = len(local.where(level="tensor").distinct("name"))
         with RangeServer(series) as server:
             driver = [sys.executable, "-c", DRIVER, server.url, str(out)]
             server.fail("GET .*safetensors", after=8, trickle=0.0005)  # not the headers

@@ -51,11 +51,11 @@ def test_every_scope_equals_the_obvious_code(tmp_path, format):
     things += [("layer", name, part) for name, part in LAYER.items()]
     things += [("role", name, part) for name, part in ROLE.items()]
     things += [("tensor", name, name) for name in states[0] if ".h." in name and "bias" not in name]
-    assert set(records.where(scope="layer").distinct("name")) == set(LAYER)
-    assert set(records.where(scope="role").distinct("name")) == set(ROLE)
-    for scope, name, part in things:
+    assert set(records.where(level="layer").distinct("name")) == set(LAYER)
+    assert set(records.where(level="role").distinct("name")) == set(ROLE)
+    for level, name, part in things:
         path = [vector(state, part) for state in states]
-        steps, norms = records.series("norm", scope=scope, name=name)
+        steps, norms = records.series("norm", level=level, name=name)
         assert list(steps) == list(range(5))
         np.testing.assert_allclose(norms, [np.linalg.norm(x) for x in path], rtol=1e-12)
         expected = {
@@ -65,14 +65,15 @@ def test_every_scope_equals_the_obvious_code(tmp_path, format):
             "growth": np.diff([x @ x for x in path]),
             "total_growth": [x @ x - path[0] @ path[0] for x in path[1:]],
             "total_growth_steps": np.cumsum([(b - a) @ (b - a) for a, b in itertools.pairwise(path)]),
-            "cosine_first": [x @ path[0] / np.linalg.norm(x) / np.linalg.norm(path[0]) for x in path[1:]],
-            "step_size_first": [np.linalg.norm(x - path[0]) for x in path[1:]],
+            "cosine to first": [x @ path[0] / np.linalg.norm(x) / np.linalg.norm(path[0]) for x in path[1:]],
+            "step_size to first": [np.linalg.norm(x - path[0]) for x in path[1:]],
             "alignment": [
                 a @ (b - a) / np.linalg.norm(a) / np.linalg.norm(b - a) for a, b in itertools.pairwise(path)
             ],
         }
         for quantity, values in expected.items():
-            at, got = records.series(quantity, scope=scope, name=name)
+            quantity, _, reference = quantity.partition(" to ")
+            at, got = records.series(quantity, level=level, name=name, reference=reference or None)
             assert list(at) == [1, 2, 3, 4]
             np.testing.assert_allclose(got, values, rtol=1e-9, atol=1e-12, err_msg=f"{quantity} of {name}")
 
@@ -82,14 +83,15 @@ def test_lags_tokens_and_scopes(tmp_path):
     write_series(tmp_path, states)
     records = trace(tmp_path, lags=(1, 3), tokens_per_step=2048, run="mine")
     path = [counted(state) for state in states]
-    steps, values = records.series("cosine_lag3")
+    steps, values = records.series("cosine", reference="lag3")
     assert list(steps) == [300, 400, 500]
     expected = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(path, path[3:], strict=False)]
     np.testing.assert_allclose(values, expected, rtol=1e-12)
-    np.testing.assert_array_equal(records.series("cosine_lag1")[1], records.series("cosine")[1])
-    assert list(records.series("tokens")[1]) == [204800 * i for i in range(6)]
+    np.testing.assert_array_equal(records.series("cosine", reference="lag1")[1], records.series("cosine")[1])
+    axis = dict(zip(*(records.table[column].to_pylist() for column in ("step", "tokens")), strict=True))
+    assert axis == {100 * i: 204800 * i for i in range(6)}
     assert records.distinct("run") == ["mine"]
-    everything = trace(tmp_path, scope="all")
+    everything = trace(tmp_path, include="all")
     whole = torch.cat([tensor.double().flatten() for tensor in states[0].values()])
     assert everything.series("norm")[1][0] == pytest.approx(float(whole.norm()))
     embedding = trace(tmp_path, select="wte")
@@ -97,8 +99,8 @@ def test_lags_tokens_and_scopes(tmp_path):
         float(states[0]["transformer.wte.weight"].double().norm())
     )
     rest = trace(tmp_path, exclude=r"\.h\.0\.", first=False)
-    assert rest.where(scope="layer").distinct("name") == ["layer.1"]
-    assert not len(rest.where(quantity="cosine_first"))
+    assert rest.where(level="layer").distinct("name") == ["layer.1"]
+    assert not len(rest.where(reference="first"))
 
 
 def test_tied_tensors_count_once(tmp_path):
@@ -109,7 +111,7 @@ def test_tied_tensors_count_once(tmp_path):
     untied = {name: tensor for name, tensor in state.items() if name != "lm_head.weight"}
     norm = torch.cat([tensor.double().flatten() for tensor in untied.values()]).norm()
     with pytest.warns(SeriesWarning, match="has exactly the weights of step 0"):
-        records = trace(tmp_path, scope="all")
+        records = trace(tmp_path, include="all")
     assert records.series("norm")[1][0] == pytest.approx(float(norm))
 
 
@@ -124,13 +126,13 @@ def test_a_tied_head_that_was_stored_as_a_copy_counts_once(tmp_path):
     with pytest.warns(
         SeriesWarning, match=r"lm_head.weight: equals transformer.wte.weight in every checkpoint"
     ):
-        records = trace(tmp_path, scope="all")
+        records = trace(tmp_path, include="all")
     np.testing.assert_allclose(records.series("norm")[1], norms, rtol=1e-12)
     state = states[1]  # tied at first, then not: two tensors
     state["lm_head.weight"] = state["lm_head.weight"] + 1
     save_file(state, tmp_path / "step_1.safetensors")
     whole = [float(torch.cat([t.double().flatten() for t in state.values()]).norm()) for state in states]
-    np.testing.assert_allclose(trace(tmp_path, scope="all").series("norm")[1], whole, rtol=1e-12)
+    np.testing.assert_allclose(trace(tmp_path, include="all").series("norm")[1], whole, rtol=1e-12)
 
 
 @pytest.mark.parametrize("format", ["safetensors", "pt"])
@@ -347,10 +349,20 @@ def test_the_file_is_plain_parquet_with_the_documented_columns(tmp_path):
     series = write_series(tmp_path / "series", walk(2))
     trace(series, tmp_path / "out")
     table = pq.read_table(tmp_path / "out" / "records.parquet")
-    assert table.column_names == ["run", "step", "scope", "name", "layer", "role", "quantity", "value"]
+    assert table.column_names == [
+        "run",
+        "step",
+        "level",
+        "name",
+        "layer",
+        "role",
+        "quantity",
+        "reference",
+        "value",
+    ]
     read = Records.read(tmp_path / "out")
     assert read.made_by["steps"] == [0, 100]
-    assert read.made_by["selection"]["scope"] == "blocks"
+    assert read.made_by["selection"]["include"] == "blocks"
 
 
 # --- what must be said --------------------------------------------------------------------------
@@ -364,7 +376,7 @@ def test_nan_weights_are_named_and_the_rest_is_measured(tmp_path):
     with pytest.warns(SeriesWarning, match=rf"step_100.*2 of 256 values of tensor {name}"):
         records = trace(series, tmp_path / "out")
     assert np.isnan(records.series("norm")[1][1])
-    assert np.isfinite(records.series("norm", scope="layer", name="layer.0")[1]).all()
+    assert np.isfinite(records.series("norm", level="layer", name="layer.0")[1]).all()
     assert list(records.series("nonfinite")[1]) == [0, 2, 0]
     assert len(Records.read(tmp_path / "out").made_by["problems"]) == 1
 
@@ -404,12 +416,12 @@ def test_zero_tensors_are_no_trouble(tmp_path):
 
 def test_asking_for_what_is_not_there_says_what_is(tmp_path):
     records = trace(write_series(tmp_path / "series", walk(2)))
-    with pytest.raises(InputError, match=r"no nrm at scope model; there is norm, rms"):
+    with pytest.raises(InputError, match=r"no nrm at level model; there is norm, rms"):
         records.series("nrm")
     with pytest.raises(InputError, match=r"of layer\.9"):
-        records.series("norm", scope="layer", name="layer.9")
+        records.series("norm", level="layer", name="layer.9")
     with pytest.raises(InputError, match="several series"):
-        records.series("norm", scope="layer")
+        records.series("norm", level="layer")
     with pytest.raises(InputError, match="no column"):
         records.where(colour="red")
 

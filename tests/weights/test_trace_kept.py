@@ -24,13 +24,12 @@ from normgrowth.weights.trace import run_name
 from normgrowth.workspace import read_json
 
 quiet = pytest.mark.filterwarnings("ignore::normgrowth.errors.SeriesWarning")
-COMPARED = {"previous": "cosine", "first": "cosine_first", "lag2": "cosine_lag2"}
 
 
 def rows(records, steps=None):
     """Every number by what it is of; NaN as its bits."""
     table = records.table.to_pydict()
-    keys = zip(*(table[c] for c in ("step", "scope", "name", "quantity")), strict=True)
+    keys = zip(*(table[c] for c in ("step", "level", "name", "quantity", "reference")), strict=True)
     bits = np.array(table["value"], np.float64).view(np.int64).tolist()
     return {key: value for key, value in zip(keys, bits, strict=True) if steps is None or key[0] in steps}
 
@@ -55,7 +54,7 @@ def prune(series, *steps):
 @pytest.mark.parametrize(
     ("options", "found", "wanted"),
     [
-        ({"scope": "all"}, {"scope": "blocks"}, {"scope": "all"}),
+        ({"include": "all"}, {"include": "blocks"}, {"include": "all"}),
         ({"select": "mlp"}, {"select": None}, {"select": "mlp"}),
         ({"exclude": "mlp"}, {"exclude": None}, {"exclude": "mlp"}),
         ({"lags": (2,)}, {"lags": []}, {"lags": [2]}),
@@ -116,7 +115,7 @@ def test_a_folder_from_before_requests_were_kept(tmp_path):
     expected = rows(trace(series, out))
     (out / "request.json").unlink()
     with pytest.raises(FolderMismatch):
-        trace(series, out, scope="all")
+        trace(series, out, include="all")
     with pytest.raises(FolderMismatch):
         trace(write_series(tmp_path / "other", walk(3, seed=9)), out)
     assert rows(trace(series, out)) == expected
@@ -172,7 +171,7 @@ def test_steps_stay_when_their_checkpoints_are_gone(tmp_path):
     assert rows(records, measured) == rows(full)
     expected = rows(trace(tmp_path / "rest", lags=(2,)), range(3000, 3400, 100))
     found = rows(records, range(3000, 3400, 100))
-    gone = {key for key in expected if key[3] in ("cosine_first", "angle_first", "step_size_first")}
+    gone = {key for key in expected if key[4] == "first"}
     assert found.keys() == expected.keys() - gone
     for key, bits in found.items():  # fewer comparisons at a time may round the last bit otherwise
         one, other = np.array([bits, expected[key]]).view(np.float64)
@@ -195,7 +194,7 @@ def test_all_checkpoints_are_gone_and_new_ones_came(tmp_path):
     assert rows(records, (0, 100, 200)) == rows(full)
     assert list(records.series("norm")[0]) == [0, 100, 200, 300, 400, 500]
     assert list(records.series("cosine")[0]) == [100, 200, 400, 500]  # 300 is not compared with another
-    assert list(records.series("cosine_first")[0]) == [100, 200]
+    assert list(records.series("cosine", reference="first")[0]) == [100, 200]
     assert list(records.series("total_growth")[0]) == [100, 200]  # no sum over an unknown interval
     assert sum("no comparison" in note for note in records.made_by["notes"]) == 2
 
@@ -211,7 +210,7 @@ def test_a_step_that_comes_late_is_compared_with_what_is_there(tmp_path):
     records = trace(series, out)
     assert list(records.series("norm")[0]) == [0, 100, 200, 300, 400]
     assert list(records.series("cosine")[0]) == [100, 200, 400]
-    assert list(records.series("cosine_first")[0]) == [100, 200, 300, 400]
+    assert list(records.series("cosine", reference="first")[0]) == [100, 200, 300, 400]
 
 
 @quiet
@@ -228,7 +227,7 @@ def test_findings_stay_when_checkpoints_are_gone(tmp_path):
     found = trace(series, out).made_by
     assert [f for f in found["findings"] if f["severity"] == "fault"] == faults
     assert not any("without a look" in note for note in found["notes"])
-    expected = [asdict(finding) for finding in lint(tmp_path / "more", scope="blocks")]
+    expected = [asdict(finding) for finding in lint(tmp_path / "more", include="blocks")]
     assert [f["kind"] for f in expected] == [f["kind"] for f in found["findings"]]
 
 
@@ -263,7 +262,7 @@ def test_a_remote_series_that_was_pruned(tmp_path):
         records = trace(server.url, out)
     assert rows(records, range(0, 500, 100)) == rows(whole, range(0, 500, 100))
     assert list(records.series("cosine")[0]) == [100, 200, 300, 400, 500, 600]
-    assert list(records.series("cosine_first")[0]) == [100, 200, 300, 400]
+    assert list(records.series("cosine", reference="first")[0]) == [100, 200, 300, 400]
     np.testing.assert_array_equal(records.series("cosine")[1], whole.series("cosine")[1])
 
 
@@ -283,7 +282,7 @@ def test_a_hub_series_that_was_pruned(tmp_path):
         records = trace("hf://org/tiny@step*", out, endpoint=server.endpoint)
     for quantity in ("norm", "cosine", "total_growth"):
         np.testing.assert_array_equal(records.series(quantity), whole.series(quantity))
-    assert list(records.series("cosine_first")[0]) == [10, 20]
+    assert list(records.series("cosine", reference="first")[0]) == [10, 20]
 
 
 # --- moved, copied, restarted -------------------------------------------------------------------
@@ -496,13 +495,13 @@ def test_any_order_of_events_gives_the_numbers_of_the_whole_series(tmp_path_fact
         found = rows(records)
         everything = rows(expected)
         assert found.items() <= everything.items()
-        for label, quantity in COMPARED.items():
+        for label in ("previous", "first", "lag2"):
             wanted = {
                 steps[i]
                 for i in range(len(steps))
                 if label in (refs := references(i, (2,), True)) and (steps[i], steps[refs[label]]) in made
             }
-            assert {key[0] for key in found if key[3] == quantity} == wanted
+            assert {key[0] for key in found if key[3:] == ("cosine", label)} == wanted
         assert {key[0] for key in found if key[3] == "norm"} == set(steps)
         possible = {
             (steps[i], steps[p])

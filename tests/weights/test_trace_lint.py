@@ -46,7 +46,7 @@ def stale(folder: Path) -> Path:
 )
 def test_a_trace_finds_what_lint_finds_wherever_it_was_cut(tmp_path, made, kind, first):
     series = made(tmp_path / "series")
-    expected = [asdict(finding) for finding in lint(series, scope="blocks")]
+    expected = [asdict(finding) for finding in lint(series, include="blocks")]
     assert [finding["kind"] for finding in expected if finding["severity"] == "fault"] == [kind]
     out = tmp_path / "out"
     with pytest.warns(SeriesWarning, match=rf"\({kind}\)"):
@@ -107,6 +107,6 @@ def test_nan_is_told_once(tmp_path):
     states = walk(STEPS)
     next(iter(states[4].values())).view(-1)[0] = torch.nan
     with pytest.warns(SeriesWarning) as said:
-        records = trace(write_series(tmp_path / "series", states), scope="all")
+        records = trace(write_series(tmp_path / "series", states), include="all")
     assert len([w for w in said if "NaN" in str(w.message)]) == 1
     assert "nonfinite" in {finding["kind"] for finding in records.made_by["findings"]}

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from normgrowth.checkpoints.roles import context, role_of, split
 
-SCOPES = ("blocks", "encoder", "decoder", "all")  # which parameters a norm counts
-DEFAULT_SCOPE = "blocks"  # wherever a norm is reported; lint alone checks every parameter
+INCLUDE_CHOICES = ("blocks", "encoder", "decoder", "all")  # which parameters a norm counts
+DEFAULT_INCLUDE = "blocks"  # wherever a norm is reported; lint alone checks every parameter
 
 Place = tuple[
     str | None, int, str

@@ -19,8 +19,8 @@ from math import prod
 from types import MappingProxyType
 
 from normgrowth.checkpoints.blocks import (
-    DEFAULT_SCOPE,
-    SCOPES,
+    DEFAULT_INCLUDE,
+    INCLUDE_CHOICES,
     Stack,
     find_stacks,
     inner_number,
@@ -31,7 +31,7 @@ from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.roles import context, match, remember, role_of, split
 from normgrowth.errors import InputError
 
-__all__ = ["ROLES", "SCOPES", "Reading", "read_names"]
+__all__ = ["INCLUDE_CHOICES", "ROLES", "Reading", "read_names"]
 
 ROLES = (
     "attention.query",
@@ -81,7 +81,7 @@ class Reading:
 def read_names(
     tensors: Mapping[str, Tensor],
     *,
-    scope: str = DEFAULT_SCOPE,
+    include: str = DEFAULT_INCLUDE,
     select: str | None = None,
     exclude: str | None = None,
     aliases: Mapping[str, str] = MappingProxyType({}),
@@ -89,21 +89,21 @@ def read_names(
     """Read every name of an index, in its order.
 
     It takes the whole index, since a name alone does not say how many stacks there are. `select` takes
-    the place of `scope`, so that embeddings and scalars can be asked for; `exclude` takes away from
+    the place of `include`, so that embeddings and scalars can be asked for; `exclude` takes away from
     either. Nothing brings back buffers, optimiser state, or the further names of a tied tensor.
     """
-    if scope not in SCOPES:
-        raise InputError(f"scope {scope!r} is unknown; choose one of {', '.join(SCOPES)}")
+    if include not in INCLUDE_CHOICES:
+        raise InputError(f"include {include!r} is unknown; choose one of {', '.join(INCLUDE_CHOICES)}")
     wanted, unwanted = _compile("select", select), _compile("exclude", exclude)
     places = locate(tensors)
     stacks = find_stacks([place for place in places if not (_state(place[0] or "") or _state(place[2]))])
     kinds = {stack.label: stack.kind for stack in stacks}
     chosen = set(kinds)
-    if scope in ("encoder", "decoder") and len(kinds) > 1:
-        chosen = {label for label, kind in kinds.items() if kind == scope}
+    if include in ("encoder", "decoder") and len(kinds) > 1:
+        chosen = {label for label, kind in kinds.items() if kind == include}
         if not chosen and wanted is None:
             raise InputError(
-                f"scope {scope!r}: this model has no such blocks; its stacks are {', '.join(kinds)}"
+                f"include {include!r}: this model has no such blocks; its stacks are {', '.join(kinds)}"
             )
 
     # Members of a list are alike, so each kind of tensor is judged once. This is what makes it fast.
@@ -113,7 +113,7 @@ def read_names(
         key = (path, rest, tensor.shape, tensor.dtype)
         verdict = judged.get(key)
         if verdict is None:
-            verdict = judged[key] = _judge(path, rest, tensor, stacks.of(path, rest), scope, chosen)
+            verdict = judged[key] = _judge(path, rest, tensor, stacks.of(path, rest), include, chosen)
         stack, role, counted, reason = verdict
         tied_to = None
         if role not in ("buffer", "optimizer"):
@@ -145,7 +145,7 @@ def _compile(option: str, pattern: str | None) -> re.Pattern[str] | None:
 
 
 def _judge(
-    path: str | None, rest: str, tensor: Tensor, stack: Stack | None, scope: str, chosen: set[str]
+    path: str | None, rest: str, tensor: Tensor, stack: Stack | None, include: str, chosen: set[str]
 ) -> tuple[Stack | None, str, bool, str]:
     """Stack, role, counted, reason: what all members of a list have in common."""
     if state := _state(rest) or _state(path or ""):
@@ -164,14 +164,14 @@ def _judge(
         role = role_of(whole, False)
     if what := _buffer(whole, tensor):
         return stack, "buffer", False, f"buffer: {what}"
-    if scope == "all":
-        return stack, role, True, "in a block" if stack else "scope all"
+    if include == "all":
+        return stack, role, True, "in a block" if stack else "include all"
     if prod(tensor.shape) <= 1:
         return stack, role, False, "scalar"
     if stack is None:
         return stack, role, False, role if role in ("embedding", "position", "head") else "outside the blocks"
     if stack.label not in chosen:
-        return stack, role, False, f"not in the {scope}"
+        return stack, role, False, f"not in the {include}"
     return stack, role, True, "in a block"
 
 

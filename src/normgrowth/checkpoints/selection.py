@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from normgrowth.checkpoints.blocks import DEFAULT_SCOPE
+from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, Tensor
 from normgrowth.checkpoints.parameters import Reading, read_names
 from normgrowth.errors import InputError
@@ -37,7 +37,7 @@ class NothingCounts(InputError):
 class Selection:
     """Which parameters count, as the user said it."""
 
-    scope: str = DEFAULT_SCOPE
+    include: str = DEFAULT_INCLUDE
     select: str | None = None
     exclude: str | None = None
 
@@ -59,11 +59,11 @@ class Selection:
 
     def _alternatives(self, tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, int]:
         """How many parameters each other choice would count, by how to ask for it."""
-        others = {'--scope all (in Python scope="all")': Selection("all")}
+        others = {'--include all (in Python include="all")': Selection("all")}
         if self.select is not None:
             others["no --select"] = Selection(exclude=self.exclude)
         if self.exclude is not None:
-            others["no --exclude"] = Selection(self.scope, self.select)
+            others["no --exclude"] = Selection(self.include, self.select)
         return {
             option: sum(reading.counted for reading in other.readings(tensors, aliases).values())
             for option, other in others.items()

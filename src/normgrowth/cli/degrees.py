@@ -6,7 +6,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.cli.source import MODEL, add_attention, add_model_type, add_text, positive
+from normgrowth.cli.source import MODEL, add_attention, add_fixed, add_model_type, add_text, positive
 
 if TYPE_CHECKING:
     from normgrowth.network.texts import Inputs
@@ -51,13 +51,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--orders", type=positive, metavar="N", help="orders carried along (default: as ties ask for)"
     )
-    parser.add_argument(
-        "--fixed",
-        nargs="+",
-        metavar="NAME",
-        default=[],
-        help="parameters that do not grow, by name or pattern, for example '*.A_log' (default: none)",
-    )
+    add_fixed(parser)
     add_attention(parser)
     add_model_type(parser)
     parser.add_argument(
@@ -104,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _model(arguments: argparse.Namespace) -> "tuple[str, Any, Inputs, list[str]]":
     """What to call it, the model, its inputs, and what the reader must know."""
+    from normgrowth.limit.parameters.fixed import note
     from normgrowth.network.models import NOISE, generic, load_model
     from normgrowth.network.texts import default_inputs
 
@@ -119,8 +114,7 @@ def _model(arguments: argparse.Namespace) -> "tuple[str, Any, Inputs, list[str]]
             f"{len(changed)} constant parameters (zero biases, unit gains) got noise of {NOISE}, as if trained; "
             "--as-initialised leaves them"
         )
-    if arguments.fixed:
-        notes.append(f"held fixed: {', '.join(arguments.fixed)}; all other parameters grow")
+    notes += note(arguments.fixed or ())
     inputs = default_inputs(loaded, arguments.text, seed=arguments.seed)
     notes += [f"input: {inputs.note}", *([inputs.warning] if inputs.warning else [])]
     return f"{arguments.model}: {type(loaded.model).__name__}", loaded.model, inputs, notes
@@ -140,6 +134,6 @@ def _facts(arguments: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
         with out_of_memory_hint(model, tokens):
             if arguments.attention_only:
                 return hard_heads(model, **inputs).facts()
-            return degrees(model, orders=arguments.orders, fixed=arguments.fixed, **inputs).facts()
+            return degrees(model, orders=arguments.orders, fixed=arguments.fixed or (), **inputs).facts()
     except InputError as error:
         raise InputError(f"{arguments.model}: {error}") from error

@@ -15,7 +15,7 @@ EXAMPLES = """schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=50
 examples:
   normgrowth dynamics published:t5
   normgrowth dynamics traces/gpt --schedule cosine:lr=6e-4,steps=600000,warmup=2000 --weight-decay 0.1 --betas 0.9,0.95
-  normgrowth dynamics traces/gpt --schedule 1e-3 --scope layer --name layer.3 --json
+  normgrowth dynamics traces/gpt --schedule 1e-3 --level layer --name layer.3 --json
 """
 
 
@@ -35,7 +35,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--schedule", metavar="SPEC", help="the learning rates, see below; published:t5 has its own"
     )
-    parser.add_argument("--scope", choices=("model", "layer", "role", "tensor"), default="model")
+    parser.add_argument("--level", choices=("model", "layer", "role", "tensor"), default="model")
     parser.add_argument("--name", metavar="NAME", help="which layer, role or tensor")
     parser.add_argument("--kappa", type=real, metavar="K", help="κ of single steps, if training logged it")
     parser.add_argument("--weight-decay", type=real, metavar="L", help="λ; 0 if there was none")
@@ -72,17 +72,17 @@ def run(arguments: argparse.Namespace) -> int:
     from normgrowth.weights.direction import direction, rows_of, uniformity, uniformity_sentence
     from normgrowth.weights.evidence import examine
 
-    if arguments.scope != "model" and arguments.name is None:
-        raise InputError(f"--scope {arguments.scope} needs --name: which one")
-    if arguments.scope == "model" and arguments.name is not None:
-        raise InputError(f"--name {arguments.name} needs --scope: layer, role or tensor")
+    if arguments.level != "model" and arguments.name is None:
+        raise InputError(f"--level {arguments.level} needs --name: which one")
+    if arguments.level == "model" and arguments.name is not None:
+        raise InputError(f"--name {arguments.name} needs --level: layer, role or tensor")
     published = arguments.trace == PUBLISHED
     spec = SCHEDULE if arguments.schedule is None and published else arguments.schedule
     if spec is None:
         raise InputError(f"--schedule is needed: the learning rates, as in {schedules.EXAMPLES['cosine']}")
     schedule = schedules.parse(spec)
     records = t5_records() if published else Records.read(arguments.trace)
-    thing = {"scope": arguments.scope, "name": arguments.name}
+    thing = {"level": arguments.level, "name": arguments.name}
     names = ("optimizer", "gradient_norm", "betas", "momentum", "decay", "invariant")
     setting = {name: getattr(arguments, name) for name in names}
     weight_decay = felt = arguments.weight_decay
@@ -106,8 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
         rows = decays.settling(evidence.steps, evidence.norms, schedule, weight_decay, **setting)
         kappa = evidence.kappa["misaligned"].value if arguments.kappa is None else arguments.kappa
         said = decays.sentences(rows, weight_decay, kappa, setting)
-    scopes = [scope for scope in ("layer", "role", "tensor") if scope in records.distinct("scope")]
-    parts = {scope: uniformity(records, scope=scope) for scope in scopes}
+    levels = [level for level in ("layer", "role", "tensor") if level in records.distinct("level")]
+    parts = {level: uniformity(records, level=level) for level in levels}
     content = {
         "trace": arguments.trace,
         "what": arguments.name or "model",
@@ -124,8 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
         "equilibria": [{**vars(row), "equilibrium": vars(row.equilibrium)} for row in rows],
         "decay_findings": said,
         "direction": _direction(direction(records, **thing)),
-        "uniformity": {scope: vars(found) for scope, found in parts.items()},
-        "uniformity_findings": [uniformity_sentence(parts[scope], scope) for scope in scopes[:1]],
+        "uniformity": {level: vars(found) for level, found in parts.items()},
+        "uniformity_findings": [uniformity_sentence(parts[level], level) for level in levels[:1]],
     }
     if arguments.json:
         json.dump(_plain(content), sys.stdout)

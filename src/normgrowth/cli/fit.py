@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   normgrowth fit published:t5_norm
   normgrowth fit norms.csv --laws sqrt,sqrt2,power
-  normgrowth fit traces/gpt --scope layer
+  normgrowth fit traces/gpt --level layer
   normgrowth fit traces/gpt --from 10000 --json
 
 published:NAME is one of the paper's own series: t5_norm, t5_norm_by_layer.
@@ -37,7 +37,7 @@ def add(subparsers: Any) -> None:
         help="a csv with the columns step and norm (and layer, for several series), or the folder of a trace",
     )
     parser.add_argument(
-        "--scope",
+        "--level",
         choices=("model", "layer", "role", "tensor"),
         help="of a trace: one fit for the model (default) or one for each layer, role or tensor",
     )
@@ -126,9 +126,9 @@ def _series(arguments: argparse.Namespace) -> tuple[str, str, dict[str, Any]]:
     if path.is_dir() or path.name == FILE:
         records = Records.read(path if path.is_dir() else path.parent)
         title = str(records.made_by.get("source", file))
-        return title, records.parameters, series_of(records, arguments.scope or "model")
-    if arguments.scope:
-        raise InputError(f"{file}: --scope is for traces; the columns of a csv say what its series are")
+        return title, records.parameters, series_of(records, arguments.level or "model")
+    if arguments.level:
+        raise InputError(f"{file}: --level is for traces; the columns of a csv say what its series are")
     if file.startswith("published:"):
         title, series = _published(file.removeprefix("published:"))
         return title, "", series

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from normgrowth.cli.models import Output, add_passes, each_once, loaded, together
 from normgrowth.cli.output import tell
-from normgrowth.cli.source import MODEL, add_text, positive, real
+from normgrowth.cli.source import MODEL, add_fixed, add_text, positive, real
 
 if TYPE_CHECKING:
     from normgrowth.records import Records
@@ -33,6 +33,7 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("model", nargs="+", metavar="MODEL", help=MODEL)
     add_text(parser)
+    add_fixed(parser)
     parser.add_argument(
         "--sentences",
         type=positive,
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments,
         "heads",
         *("model", "text", "sentences", "window", "scale", "no_exact", "tolerance", "seed", "attn", "dtype"),
-        "model_type",
+        *("model_type", "fixed"),
     )
     records = together("heads", [_measure(arguments, model) for model in each_once(arguments.model)])
     output.write(records)
@@ -128,12 +129,13 @@ def _measure(arguments: argparse.Namespace, model: str) -> "Records":
                 scales=arguments.scale,
                 window=arguments.window,
                 tolerance=arguments.tolerance,
+                fixed=arguments.fixed or (),
                 batch_tokens=arguments.batch_tokens,
                 progress=progress,
             )
         if arguments.show is not None:
             chosen = arguments.head or clearest(records, records.distinct("run")[0])
-            found = patterns(network, arguments.show, chosen)
+            found = patterns(network, arguments.show, chosen, fixed=arguments.fixed or ())
             records.made_by["patterns"] = found
             records.made_by["notes"] += [f"--show: {note}" for note in found["notes"]]
     except InputError as error:

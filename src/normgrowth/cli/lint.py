@@ -13,7 +13,7 @@ EXAMPLES = """examples:
   normgrowth lint 'hf://EleutherAI/pythia-70m@step*' --strict
   normgrowth lint runs/gpt/checkpoints --exclude 'rotary' --json
 
-All parameters are checked unless --scope, --select or --exclude is given.
+All parameters are checked unless --include, --select or --exclude is given.
 Exit codes: 0 done; 1 faults found and --strict given; 2 nothing could be read.
 """
 
@@ -29,7 +29,7 @@ def add(subparsers: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_source(parser, scope="all")
+    add_source(parser, include="all")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if there is a fault")
     add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print findings as JSON, no table")
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Progress() as progress:
         report = lint(
             source_of(arguments),
-            scope=arguments.scope,
+            include=arguments.include,
             select=arguments.select,
             exclude=arguments.exclude,
             endpoint=arguments.endpoint,

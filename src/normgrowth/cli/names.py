@@ -15,7 +15,7 @@ def add(subparsers: Any) -> None:
         "names",
         help="how each tensor is read: layer, role, counted or not",
         description="Show how each tensor of the first checkpoint of a source is read.",
-        epilog="example: normgrowth names model.safetensors --scope encoder",
+        epilog="example: normgrowth names model.safetensors --include encoder",
     )
     add_source(parser)
     parser.add_argument("--json", action="store_true", help="print rows as JSON, no table")
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from normgrowth.checkpoints.series import open_source
     from normgrowth.report.terminal import print_names
 
-    selection = Selection(arguments.scope, arguments.select, arguments.exclude)
+    selection = Selection(arguments.include, arguments.select, arguments.exclude)
     series = open_source(source_of(arguments), endpoint=arguments.endpoint)
     checkpoint = series.entries[0].open()
     for note in (*series.notes, *(f"{checkpoint.label}: {note}" for note in checkpoint.notes)):

@@ -118,13 +118,13 @@ def laws(records: "Records") -> dict[str, Any]:
     from normgrowth.weights.fitting import fit_records
 
     found: dict[str, Any] = {}
-    for scope in ("model", "layer"):
+    for level in ("model", "layer"):
         try:
-            fits = fit_records(records, scope, bootstrap=0)
+            fits = fit_records(records, level, bootstrap=0)
         except InputError:
             continue
         found |= {name: one.facts() for name, one in fits.items()}
-        if scope == "model" and found.get("model", {}).get("best"):
+        if level == "model" and found.get("model", {}).get("best"):
             steps = records.series("norm")[0]
             found["model"]["curve"] = steps, fits["model"].best.predict(steps)
     return found

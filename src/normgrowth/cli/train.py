@@ -50,7 +50,7 @@ RUN: list[tuple[str, Any, str]] = [
 MEASURED: list[tuple[str, Any, str]] = [
     ("evaluate", str, "after each epoch (epochs), also after steps 1, 2, 4, ... (powers), or each N-th step"),
     ("track", str, "when the tracker measures: each N-th step, or powers"),
-    ("scope", str, "what the tracker counts: blocks or all"),
+    ("include", str, "what the tracker counts: blocks or all"),
     ("dev-sentences", positive, "of the development part (default: all)"),
     ("saturation-sentences", int, "of it, to measure saturation with; 0: none"),
 ]

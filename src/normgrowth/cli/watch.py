@@ -65,4 +65,4 @@ def _read(arguments: argparse.Namespace) -> Any:
             f"{arguments.folder}: no records of a run yet; a NormTracker with this `out` writes them"
         )
     records = read(arguments.folder)
-    return records if arguments.layers == "all" else records.where(scope="model")
+    return records if arguments.layers == "all" else records.where(level="model")

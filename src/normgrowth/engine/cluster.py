@@ -190,10 +190,12 @@ def _runner(wanted: str, code: str) -> Callable[[Any, bytes, float | None, float
             if over.is_set():
                 return "over", None
             raise
-        except Exception as error:
+        except Exception as error:  # whatever the task raises is raised by the driver
             try:
-                return "raised", pickle.dumps(error)
-            except Exception:  # it holds what cannot be sent
+                sent = pickle.dumps(error)
+                pickle.loads(sent)  # some can be packed, and not made again from their line alone
+                return "raised", sent
+            except Exception:  # it holds what cannot be sent: a pickle runs code of the error's class
                 return "raised", pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
         finally:
             soft.cancel()

@@ -98,15 +98,15 @@ def levels(model: LanguageModel, rows: Sequence[Row]) -> list[Block]:
 
 def as_blocks(step: int, values: dict[str, float], more: Sequence[Block] = ()) -> list[Block]:
     own = {name: np.array([[value]]) for name, value in values.items()}
-    rest = [Block(b.scope, b.names, b.layers, b.roles, [step], b.values) for b in more]
+    rest = [Block(b.level, b.names, b.layers, b.roles, [step], b.values) for b in more]
     return [Block("model", ["model"], [None], [None], [step], own), *rest]
 
 
 def _blocks(records: Records) -> list[Block]:
     """Back from rows to blocks: a layer's levels, and the mean over blocks."""
     blocks = []
-    for scope in ("layer", "model"):
-        part = records.where(scope=scope)
+    for level in ("layer", "model"):
+        part = records.where(level=level)
         names = part.distinct("name")
         numbers = {row["name"]: row["layer"] for row in part.table.select(["name", "layer"]).to_pylist()}
         values = {
@@ -115,7 +115,7 @@ def _blocks(records: Records) -> list[Block]:
             if quantity.startswith("saturation")
         }
         blocks.append(
-            Block(scope, names, [numbers[name] for name in names], [None] * len(names), [0], values)
+            Block(level, names, [numbers[name] for name in names], [None] * len(names), [0], values)
         )
     return blocks
 

@@ -18,7 +18,7 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 
-from normgrowth.errors import FolderMismatch, InputError, SchemaError
+from normgrowth.errors import FolderMismatch, InputError, SchemaError, is_mistake
 from normgrowth.lab.settings import Settings, difference
 from normgrowth.network.encoders import LanguageModel
 from normgrowth.network.stored import write
@@ -93,7 +93,11 @@ class RunFolder:
             if (damaged := ZipFile(path).testzip()) is not None:  # torch itself ignores these checksums
                 raise BadZipFile(f"{damaged}: its checksum does not match")
             return torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:
+        except OSError as error:  # the disk's: the state itself may be good
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+        except Exception as error:  # torch raises what it likes where a state is damaged
+            if isinstance(error, MemoryError) or is_mistake(error):
+                raise
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"{path}: not readable ({said}); remove it to begin anew") from error
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from normgrowth.checkpoints.blocks import DEFAULT_SCOPE
+from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import Entry
 from normgrowth.errors import SeriesWarning
@@ -60,12 +60,13 @@ def saturation_profile(
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
-    scope: str = DEFAULT_SCOPE,
+    include: str = DEFAULT_INCLUDE,
     tokenizer: Any = None,
     sentences: int = SENTENCES,
     scales: Sequence[float] = (1000,),
     exact: bool = True,
     batch_tokens: int = BATCH_TOKENS,
+    fixed: Sequence[str] = (),
     states: States | None = None,
     run: str | None = None,
     endpoint: str | None = None,
@@ -76,20 +77,21 @@ def saturation_profile(
     config: what the checkpoints are weights of: a config.json, a folder or hub id that has one, or a module, which
     has its own weights back afterwards. out: output folder; the same call resumes, and steps whose checkpoints are
     gone stay. overwrite: replace what the folder holds. A checkpoint with NaN or infinite weights has no levels, and
-    `made_by["problems"]` names the parameter.
+    `made_by["problems"]` names the parameter. fixed: parameters that do not grow, as for `saturation`.
     """
     loaded = config if isinstance(config, Loaded) else load_model(config)
     model, given = loaded.model, _held(texts_or_batches)
-    asked = [LEVELS_VERSION, _architecture(model), list(scales), exact]
+    asked = [LEVELS_VERSION, _architecture(model), list(scales), exact, *([list(fixed)] if fixed else [])]
     tokens = _tokens(model, given, tokenizer or loaded.tokenizer, sentences)
     text = _content(tokens)
     asked.append(text)
     opening = {"endpoint": endpoint}
     source = source if isinstance(source, str | Path) else list(source)
-    tracing = Tracing(source, Selection(scope), run=run, opening=opening)
+    tracing = Tracing(source, Selection(include), run=run, opening=opening)
     request = {
         "scales": list(scales),
         "exact": exact,
+        "fixed": list(fixed) or None,
         "text": f"{_counted(tokens)} (sha256 {text[:12]})",
         "model": _named(model),
     }
@@ -124,6 +126,7 @@ def saturation_profile(
                     scales=scales,
                     exact=exact,
                     batch_tokens=batch_tokens,
+                    fixed=fixed,
                     states=states,
                 )
                 found = _at_step(levels, entry.step)
@@ -131,7 +134,7 @@ def saturation_profile(
             steps.append(found)
         if progress:
             progress(len(places), len(places), name)
-        records = _joined(traced, name, steps, loaded, filler.notes, problems)
+        records = _joined(traced, name, steps, loaded, list(fixed), filler.notes, problems)
         store.write(records)
     for remark in (*traced.made_by["notes"], *traced.made_by["problems"], *told(traced.made_by["findings"])):
         warnings.warn(remark, SeriesWarning, stacklevel=2)
@@ -242,6 +245,7 @@ def _joined(
     run: str,
     steps: Sequence[Levels],
     loaded: Loaded,
+    fixed: list[str],
     notes: list[str],
     problems: list[str],
 ) -> Records:
@@ -256,7 +260,7 @@ def _joined(
     levels = {what: value for what, value in steps[-1][1].items() if what != "notes"} if steps else {}
     made_by = traced.made_by | {
         "command": "saturation",
-        "saturation": levels | {"config": loaded.source},
+        "saturation": levels | {"config": loaded.source, "fixed": fixed},
         "notes": [*traced.made_by["notes"], *notes, *said],
         "problems": [*traced.made_by["problems"], *problems],
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Literal, get_args
 
-from normgrowth.checkpoints.blocks import DEFAULT_SCOPE
+from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.errors import InputError
 from normgrowth.network.encoders import EncoderConfig, Kind
 from normgrowth.schedules import SHAPES, Schedule
@@ -45,7 +45,7 @@ class Settings:
     steps: int | None = None  # fewer than the epochs have
     seed: int = 0
     evaluate: str = "epochs"  # "epochs", and also after steps 1, 2, 4, ... ("powers") or each n-th ("500")
-    scope: str = DEFAULT_SCOPE  # what the tracker counts, as in `trace`
+    include: str = DEFAULT_INCLUDE  # what the tracker counts, as in `trace`
     track: str = "10"  # when the tracker measures: each n-th step, or "powers"
     dev_sentences: int | None = None  # None: all of them
     saturation_sentences: int = 100  # of the development part; 0: no levels
@@ -77,8 +77,8 @@ class Settings:
             value = getattr(self, name)
             if value not in words and not (value.isdecimal() and int(value) > 0):
                 raise InputError(f"{name} is {' or '.join(words)} or a number of steps, not {value!r}")
-        if self.scope not in ("blocks", "all"):
-            raise InputError(f"scope is blocks or all, not {self.scope!r}")
+        if self.include not in ("blocks", "all"):
+            raise InputError(f"include is blocks or all, not {self.include!r}")
         self.encoder(vocabulary=1, positions=1)  # says what is wrong with the shape
 
     def encoder(self, vocabulary: int, positions: int) -> EncoderConfig:

@@ -3,8 +3,8 @@
 Every cell is a run of `train` without a folder (`training.cells`), and its outcome is kept as soon as it is there
 (`training.cell_store`). That a cell diverges, or takes too long, is an outcome.
 
-    records, scope "cell"     what became of each (`Outcome`), and the two settings
-    records, scope "column"   for each value of the first setting, where growth ends in the second (`boundary`)
+    records, level "cell"     what became of each (`Outcome`), and the two settings
+    records, level "column"   for each value of the first setting, where growth ends in the second (`boundary`)
 """
 
 import platform
@@ -193,7 +193,7 @@ def _records(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None
     made_by = {
         "command": "sweep",
         "settings": asdict(grid.settings),
-        "selection": {"scope": grid.settings.scope},
+        "selection": {"include": grid.settings.include},
         "x": {"setting": grid.x.setting, "values": list(grid.x.values)},
         "y": {"setting": grid.y.setting, "values": list(grid.y.values)},
         "corpus": describe(corpus, grid.settings.dev_sentences),
@@ -217,10 +217,10 @@ def _records(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None
     return Records.from_blocks(name, blocks, made_by)
 
 
-def _block(scope: str, names: Sequence[str], step: int, values: Mapping[str, Sequence[float]]) -> Block:
+def _block(level: str, names: Sequence[str], step: int, values: Mapping[str, Sequence[float]]) -> Block:
     nothing = [None] * len(names)
     arrays = {quantity: np.array([column], np.float64) for quantity, column in values.items()}
-    return Block(scope, names, nothing, nothing, [step], arrays)
+    return Block(level, names, nothing, nothing, [step], arrays)
 
 
 def _transposed(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:

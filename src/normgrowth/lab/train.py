@@ -33,7 +33,7 @@ from normgrowth.tracking.parameters import watch
 from normgrowth.tracking.tracker import NormTracker
 
 EVALUATION = {
-    "scope": str,
+    "level": str,
     "names": [str],
     "layers": [(int, None)],
     "roles": [(str, None)],
@@ -107,7 +107,7 @@ class _Run:
         self.lengths = [len(row) for row in corpus.train]
         self.per_epoch = -(-len(corpus.train) // settings.batch)
         self.total = total_steps(settings, corpus)
-        self.selection = Selection(settings.scope)
+        self.selection = Selection(settings.include)
         self.counted = watch(self.model, self.selection).counted
         self.described = describe(corpus, settings.dev_sentences)
         self.rate = settings.rate(self.total)
@@ -124,7 +124,7 @@ class _Run:
             self.optimizer,
             every(self.settings.track),
             self.folder.path / TRACKER,
-            scope=self.settings.scope,
+            include=self.settings.include,
             run=self.folder.name,
             step=self.step,
         ) as tracker:
@@ -302,7 +302,7 @@ def _open(out: str | Path, settings: Settings, corpus: Corpus, overwrite: bool) 
 
 def _few(records: Records) -> Records:
     """The tracker's rows of the model and its layers; those of tensors and roles stay in its own folder."""
-    return Records.joined([records.where(scope="model"), records.where(scope="layer")], records.made_by)
+    return Records.joined([records.where(level="model"), records.where(level="layer")], records.made_by)
 
 
 def _plain(block: Block) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from normgrowth.limit import saturated as limits
-from normgrowth.limit.compiled import named_modules
 from normgrowth.limit.dispatch import MARK
 from normgrowth.limit.findings import Finding, messages
+from normgrowth.limit.forward_pass.compiled import named_modules
 from normgrowth.limit.module_names import place, within
 from normgrowth.limit.parameters import growing_parameters
 from normgrowth.limit.pass_log import Sum, Tie

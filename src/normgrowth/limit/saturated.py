@@ -1,6 +1,6 @@
 """The saturated network of a model: lim c^(-k) f(x; cθ) as c goes to infinity, computed in one forward pass."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -10,12 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from normgrowth.limit.compiled import named_modules, run_eagerly, unwrapped
 from normgrowth.limit.dispatch import HALVES, MARK, LimitMode
 from normgrowth.limit.findings import Finding, LeavingTorch
-from normgrowth.limit.parameters import check_fixed, own_storages
+from normgrowth.limit.forward_pass.compiled import run_eagerly, unwrapped
+from normgrowth.limit.forward_pass.kernels import no_cached_weights, unfused_kernels
+from normgrowth.limit.forward_pass.module_hooks import watched
+from normgrowth.limit.forward_pass.saved_state import SavedState
+from normgrowth.limit.parameters import ParameterLayout, check_fixed, first_names, own_storages
+from normgrowth.limit.parameters.layout import NamedModules
 from normgrowth.limit.pass_log import Context, Sum, Tie
-from normgrowth.limit.saved_state import SavedState
 from normgrowth.limit.series import Series, Term, nonzero
 from normgrowth.showing import by_run, html_table
 
@@ -60,6 +63,7 @@ class Limit:
     used_orders: int = 1
     doubtful: int = 0
     _called: bool = field(default=False, repr=False)
+    _layout: ParameterLayout | None = field(default=None, repr=False)
     _run_mark: object = field(default_factory=object, repr=False)  # on every tensor that a call makes
     _needed: tuple[int, bool] = field(
         default=(1, False), repr=False
@@ -97,11 +101,13 @@ class Limit:
         """As few orders as decide everything; what the last call needed is tried first."""
         orders, exponentials = self.orders or self._needed[0], self._needed[1]
         last = self.orders is not None or orders >= MORE_ORDERS
-        saved = None if last and exponentials else SavedState((args, kwargs), self.model.buffers())
+        modules = list(self.model.named_modules())
+        buffers = [b for _, module in modules for b in module._buffers.values() if b is not None]
+        saved = None if last and exponentials else SavedState((args, kwargs), buffers)
         while True:
             context = Context(orders, self.tolerance, self.attention_only, exponentials)
-            context.training = any(module.training for module in self.model.modules())
-            result = self._run(context, args, kwargs)
+            context.training = any(module.training for _, module in modules)
+            result = self._run(context, modules, args, kwargs)
             last = self.orders is not None or orders >= MORE_ORDERS
             more = not last and self.doubtful > context.unranked
             unranked = context.unranked > 0 and not exponentials
@@ -112,7 +118,7 @@ class Limit:
             exponentials = exponentials or unranked
             saved.restore()
 
-    def _run(self, context: Context, args: Any, kwargs: Any) -> Any:
+    def _run(self, context: Context, modules: NamedModules, args: Any, kwargs: Any) -> Any:
         mode = LimitMode(context, self._run_mark)
         self.outputs = []
         with ExitStack() as stack:
@@ -120,12 +126,15 @@ class Limit:
             stack.enter_context(run_eagerly())
             parameters = []
             if not self.attention_only:
-                parameters = stack.enter_context(own_storages(self.model, self.fixed))
+                if self._layout is None or not self._layout.holds(modules):
+                    self._layout = ParameterLayout(modules)
+                parameters = first_names(self._layout.groups, check_fixed(self.model, self.fixed))
+                stack.enter_context(own_storages(self._layout))
                 context.parameters = [name for name, _ in parameters]
-            stack.enter_context(_no_cached_weights())
-            stack.enter_context(_slow_paths(self.model))
+            stack.enter_context(no_cached_weights())
+            stack.enter_context(unfused_kernels(modules))
             stack.enter_context(_growing(mode, parameters))
-            stack.enter_context(_watched(self.model, lambda *seen: self._saw(mode, *seen), context))
+            stack.enter_context(watched(modules, lambda *seen: self._saw(mode, *seen), context))
             if not self._called:
                 stack.enter_context(LeavingTorch(lambda *left: _left_torch(mode, *left)))
             with mode:
@@ -272,57 +281,3 @@ def _growing(mode: LimitMode, parameters: Iterable[tuple[str, Tensor]]) -> Itera
                 setattr(storage, MARK, growth)
             elif hasattr(storage, MARK):
                 delattr(storage, MARK)
-
-
-@contextmanager
-def _watched(
-    model: nn.Module, saw: Callable[[str, nn.Module, Any, Any], None], context: Context
-) -> Iterator[None]:
-    """Hooks that say in which module we are and what came out of it."""
-    handles: list[Any] = []
-    try:
-        for name, module in named_modules(model):
-
-            def enter(_: nn.Module, __: Any, name: str = name) -> None:
-                context.path.append(name)
-                context.entered[name] += 1
-
-            def leave(module: nn.Module, args: Any, result: Any, name: str = name) -> None:
-                context.path.pop()
-                saw(name, module, args, result)
-
-            handles.append(module.register_forward_pre_hook(enter, prepend=True))
-            handles.append(module.register_forward_hook(leave, always_call=True))  # also after an error
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _no_cached_weights() -> Iterator[None]:
-    """Autocast keeps casts of weights from pass to pass: those of a plain pass do not grow, ours must not stay."""
-    torch.clear_autocast_cache()
-    try:
-        yield
-    finally:
-        torch.clear_autocast_cache()
-
-
-@contextmanager
-def _slow_paths(model: nn.Module) -> Iterator[None]:
-    """Kernels that do a whole layer at once hide what is inside: off, and back as they were.
-
-    oneDNN has one for recurrent layers only; elsewhere it stays, since matrix products in bfloat16 need it.
-    """
-    fast = torch.backends.mha.get_fastpath_enabled()
-    onednn = torch._C._get_mkldnn_enabled()
-    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        # Not torch.backends.mkldnn.flags, which also sets TF32 and warns that this CPU has none.
-        torch._C._set_mkldnn_enabled(onednn and not recurrent)
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        torch._C._set_mkldnn_enabled(onednn)

@@ -195,7 +195,9 @@ def combine(f: Callable[..., Tensor], *series: Series, moves: bool = False) -> S
     moves: each element of the result is one of an argument (a concatenation, a choice).
     """
     scales = next((s.scales for s in series if s.scales is not None), None)
-    found = replace(_combined(f, *series), scales=scales)
+    found = _combined(f, *series)
+    if scales is not None:
+        found = replace(found, scales=scales)
     lost = any(s.lost for s in series)
     if not any(s.exponential for s in series):
         return replace(found, lost=True) if lost else found

@@ -118,54 +118,66 @@ class Moments:
         )
 
 
+PREVIOUS = (
+    "previous"  # the reference of a step: the checkpoint before, or the weights before the optimizer's step
+)
+
+
 def quantities(moments: Moments) -> dict[str, Floats]:
-    """Everything that one step's sums say about b and about the way from each reference to it.
+    """The quantities of b and, where its sums against the previous checkpoint are known, of the step from there."""
+    by = by_reference(moments)
+    return by[None] | by.get(PREVIOUS, {})
 
-    Undefined values (the direction of a zero tensor) are NaN. Quantities against the previous
-    checkpoint have plain names; those against another reference carry its name behind.
 
-    Directions are as good as δ is: to rounding for steps up to the size of the weights, and with an
-    error of about 1e-16·‖r‖/‖b‖ for a tensor that shrank to almost nothing, since b is then lost in δ.
-    """
-    n, bb = moments.numel, moments.square
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        values: dict[str, Floats] = {
-            "norm": np.sqrt(bb),
-            "rms": np.sqrt(bb / n),
+def by_reference(moments: Moments) -> dict[str | None, dict[str, Floats]]:
+    """Reference -> quantity -> values. None: the quantities of b alone. Undefined values are NaN."""
+    n = moments.numel
+    with np.errstate(divide="ignore", invalid="ignore"):
+        alone: dict[str, Floats] = {
+            "norm": np.sqrt(moments.square),
+            "rms": np.sqrt(moments.square / n),
             "largest": moments.largest,
             "numel": n.astype(np.float64),
             "nonfinite": moments.nonfinite.astype(np.float64),
         }
-        for reference, pair in moments.against.items():
-            suffix = "" if reference == "previous" else f"_{reference}"
-            rr, rd, dd = pair.square, pair.dot, pair.delta
-            norm = np.sqrt(rr)
-            step = np.sqrt(dd)
-            radial = rd / norm  # the part of δ along r, with its sign
-            tangential = np.sqrt(np.maximum(dd - radial * radial, 0.0))
-            # From δ and not from a cosine, whose arccos would be blind below 1e-8.
-            angle = np.where((rr > 0) & (bb > 0), np.arctan2(tangential, norm + radial), np.nan)
-            angle = np.where(np.isfinite(rr + rd + dd), angle, np.nan)
-            values |= {f"cosine{suffix}": np.cos(angle), f"angle{suffix}": angle}
-            if reference.startswith("lag"):
-                continue
-            values[f"step_size{suffix}"] = step
-            if reference != "previous":
-                continue
-            growth = 2 * rd + dd
-            whole = np.where(growth == 0, np.nan, growth)
-            values |= {
-                "relative_step": step / norm,
-                "alignment": np.clip(radial / step, -1.0, 1.0),
-                "radial": radial,
-                "tangential": tangential,
-                "growth": growth,
-                "growth_alignment": 2 * rd,
-                "growth_steps": dd,
-                "share_alignment": 2 * rd / whole,
-                "share_steps": dd / whole,
-            }
-    return values
+    return {None: alone} | {reference: _comparison(moments, reference) for reference in moments.against}
+
+
+def _comparison(moments: Moments, reference: str) -> dict[str, Floats]:
+    """The quantities of the way from one reference to b: all for the previous, fewer for others.
+
+    Directions are as good as δ is: to rounding for steps up to the size of the weights, and with an
+    error of about 1e-16·‖r‖/‖b‖ for a tensor that shrank to almost nothing, since b is then lost in δ.
+    """
+    pair = moments.against[reference]
+    rr, rd, dd = pair.square, pair.dot, pair.delta
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        norm = np.sqrt(rr)
+        step = np.sqrt(dd)
+        radial = rd / norm  # the part of δ along r, with its sign
+        tangential = np.sqrt(np.maximum(dd - radial * radial, 0.0))
+        # From δ and not from a cosine, whose arccos would be blind below 1e-8.
+        angle = np.where((rr > 0) & (moments.square > 0), np.arctan2(tangential, norm + radial), np.nan)
+        angle = np.where(np.isfinite(rr + rd + dd), angle, np.nan)
+        values = {"cosine": np.cos(angle), "angle": angle}
+        if reference.startswith("lag"):
+            return values
+        values["step_size"] = step
+        if reference != PREVIOUS:
+            return values
+        growth = 2 * rd + dd
+        whole = np.where(growth == 0, np.nan, growth)
+        return values | {
+            "relative_step": step / norm,
+            "alignment": np.clip(radial / step, -1.0, 1.0),
+            "radial": radial,
+            "tangential": tangential,
+            "growth": growth,
+            "growth_alignment": 2 * rd,
+            "growth_steps": dd,
+            "share_alignment": 2 * rd / whole,
+            "share_steps": dd / whole,
+        }
 
 
 # The terms of the budget ‖θ'‖² − ‖θ‖² = 2⟨θ,δ⟩ + ‖δ‖², which add up over intervals.

@@ -7,10 +7,10 @@ With c times all weights, against the exact limit (`saturated`) of the same netw
     scaling_error      ‖f(x; cθ)/cᵏ − limit‖ / ‖limit‖ over all tokens: approximate homogeneity, corrected
     error_power        p where the error falls like c^(-p), from the scale before to this one
     scale              c; model only
-    scaled_norm        ‖cθ‖, all parameters; model only
+    scaled_norm        ‖cθ‖, all parameters that grow; model only
 
 In the records the step is the index of the scale, counted from 0, and the quantity `scale` says which c that is.
-Scope "layer" is the output of each block; "model" is the last state. Each network, that is each seed, is a run of
+Level "layer" is the output of each block; "model" is the last state. Each network, that is each seed, is a run of
 its own; `made_by["runs"]` says of each its group (the same network but for the seed), degree and rate.
 """
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.limit.parameters import growing_parameters
+from normgrowth.limit.parameters import fixed_within, growing_parameters
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.encoders import Encoder, EncoderConfig, Kind
 from normgrowth.network.models import Loaded
@@ -38,6 +38,7 @@ from normgrowth.network.states import (
     check_weights,
     evaluating,
     measured_part,
+    names_of_network,
     out_of_memory_hint,
     running,
 )
@@ -59,6 +60,7 @@ def scaling(
     *,
     scales: Sequence[float] = SCALES,
     seeds: Sequence[int] | None = None,
+    fixed: Sequence[str] = (),
     states: States | None = None,
     run: str | None = None,
     progress: Progress | None = None,
@@ -71,6 +73,7 @@ def scaling(
 
     inputs: token ids, or tensors by name; where `attention_mask` is 0, states do not count. Without, random ids
     for a config, and sentences of the Python documentation for a model of transformers.
+    fixed: parameters that do not grow, by name or pattern, as `saturated` takes them (`["*.A_log"]`).
     states: for other modules: a function of the module and the inputs that returns its states, each
     (rows, tokens, size), first the embeddings, then the output of every block.
     """
@@ -85,10 +88,11 @@ def scaling(
             tell = _shifted(progress, number, len(seeds), f"{label}, seed {seed}")
             facts = {"group": label, "kind": config.kind, "bias": config.bias, "seed": seed}
             ids = random_ids(config, seed) if inputs is None else inputs
-            network = Network(encoder(config, seed), _encoder_states)
-            parts.append(_curve(network, _named(ids), grid, f"{label}, seed {seed}", facts, tell))
+            network = Network(built := encoder(config, seed), _encoder_states)
+            held = fixed_within(built, network, fixed)
+            parts.append(_curve(network, _named(ids), grid, held, f"{label}, seed {seed}", facts, tell))
         given = "random ids" if inputs is None else "given"
-        return joined(parts, {"input": given, "config": asdict(config)})
+        return joined(parts, {"input": given, "config": asdict(config), "fixed": list(fixed)})
     if seeds is not None:
         raise InputError("seeds are for an EncoderConfig: a module has its weights already")
     source = run or getattr(model_or_config, "source", type(model_or_config).__name__)
@@ -105,8 +109,9 @@ def scaling(
     if network.network is not model:  # an encoder alone has no use for what the decoder takes
         batch = {name: tensor for name, tensor in _named(batch).items() if not name.startswith("decoder_")}
     tell = _shifted(progress, 0, 1, source)
-    curve = _curve(network, batch, grid, source, {"group": source}, tell)
-    return joined([curve], {"input": note})
+    held = fixed_within(model, network, fixed)
+    curve = _curve(network, batch, grid, held, source, {"group": source}, tell)
+    return joined([curve], {"input": note, "fixed": list(fixed)})
 
 
 def paper_configs(layers: int = 12, width: int = 768) -> list[EncoderConfig]:
@@ -156,25 +161,27 @@ def _curve(
     network: Network,
     batch: Any,
     scales: Floats,
+    fixed: Sequence[str],
     run: str,
     facts: dict[str, Any],
     tell: Callable[[float], None],
 ) -> Records:
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     real = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
-    limit = saturated(network)
+    limit = saturated(network, fixed=fixed)
     tokens = 0 if real is None else real.numel()
     with evaluating(network), running(network, tokens):
         network(batch)
     with evaluating(network), out_of_memory_hint(network, tokens):
-        wanted = [_tokens(state, real) for state in limit(batch)[1:]]
+        with names_of_network():
+            wanted = [_tokens(state, real) for state in limit(batch)[1:]]
         degrees = [float(degree or 0) for degree in limit.output_degrees[1:]]
         cosines = np.full((len(scales), len(wanted)), np.nan)
         errors, flat = cosines.copy(), np.full(len(scales), np.nan)
         unit = 0.0
         for i, c in enumerate(scales):
             tell(i / len(scales))
-            with saturate(network, float(c)), OverflowAsNan() as scaled_pass:
+            with saturate(network, float(c), fixed=fixed), OverflowAsNan() as scaled_pass:
                 found = network(batch)[1:]
             unit = max(unit, scaled_pass.rounding(found[-1]))
             for j, state in enumerate(found):
@@ -183,7 +190,7 @@ def _curve(
                 errors[i, j] = (own / float(c) ** degrees[j] - wanted[j]).norm() / wanted[j].norm()
                 flat[i] = torch.cosine_similarity(own.flatten(), wanted[j].flatten(), dim=0)
     tell(1.0)
-    squares = sum(float(p.detach().double().square().sum()) for _, p in growing_parameters(network))
+    squares = sum(float(p.detach().double().square().sum()) for _, p in growing_parameters(network, fixed))
     norms = np.asarray(scales * np.sqrt(squares))
     powers = np.stack([local_powers(scales, errors[:, j]) for j in range(len(wanted))], axis=1)
     steps, layers = list(range(len(scales))), list(range(len(wanted)))

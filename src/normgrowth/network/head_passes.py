@@ -6,7 +6,7 @@ and meets a layer long after that: so the attention module runs again then, on w
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -43,9 +43,16 @@ class Passes:
     """The passes of a network over batches, and what they leave."""
 
     def __init__(
-        self, part: nn.Module, scales: tuple[float, ...], exact: bool, tolerance: float, notes: list[str]
+        self,
+        part: nn.Module,
+        scales: tuple[float, ...],
+        exact: bool,
+        tolerance: float,
+        notes: list[str],
+        fixed: Sequence[str] = (),
     ):
         self.part, self.scales, self.exact, self.tolerance, self.notes = part, scales, exact, tolerance, notes
+        self.fixed = fixed  # names of parameters that do not grow, or patterns
         self.tallies: Tallies = {}
         self.tokens = self.sentences = 0
         self.undecided = 0  # ties that even the last order left open
@@ -79,7 +86,7 @@ class Passes:
         for c in self.scales:
             try:
                 with (
-                    wide_copy(self.part, c) as scaled,
+                    wide_copy(self.part, c, self.fixed) as scaled,
                     evaluating(scaled),
                     OverflowAsNan(),
                 ):
@@ -190,9 +197,9 @@ class Passes:
         self, batch: Batch, saw: Callable[[Where, int, Tensor], None], began: Callable[[], None]
     ) -> None:
         """With more orders where one leaves a tie open: also one among equal values, which the output cannot show."""
-        limit = saturated(self.part)
+        limit = saturated(self.part, fixed=self.fixed)
         for orders in range(self.orders, MORE_ORDERS + 1, MORE_ORDERS - 1):
-            limit, self.orders = saturated(self.part, orders=orders), orders
+            limit, self.orders = saturated(self.part, orders=orders, fixed=self.fixed), orders
             try:
                 with seen_weights(self.part, saw, began):
                     run(limit, self.part, batch.inputs)
@@ -227,11 +234,11 @@ def run(network: Callable[..., Any], module: nn.Module, inputs: Any) -> None:
 
 
 @contextmanager
-def wide_copy(module: nn.Module, c: float) -> Iterator[nn.Module]:
+def wide_copy(module: nn.Module, c: float, fixed: Sequence[str] = ()) -> Iterator[nn.Module]:
     """The module with c times its weights, in float64 where there is such; its own weights stay as they are."""
     scaled = copy.deepcopy(module)
     wide = all(parameter.device.type != "mps" for parameter in scaled.parameters())
     if wide:
         scaled = scaled.to(torch.float64)
-    with saturate(scaled, c), Float64Pass() if wide else nullcontext():
+    with saturate(scaled, c, fixed=fixed), Float64Pass() if wide else nullcontext():
         yield scaled

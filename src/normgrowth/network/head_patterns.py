@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from normgrowth.errors import InputError
 from normgrowth.limit.module_names import counted
+from normgrowth.limit.parameters import fixed_within
 from normgrowth.network.batches import make_batches, read_rows
 from normgrowth.network.head_passes import Passes, head_name, numbers, run
 from normgrowth.network.models import Loaded
@@ -24,11 +25,12 @@ def patterns(
     chosen: Sequence[str],
     *,
     tokenizer: Any = None,
+    fixed: Sequence[str] = (),
 ) -> dict[str, Any]:
     """{"tokens": […], "heads": {name: {"soft": [[…]], "saturated": [[…]]}}, "notes": […]}, a row for each query.
 
     chosen: heads by the names that `heads` gives them. A sentence is cut at 64 tokens; words that the model does
-    not know are named in the notes.
+    not know are named in the notes. fixed: parameters that do not grow, as for `heads`.
     """
     if isinstance(model, Loaded):
         tokenizer, model = tokenizer or model.tokenizer, model.model
@@ -55,7 +57,7 @@ def patterns(
         assert not start  # so few tokens are looked at at once
         hard[where] = weights[0, ..., : len(ids)].double().cpu()
 
-    passes = Passes(part, (), True, 0.0, notes)
+    passes = Passes(part, (), True, 0.0, notes, fixed_within(model, part, fixed))
     with evaluating(part), out_of_memory_hint(part, len(ids)):
         with running(part, len(ids)), seen(part, saw):
             run(part, part, batch.inputs)

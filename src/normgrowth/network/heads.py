@@ -29,7 +29,7 @@ in the published form (on request: `window`)
     attended_window            as the authors count: every sentence filled up to N tokens, padding asks and is asked,
                                mean over all N queries
 
-Scope "head" has a row for each; "layer" and "model" the mean over their heads, of largest_logit the largest, of gap and
+Level "head" has a row for each; "layer" and "model" the mean over their heads, of largest_logit the largest, of gap and
 hard_scale the median. Notes say what was left out. `kinds` names what a head does, by the thresholds below.
 """
 
@@ -44,6 +44,8 @@ import numpy as np
 from torch import nn
 
 from normgrowth.errors import InputError
+from normgrowth.limit.parameters import fixed_within
+from normgrowth.limit.parameters.fixed import note
 from normgrowth.network.batches import FROM_PYTHON, Batch, Sentences, Texts, make_batches, read_input
 from normgrowth.network.head_passes import Passes, head_name, numbers
 from normgrowth.network.head_sums import Floats, PaddingSeen, Tally
@@ -86,6 +88,7 @@ def heads(
     window: int | None = None,
     tolerance: float = TOLERANCE,
     batch_tokens: int = BATCH_TOKENS,
+    fixed: Sequence[str] = (),
     step: int = 0,
     run: str | None = None,
     progress: Progress | None = None,
@@ -96,7 +99,8 @@ def heads(
     padding); without, sentences of the Python documentation. Of a model with encoder and decoder the encoder is
     measured. exact: the saturated network too, by its limit. scales: and with the weights times each c, which needs
     a copy of the model in float64. window: the published form too, on sentences filled up to so many tokens.
-    tolerance: that of hard_scale. step: of the records. `made_by` has the kind of each head.
+    tolerance: that of hard_scale. fixed: parameters that do not grow, by name or pattern, as `saturated` takes them
+    (`["*.A_log"]`). step: of the records. `made_by` has the kind of each head.
     """
     if isinstance(model, Loaded):
         loaded, model = model, model.model
@@ -107,7 +111,7 @@ def heads(
     check_weights(model)
     part = measured_part(model, None) if hasattr(model, "main_input_name") else model
     text, batches = read_input(model, part, texts_or_batches, tokenizer, sentences, batch_tokens)
-    notes = [*loaded.notes, *(text.notes if text else [])]
+    notes = [*loaded.notes, *note(fixed), *(text.notes if text else [])]
     if part is not model:
         notes.append("of a model with encoder and decoder, the heads of the encoder are measured")
     if window and text is None:
@@ -118,7 +122,7 @@ def heads(
         if progress is not None:
             progress(done, total, loaded.source)
 
-    passes = Passes(part, tuple(scales), exact, tolerance, notes)
+    passes = Passes(part, tuple(scales), exact, tolerance, notes, fixed_within(model, part, fixed))
     try:
         passes.over(batches, filled, told)
     except PaddingSeen:
@@ -145,6 +149,7 @@ def heads(
         "scales": list(map(float, scales)),
         "window": window,
         "tolerance": tolerance,
+        "fixed": list(fixed),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "notes": list(dict.fromkeys(notes)),
         "problems": [],
@@ -168,7 +173,7 @@ def kind(quantities: Mapping[str, float], *, of_saturated: bool = False) -> str:
 def kinds(records: Records, *, of_saturated: bool = False) -> dict[tuple[str, int, str], str]:
     """The kind of every head of records, by run, step and name."""
     found: dict[tuple[str, int, str], dict[str, float]] = {}
-    for row in records.where(scope="head").table.to_pylist():
+    for row in records.where(level="head").table.to_pylist():
         found.setdefault((row["run"], row["step"], row["name"]), {})[row["quantity"]] = row["value"]
     return {head: kind(quantities, of_saturated=of_saturated) for head, quantities in found.items()}
 

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.errors import ConfigError, InputError
+from normgrowth.errors import ConfigError, InputError, is_mistake
 
 if TYPE_CHECKING:
     import torch
@@ -136,7 +136,9 @@ def config_errors(file: object, config: Any = None) -> Iterator[None]:
         raise
     except MemoryError:
         raise InputError(f"{file}: does not fit into memory; a smaller config, or dtype bfloat16") from None
-    except Exception as error:  # each is about this config: nothing of ours runs in here
+    except Exception as error:  # libraries raise what they like, and each is about this config
+        if is_mistake(error):
+            raise
         # A validation error names the field in its first line and the value in the next.
         said = " ".join(str(error).split())[:220] or type(error).__name__
         raise InputError(f"{file}: {said}{_suspects(config)}") from error

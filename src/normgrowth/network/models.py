@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, is_mistake
 from normgrowth.foreign_files import foreign_kind, is_pointer
 from normgrowth.network.model_config import check_size, config_file, read_config
 
@@ -197,6 +197,8 @@ def _tokenizer(transformers: Any, where: str, local: dict[str, Any], notes: list
     try:
         return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False, **local)
     except Exception as error:  # whatever is wrong with it, the model runs without
+        if isinstance(error, MemoryError) or is_mistake(error):
+            raise
         notes.append(f"its tokenizer does not load ({_first_line(error)})")
         return None
 
@@ -264,6 +266,8 @@ def _errors(source: object) -> Iterator[None]:
     except MemoryError:
         raise InputError(f"{source}: does not fit into memory; a smaller config, or dtype bfloat16") from None
     except Exception as error:  # libraries raise what they like, and each is about this model
+        if is_mistake(error):
+            raise
         raise InputError(f"{source}: {_pointer(source) or _reason(str(error), error)}") from error
 
 

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from normgrowth.errors import InputError
-from normgrowth.limit.fixed_parameters import matching
-from normgrowth.limit.parameter_memory import (
+from normgrowth.limit.forward_pass.compiled import plain_name
+from normgrowth.limit.parameters.fixed import matching
+from normgrowth.limit.parameters.memory import (
     Named,
     extent,
     local_weights,
@@ -132,7 +133,7 @@ def _chooser(select: Select | None) -> Callable[[str], bool] | None:
 
 def _named(given: Weights) -> Named:
     if isinstance(given, nn.Module):
-        refuse_packed_weights(given)
+        refuse_packed_weights(given.named_modules())
         return list(given.named_parameters(remove_duplicate=False))
     if isinstance(given, Tensor):  # iterating over it would give its rows
         given = [given]
@@ -161,8 +162,8 @@ def _without(named: Named, fixed: Sequence[str]) -> Named:
     """All but the parameters that are held fixed, under whatever name."""
     if not fixed:
         return named
-    names = matching([name for name, _ in named], fixed)
-    left = {id(tensor) for name, tensor in named if name in names}
+    names = matching([plain_name(name) for name, _ in named], fixed)
+    left = {id(tensor) for name, tensor in named if plain_name(name) in names}
     return [(name, tensor) for name, tensor in named if id(tensor) not in left]
 
 

@@ -13,8 +13,8 @@ f(x; cθ) as c grows (`saturated`), or, as in the paper, f(x; cθ) itself at a l
 A level says something about a token only as far as it is above that of the others: where all states of a network
 share a direction, each is close to every saturated one, whatever attention does.
 
-Scope "layer": the embeddings (name "embeddings", no layer number), then the output of each block, numbered from 0
-as in every record; the last one is what the network gives out, after its final norm if it has one. Scope "model":
+Level "layer": the embeddings (name "embeddings", no layer number), then the output of each block, numbered from 0
+as in every record; the last one is what the network gives out, after its final norm if it has one. Level "model":
 the mean over blocks. A level that is undefined for one token (overflow; a state of zero) is NaN, and notes say so.
 """
 
@@ -29,6 +29,8 @@ from torch import Tensor, nn
 
 from normgrowth.errors import InputError
 from normgrowth.limit.findings import Finding, messages
+from normgrowth.limit.parameters import fixed_within
+from normgrowth.limit.parameters.fixed import note
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.batches import FROM_PYTHON, Batch, Texts, make_batches, read_input
 from normgrowth.network.models import Loaded
@@ -41,6 +43,7 @@ from normgrowth.network.states import (
     check_weights,
     evaluating,
     measured_part,
+    names_of_network,
     out_of_memory_hint,
     random_twin,
     running,
@@ -59,10 +62,11 @@ MOST_UNCHANGED = 0.05  # beyond that no rounding is the reason, in any dtype
 
 @dataclass(frozen=True)
 class _Ways:
-    """How to saturate: by the exact limit, at values of c, or both."""
+    """How to saturate: by the exact limit, at values of c, or both; which parameters do not grow."""
 
     exact: bool
     scales: tuple[float, ...]
+    fixed: tuple[str, ...]  # names of the Network's parameters
 
 
 def saturation(
@@ -76,6 +80,7 @@ def saturation(
     batch_tokens: int = BATCH_TOKENS,
     random_init: int = 0,
     seed: int = 0,
+    fixed: Sequence[str] = (),
     states: States | None = None,
     run: str | None = None,
     progress: Progress | None = None,
@@ -86,6 +91,7 @@ def saturation(
     is padding); without, sentences of the Python documentation. Of a model with encoder and decoder the encoder
     is measured. scales: values of c; c times the weights need one more copy of them at most. random_init: so many
     networks of the same architecture with random weights, from the seeds after `seed`, one at a time.
+    fixed: parameters that do not grow, by name or pattern, as `saturated` takes them (`["*.A_log"]`).
     states: for modules that are not of transformers: a function of the module and a batch that returns its states,
     each (rows, tokens, size), first the embeddings, then the output of every block.
     """
@@ -94,17 +100,18 @@ def saturation(
         tokenizer = tokenizer or loaded.tokenizer
     else:
         loaded = Loaded(type(model).__name__, model)
-    ways = _Ways(exact, tuple(scales))
-    if not (ways.exact or ways.scales) or batch_tokens < 1 or sentences < 1 or random_init < 0:
+    scales = tuple(scales)
+    if not (exact or scales) or batch_tokens < 1 or sentences < 1 or random_init < 0:
         raise InputError(
             "saturation needs exact=True or a scale, and at least one sentence and one token a batch"
         )
-    check_scales(ways.scales)
+    check_scales(scales)
     check_weights(model)
     part = measured_part(model, states)
     whole = Network(part, states)
+    ways = _Ways(exact, scales, tuple(fixed_within(model, whole, fixed)))
     text, batches = read_input(model, part, texts_or_batches, tokenizer, sentences, batch_tokens)
-    notes = [*loaded.notes, *(text.notes if text else [])]
+    notes = [*loaded.notes, *note(fixed), *(text.notes if text else [])]
     if text and any(batch.padded for batch in batches) and _padding_shows(whole, batches, ways):
         batches = make_batches(text, part, batch_tokens, pad=False)
         notes.append(
@@ -133,6 +140,7 @@ def saturation(
         **(text.facts() if text else FROM_PYTHON),
         "scales": list(map(float, ways.scales)),
         "exact": exact,
+        "fixed": list(fixed),
         "random_init": random_init,
         "seed": seed,
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
@@ -149,7 +157,7 @@ def _measure(
     """Sums of cosines of every sentence, and its number of tokens."""
     parts: dict[str, list[Floats]] = {}
     counts: list[Floats] = []
-    limit, doubtful = saturated(whole), False
+    limit, doubtful = saturated(whole, fixed=ways.fixed), False
     findings: dict[Finding, None] = {}
     with evaluating(whole):
         for batch in batches:
@@ -158,11 +166,13 @@ def _measure(
                     own = whole(batch.inputs)
                 real = _real(own, batch)
                 if ways.exact:
-                    _compare(EXACT, own, limit(batch.inputs), real, parts)
+                    with names_of_network():
+                        states = limit(batch.inputs)
+                    _compare(EXACT, own, states, real, parts)
                     doubtful = doubtful or limit.doubtful > 0
                     findings |= dict.fromkeys(limit.findings)
                 for c in ways.scales:
-                    with saturate(whole, c), OverflowAsNan():
+                    with saturate(whole, c, fixed=ways.fixed), OverflowAsNan():
                         scaled = whole(batch.inputs)
                     _compare(f"{EXACT}_c{c:g}", own, scaled, real, parts)
             counts.append(real.sum(1).double().cpu().numpy())

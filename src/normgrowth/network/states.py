@@ -8,13 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, NoLimit, UnsupportedOperation
 
 States = Callable[[nn.Module, Any], Sequence[Tensor]]
 OWN_STATES = (
     "pass states=, a function of the module and a batch that returns the list of its states, each (rows, tokens, "
     "size): first the embeddings, then the output of every block"
 )
+
+
+WITHIN = "network."  # names of parameters in a `Network` begin so
 
 
 class Network(nn.Module):
@@ -33,6 +36,19 @@ class Network(nn.Module):
         if not isinstance(found, Sequence) or len(found) < 2:
             raise InputError(f"{type(self.network).__name__} gives no list of states: {OWN_STATES}")
         return list(found)
+
+
+@contextmanager
+def names_of_network() -> Iterator[None]:
+    """Refusals of the limit of a `Network` name modules and parameters as the network itself does."""
+    try:
+        yield
+    except UnsupportedOperation as error:
+        module = "" if error.module == "network" else error.module.removeprefix(WITHIN)
+        more = (
+            [[name.removeprefix(WITHIN) for name in error.parameters]] if isinstance(error, NoLimit) else []
+        )
+        raise type(error)(error.operation, module, error.degrees, error.reason, *more) from error
 
 
 def measured_part(model: nn.Module, states: States | None) -> nn.Module:

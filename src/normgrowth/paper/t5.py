@@ -5,10 +5,13 @@ are the encoder's alone: their squares do not add up to the total's.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from normgrowth.moments.moments import PREVIOUS
 from normgrowth.paper.published import Column, published
+from normgrowth.record_schema import COMPARISONS
 from normgrowth.records import Block, Records
 
 RUN = "T5-base, published"
@@ -27,7 +30,7 @@ def t5_records() -> Records:
     made_by = {
         "command": "published",
         "source": f"{RUN} ({model['t5_norm'].source})",
-        "selection": {"scope": "blocks"},  # the total's; see the notes
+        "selection": {"include": "blocks"},  # the total's; see the notes
         "steps": model["t5_norm"]["step"].tolist(),
         "notes": [
             "Norm and cosine are published; step size, alignment, angle and budget are derived from them.",
@@ -39,14 +42,16 @@ def t5_records() -> Records:
 
 
 def _blocks(
-    scope: str, names: list[str], layers: list[int | None], tables: Sequence[Mapping[str, Column]]
+    level: str, names: list[str], layers: list[int | None], tables: Sequence[Mapping[str, Column]]
 ) -> list[Block]:
     blocks = []
     for table in tables:
-        values = {
-            "cosine" if column == "cosine_to_previous" else column: np.asarray(numbers, np.float64)[:, None]
-            for column, numbers in table.items()
-            if column not in ("step", "layer", "interval")
-        }
-        blocks.append(Block(scope, names, layers, [None] * len(names), table["step"].tolist(), values))
+        values: dict[str | None, dict[str, Any]] = {}
+        for column, numbers in table.items():
+            if column not in ("step", "layer", "interval"):
+                name = "cosine" if column == "cosine_to_previous" else column
+                reference = PREVIOUS if name in COMPARISONS else None
+                values.setdefault(reference, {})[name] = np.asarray(numbers, np.float64)[:, None]
+        steps, none = table["step"].tolist(), [None] * len(names)
+        blocks += [Block(level, names, layers, none, steps, own, ref) for ref, own in values.items()]
     return blocks

@@ -108,7 +108,7 @@ def figure_norm_direction(records: Records, beside: Sequence[Records]) -> "Figur
     grids = Grids(records)
     if len(grids.steps) == 1:
         return _one_step(grids)
-    cosines = np.concatenate([grids.of(scope, "cosine").values.ravel() for scope in ("model", "layer")])
+    cosines = np.concatenate([grids.of(level, "cosine").values.ravel() for level in ("model", "layer")])
     close = np.isfinite(cosines).any() and np.nanmin(cosines) > 0.9999
     return _over_steps(grids, ("norm", "angle" if close else "cosine"), beside)
 
@@ -209,8 +209,8 @@ def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Record
     """A row for each quantity; the model on the left, beside it the layers, a panel for each stack."""
     from matplotlib.figure import Figure
 
-    scopes = ("model", "layer")
-    quantities = [q for q in quantities if any(grids.of(scope, q).drawable() for scope in scopes)]
+    levels = ("model", "layer")
+    quantities = [q for q in quantities if any(grids.of(level, q).drawable() for level in levels)]
     if not quantities:
         return None
     others = list(map(Grids, beside))
@@ -227,7 +227,7 @@ def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Record
         for ax in comparable[1:]:
             ax.sharey(comparable[0])
             ax.tick_params(labelleft=False)
-        model, grid = (grids.of(scope, quantity) for scope in scopes)
+        model, grid = (grids.of(level, quantity) for level in levels)
         for i, other in enumerate(others):  # behind this run, in grey and told apart by dashes
             theirs, dashes = other.of("model", quantity), DASHES[i % len(DASHES)]
             xy = scale.x(other, theirs.steps), scale.y(other, quantity, theirs.curve("model"))

@@ -11,7 +11,7 @@ from normgrowth.records import Records
 
 @dataclass(frozen=True)
 class Grid:
-    """One quantity of the things of a scope; NaN where there is no row, or no finite value."""
+    """One quantity of the things of a level; NaN where there is no row, or no finite value."""
 
     names: list[str]
     layers: list[int | None]
@@ -47,22 +47,33 @@ class Grids:
             command == "lab" and not self.run.endswith((", checkpoints", ", heads"))
         )
         self._records = records
-        self._scopes: dict[str, Records] = {}
-        self._grids: dict[tuple[str, str], Grid] = {}
-        found = (self.of(scope, "norm").steps for scope in ("model", "layer", "role"))
+        self._levels: dict[str, Records] = {}
+        self._grids: dict[tuple[str, str, str | None], Grid] = {}
+        found = (self.of(level, "norm").steps for level in ("model", "layer", "role"))
         self.steps = [int(step) for step in next((steps for steps in found if len(steps)), ())]
 
-    def of(self, scope: str, quantity: str) -> Grid:
-        key = scope, quantity
+    @property
+    def tokens(self) -> float | None:
+        """The training tokens up to the last step, if known."""
+        import pyarrow.compute as pc
+
+        table = self._records.table
+        return pc.max(table["tokens"]).as_py() if "tokens" in table.column_names else None  # pyright: ignore[reportAttributeAccessIssue]
+
+    def of(self, level: str, quantity: str, reference: str | None = None) -> Grid:
+        key = level, quantity, reference
         if key not in self._grids:
-            if scope not in self._scopes:
-                self._scopes[scope] = self._records.where(scope=scope)
-            self._grids[key] = _grid(self._scopes[scope].where(quantity=quantity))
+            if level not in self._levels:
+                self._levels[level] = self._records.where(level=level)
+            rows = self._levels[level].where(quantity=quantity)
+            self._grids[key] = _grid(rows.compared_with(reference))
         return self._grids[key]
 
-    def model(self, quantity: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def model(
+        self, quantity: str, reference: str | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Steps and values where the quantity of the model is finite."""
-        grid = self.of("model", quantity)
+        grid = self.of("model", quantity, reference)
         values = grid.values[:, 0] if grid.names else np.zeros(0)
         good = np.isfinite(values)
         return grid.steps[good], values[good]
@@ -76,21 +87,21 @@ class Grids:
         rows = rows[np.isfinite(rows).all(axis=1)]
         return (float(rows[-1, 0]), float(rows[-1, 1]), float(rows[-1, 2])) if len(rows) else None
 
-    def value(self, scope: str, name: str, quantity: str, step: int) -> float:
-        grid = self.of(scope, quantity)
+    def value(self, level: str, name: str, quantity: str, step: int, reference: str | None = None) -> float:
+        grid = self.of(level, quantity, reference)
         row = int(np.searchsorted(grid.steps, step))
         if name not in grid.names or row == len(grid.steps) or grid.steps[row] != step:
             return nan
         return float(grid.values[row, grid.names.index(name)])
 
-    def factor(self, scope: str, name: str, step: int) -> float:
+    def factor(self, level: str, name: str, step: int) -> float:
         """The norm at a step over the norm at the first."""
-        first = self.value(scope, name, "norm", self.steps[0])
-        return self.value(scope, name, "norm", step) / first if first > 0 else nan
+        first = self.value(level, name, "norm", self.steps[0])
+        return self.value(level, name, "norm", step) / first if first > 0 else nan
 
     def things(self) -> list[tuple[str, str]]:
-        """Layers in order, then the model, each as scope and name."""
-        return [(scope, name) for scope in ("layer", "model") for name in self.of(scope, "norm").names]
+        """Layers in order, then the model, each as level and name."""
+        return [(level, name) for level in ("layer", "model") for name in self.of(level, "norm").names]
 
 
 def _stack(name: str, layer: int | None) -> str:

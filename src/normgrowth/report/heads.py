@@ -69,7 +69,7 @@ def models(records: Records) -> list[Heads]:
     found = []
     for run in records.distinct("run"):
         rows = records.where(run=run).table.to_pylist()
-        step = max((row["step"] for row in rows if row["scope"] == "head"), default=None)
+        step = max((row["step"] for row in rows if row["level"] == "head"), default=None)
         if step is None:
             continue
         made_by = records.made_by.get("runs", {}).get(run, records.made_by)
@@ -80,7 +80,7 @@ def models(records: Records) -> list[Heads]:
 
 
 def _heads(run: str, step: int, rows: list[dict[str, Any]], made_by: Mapping[str, Any]) -> Heads:
-    own = [row for row in rows if row["scope"] == "head"]
+    own = [row for row in rows if row["level"] == "head"]
     layers = {row["name"]: row["layer"] for row in own}
     place = {name: i for i, name in enumerate(layers)}
     values: dict[str, Floats] = {}
@@ -88,7 +88,7 @@ def _heads(run: str, step: int, rows: list[dict[str, Any]], made_by: Mapping[str
         values.setdefault(row["quantity"], np.full(len(place), nan))[place[row["name"]]] = row["value"]
     by_layer: dict[int, dict[str, float]] = {}
     for row in rows:
-        if row["scope"] == "layer":
+        if row["level"] == "layer":
             by_layer.setdefault(row["layer"], {})[row["quantity"]] = row["value"]
     kinds, saturated = (made_by.get(key, {}) for key in ("kinds", "saturated_kinds"))
     return Heads(
@@ -98,7 +98,7 @@ def _heads(run: str, step: int, rows: list[dict[str, Any]], made_by: Mapping[str
         list(layers.values()),
         values,
         by_layer,
-        {row["quantity"]: row["value"] for row in rows if row["scope"] == "model"},
+        {row["quantity"]: row["value"] for row in rows if row["level"] == "model"},
         [kinds.get(name, "") for name in layers],
         [saturated.get(name, "") for name in layers],
         made_by,

@@ -43,7 +43,7 @@ class Profile:
 
     def __init__(self, records: Records) -> None:
         grids = Grids(records)
-        names = records.where(scope="model").distinct("quantity")
+        names = records.where(level="model").distinct("quantity")
         self.methods = [name for name in names if METHOD.fullmatch(name)]
         if not self.methods or "norm" not in names:
             raise InputError(
@@ -54,7 +54,7 @@ class Profile:
         levels, norms = grids.of("layer", self.method), grids.of("layer", "norm")
         layers = [name for name in levels.names if name in norms.names]
         self.steps = [int(s) for s in np.intersect1d(levels.steps, norms.steps)]
-        model = records.where(scope="model", step=self.steps[-1]).table.to_pylist() if self.steps else []
+        model = records.where(level="model", step=self.steps[-1]).table.to_pylist() if self.steps else []
         self.evaluated = {
             row["quantity"]: row["value"] for row in model
         }  # the size of the text, among others

@@ -234,13 +234,13 @@ def _levels(records: Records, run: str) -> dict[str, dict[int | None, float]]:
     for row in records.where(run=run).table.to_pylist():
         if row["quantity"].startswith("saturation"):
             layer = EMBEDDINGS if row["layer"] is None else row["layer"]
-            layer = None if row["scope"] == "model" else layer
+            layer = None if row["level"] == "model" else layer
             found.setdefault(row["quantity"], {})[layer] = row["value"]
     return found
 
 
 def _facts(records: Records, run: str) -> dict[str, float]:
-    rows = records.where(run=run, scope="model").table.to_pylist()
+    rows = records.where(run=run, level="model").table.to_pylist()
     return {row["quantity"]: row["value"] for row in rows}
 
 

@@ -84,7 +84,7 @@ def groups(records: Records) -> list[Curves]:
         steps = grids[0].of("model", "scale").steps
         values = {
             quantity: np.stack([grid.of("model", quantity).values[:, 0] for grid in grids])
-            for quantity in records.where(run=runs[0], scope="model").distinct("quantity")
+            for quantity in records.where(run=runs[0], level="model").distinct("quantity")
             if all(np.array_equal(grid.of("model", quantity).steps, steps) for grid in grids)
         }
         first = facts[runs[0]]

@@ -36,7 +36,7 @@ class Sweep:
     @cached_property
     def _cells(self) -> dict[str, dict[str, float]]:
         found: dict[str, dict[str, float]] = {}
-        for row in self.records.where(scope="cell").to_rows():
+        for row in self.records.where(level="cell").to_rows():
             found.setdefault(row["quantity"], {})[row["name"]] = row["value"]
         return found
 
@@ -56,7 +56,7 @@ class Sweep:
         return found
 
     def column(self, quantity: str) -> Floats:
-        rows = self.records.where(scope="column", quantity=quantity)
+        rows = self.records.where(level="column", quantity=quantity)
         if len(rows) not in (0, self.shape[0]):
             raise InputError(
                 f"{self.run}: {len(rows)} columns have {quantity}, but the grid has {self.shape[0]}"
@@ -93,7 +93,7 @@ def print_sweep(records: Records, console: "Console | None" = None) -> None:
     say_parameters(console, records)
     for line in _signs(found):
         say(console, line)
-    if len(records.where(scope="column")):
+    if len(records.where(level="column")):
         show(console, _edges(found))
     for sentence in sentences(found):
         say(console, sentence)
@@ -165,8 +165,8 @@ def sentences(found: Sweep) -> list[str]:
     ]
     if lost := int(found.lost.sum()):
         said.append(
-            f"{lost} were lost (killed or out of memory): whether they grow is unknown, and they do not move the edge. "
-            "Run the same command again to train them."
+            f"{lost} were lost (killed or out of memory): whether they grow is unknown, and edges are interpolated "
+            "between trained cells. Run the same command again to train them."
         )
     if timed_out := int((found.cell("timed_out") == 1).sum()):
         limit = found.made_by.get("limit")
@@ -177,7 +177,7 @@ def sentences(found: Sweep) -> list[str]:
         said.append(
             f"In {rounded} decay took nothing: in single precision 1 − ηλ is 1 where ηλ is below 3·10⁻⁸."
         )
-    return said + _said_of_edges(found) if len(found.records.where(scope="column")) else said
+    return said + _said_of_edges(found) if len(found.records.where(level="column")) else said
 
 
 def _without_decay(found: Sweep) -> int:

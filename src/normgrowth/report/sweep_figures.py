@@ -57,7 +57,7 @@ def _phase(ax: "Axes", found: Sweep, figure: "Figure") -> None:
     bar.set_label("norm at the end over that at the start")
     for i, j in np.argwhere(found.diverged):
         ax.text(x[i], y[j], "×", ha="center", va="center", color=GREY, fontsize=7)
-    if len(found.records.where(scope="column")):
+    if len(found.records.where(level="column")):
         _edges(ax, found, x, y)
     for set_scale, axis in ((ax.set_xscale, found.x), (ax.set_yscale, found.y)):
         if _logarithmic(axis):

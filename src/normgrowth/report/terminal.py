@@ -41,8 +41,10 @@ def print_trace(records: Records, console: "Console | None" = None, *, remarks: 
     console, grids = console or new_console(), _trace(records)
     things, first, last = grids.things(), grids.steps[0], grids.steps[-1]
 
-    def column(title: str, quantity: str, write: Write, rank: int = 0, step: int = last) -> Cells:
-        return Cells(title, [write(grids.value(*thing, quantity, step)) for thing in things], rank)
+    def column(
+        title: str, quantity: str, write: Write, rank: int = 0, step: int = last, reference: str | None = None
+    ) -> Cells:
+        return Cells(title, [write(grids.value(*thing, quantity, step, reference)) for thing in things], rank)
 
     def rough(x: float) -> str:
         return number(x, 4)
@@ -64,7 +66,7 @@ def print_trace(records: Records, console: "Console | None" = None, *, remarks: 
             column("step\nsize", "step_size", rough, rank=4),
             column("relative\nstep", "relative_step", rough, rank=5),
             column("cosine to\nprevious", "cosine", cosine, rank=1),
-            column("cosine\nto first", "cosine_first", cosine, rank=3),
+            column("cosine\nto first", "cosine", cosine, rank=3, reference="first"),
             column("alignment", "alignment", small, rank=2),
             column("growth\nby steps", "total_share_steps", percent, rank=1),
         ]
@@ -145,7 +147,7 @@ def compare(a: Records, b: Records) -> list[dict[str, Any]]:
     for thing in sorted(
         {**dict.fromkeys(traces["a"].things()), **dict.fromkeys(traces["b"].things())}, key=_last
     ):
-        row: dict[str, Any] = {"scope": thing[0], "name": thing[1], "matched": matched}
+        row: dict[str, Any] = {"level": thing[0], "name": thing[1], "matched": matched}
         row |= {f"step_{side}": steps[side] for side in traces}
         row |= {"parameters_a": a.parameters, "parameters_b": b.parameters}
         for quantity in COMPARED:
@@ -153,7 +155,8 @@ def compare(a: Records, b: Records) -> list[dict[str, Any]]:
                 if quantity == "factor":
                     value = trace.factor(*thing, steps[side])
                 else:
-                    value = trace.value(*thing, quantity, steps[side])
+                    reference = "first" if quantity == "cosine_first" else None
+                    value = trace.value(*thing, quantity.removesuffix("_first"), steps[side], reference)
                 row[f"{quantity}_{side}"] = value if isfinite(value) else None
         for quantity in ("norm", "factor"):
             x, y = row[f"{quantity}_a"], row[f"{quantity}_b"]
@@ -169,7 +172,7 @@ def print_compare(a: Records, b: Records, console: "Console | None" = None) -> N
     def column(title: str, key: str, write: Write, rank: int) -> Cells:
         return Cells(title, [write(nan if row[key] is None else row[key]) for row in rows], rank)
 
-    columns = [_layers([(row["scope"], row["name"]) for row in rows])]
+    columns = [_layers([(row["level"], row["name"]) for row in rows])]
     for quantity, (title, write, rank) in COMPARED.items():
         columns += [column(f"{title}\n{side}", f"{quantity}_{side}", write, rank) for side in "ab"]
         if f"{quantity}_ratio" in rows[0]:

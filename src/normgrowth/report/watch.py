@@ -53,7 +53,7 @@ def watch_table(records: Records, console: "Console") -> Any:
         return Cells(title, [number(value, 4) for value in values], rank) if known else None
 
     def curve(title: str, quantity: str, rank: int) -> Cells:
-        lines = [sparkline(grids.of(scope, quantity).curve(name), bars=bars) for scope, name in things]
+        lines = [sparkline(grids.of(level, quantity).curve(name), bars=bars) for level, name in things]
         return Cells(title, lines, rank, right=False)
 
     columns = [

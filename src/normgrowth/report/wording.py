@@ -112,10 +112,7 @@ def growth_sentence(grids: Grids) -> str:
     if len(steps) == 1:
         one = f", its one {unit}" if checkpoints == 1 else ""
         return f"The norm of the model is {number(norm[0])} at step {steps[0]:,}{one}.{gaps}"
-    tokens = grids.model("tokens")[1]
-    # Training tokens grow. What stays the same is the evaluation text in records of earlier versions.
-    trained = len(tokens) > 0 and tokens[-1] > tokens[0]
-    read = f", {_count(tokens[-1])} training tokens" if trained else ""
+    read = f", {_count(grids.tokens)} training tokens" if grids.tokens else ""
     over = f"over steps {steps[0]:,} to {steps[-1]:,} ({checkpoints} {unit}s{read})"
     if norm[0] == norm[-1]:
         return f"The norm of the model is {number(norm[0])} at both ends, {over}.{gaps}"
@@ -159,7 +156,7 @@ def _direction(grids: Grids) -> str:
         text = f"The cosine between the weights before and after step {steps[-1]:,} is {cosine(cosines[-1])}"
     else:
         text = f"The cosine between the weights at steps {before[-1]:,} and {steps[-1]:,} is {cosine(cosines[-1])}"
-    steps, cosines = grids.model("cosine_first")
+    steps, cosines = grids.model("cosine", "first")
     if len(steps) and grids.tracked:
         text += f"; between those before training and at step {steps[-1]:,} it is {cosine(cosines[-1])}"
     elif len(steps) and len(before) > 1:

@@ -50,7 +50,7 @@ LAYOUT = {
     "readings": [READING],
     "numel": [int],
     "references": [str],
-    "scopes": [str],
+    "levels": [str],
     "totals": bool,
 }
 HEADER = {"layout": LAYOUT, "made_by": sidecar_shape, "step_checksums?": bool}
@@ -335,7 +335,7 @@ def _totals_before(table: "pa.Table", step: int) -> Totals | None:
     totals: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row["quantity"] in TOTALS:
-            sums = totals.setdefault(row["scope"], {}).setdefault(row["name"], [0.0] * len(TOTALS))
+            sums = totals.setdefault(row["level"], {}).setdefault(row["name"], [0.0] * len(TOTALS))
             sums[TOTALS.index(row["quantity"])] = row["value"]
     return totals or None
 

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.parameters import Reading
-from normgrowth.moments.moments import BUDGET, Moments, accumulated, quantities
+from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block
-from normgrowth.weights.trace import scopes_of
+from normgrowth.weights.trace import levels_of
 
 Floats = NDArray[np.float64]
-Totals = Mapping[str, Mapping[str, Sequence[float]]]  # scope -> name -> the three sums of the budget so far
+Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the three sums of the budget so far
 
 # What only a run knows: of each tensor, and, the same in every row, of the model.
 OF_MODEL = ("attention_logit", "logit_rms", "logit_largest")
 OF_RUN = ("gradient", "learning_rate", "decay", "equilibrium_norm", "equilibrium_angle", *OF_MODEL)
-SCOPES = ("tensor", "layer", "role", "model")
+LEVELS = ("tensor", "layer", "role", "model")
 TOTALS = tuple(f"total_{term}" for term in BUDGET)
 
 
@@ -36,7 +36,7 @@ class Layout:
     readings: list[Reading]
     numel: list[int]
     references: list[str]
-    scopes: list[str]
+    levels: list[str]
     totals: bool
 
     @property
@@ -52,22 +52,25 @@ def blocks(layout: Layout, steps: Sequence[int], rows: Floats, before: Totals | 
     """
     kernel = rows.shape[2] - len(OF_RUN)
     moments, run = unpacked(layout, rows)
-    for scope, names, layers, roles, group in scopes_of(layout.readings):
-        if scope not in layout.scopes:
+    for level, names, layers, roles, group in levels_of(layout.readings):
+        if level not in layout.levels:
             continue
         group = np.arange(len(names)) if group is None else np.asarray(group, np.intp)
         # Groups of one step come behind those of the step before: all steps are grouped at once.
         offset = np.arange(len(steps))[:, None] * len(names)
         place = np.where(group >= 0, offset + group, -1).reshape(-1)
         size = len(steps) * len(names)
-        values = quantities(moments.grouped(place, size)) | _of_run(moments, run, place, size)
-        shaped = {quantity: value.reshape(len(steps), len(names)) for quantity, value in values.items()}
-        if before is not None:
-            shaped |= _totals([shaped[term] for term in BUDGET], scope, names, before)
-        yield Block(scope, names, layers, roles, steps, shaped)
+        by = by_reference(moments.grouped(place, size))
+        by[None] |= _of_run(moments, run, place, size)
+        for reference, values in by.items():
+            shaped = {quantity: value.reshape(len(steps), len(names)) for quantity, value in values.items()}
+            yield Block(level, names, layers, roles, steps, shaped, reference)
+            if reference == PREVIOUS and before is not None:
+                totals = _totals([shaped[term] for term in BUDGET], level, names, before)
+                yield Block(level, names, layers, roles, steps, totals)
     for i, quantity in enumerate(OF_RUN):
         values = rows[:, 0, kernel + i]
-        if quantity in OF_MODEL and "model" in layout.scopes and (known := ~np.isnan(values)).any():
+        if quantity in OF_MODEL and "model" in layout.levels and (known := ~np.isnan(values)).any():
             at = np.asarray(steps, np.int64)[known].tolist()
             yield Block("model", ["model"], [None], [None], at, {quantity: values[known][:, None]})
     yield from _learning_rates(layout, steps, rows[:, :, kernel + OF_RUN.index("learning_rate")])
@@ -121,8 +124,8 @@ def _of_run(
         }
 
 
-def _totals(terms: list[Floats], scope: str, names: Sequence[str], before: Totals) -> dict[str, Floats]:
-    known = before.get(scope, {})
+def _totals(terms: list[Floats], level: str, names: Sequence[str], before: Totals) -> dict[str, Floats]:
+    known = before.get(level, {})
     start = np.array([known.get(name, (0.0, 0.0, 0.0)) for name in names]).T
     whole = [np.concatenate([first[None], term]) for first, term in zip(start, terms, strict=True)]
     return {quantity: value[1:] for quantity, value in accumulated(*whole).items()}
@@ -133,10 +136,10 @@ def _learning_rates(layout: Layout, steps: Sequence[int], rates: Floats) -> Iter
     lowest, highest = np.fmin.reduce(rates, axis=1), np.fmax.reduce(rates, axis=1)
     at = np.asarray(steps, np.int64)
     alike, mixed = lowest == highest, lowest < highest  # neither where the optimizer holds none
-    if alike.any() and "model" in layout.scopes:
+    if alike.any() and "model" in layout.levels:
         value = {"learning_rate": lowest[alike][:, None]}
         yield Block("model", ["model"], [None], [None], at[alike].tolist(), value)
-    if mixed.any() and "tensor" in layout.scopes:
+    if mixed.any() and "tensor" in layout.levels:
         readings = layout.readings
         names, layers, roles = zip(*((r.name, r.layer, r.role) for r in readings), strict=True)
         yield Block("tensor", names, layers, roles, at[mixed].tolist(), {"learning_rate": rates[mixed]})

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normgrowth.checkpoints.blocks import DEFAULT_SCOPE
+from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Records
@@ -29,7 +29,7 @@ from normgrowth.tracking.optimizer_rules import innermost, rules
 from normgrowth.tracking.parameters import Watched, strangers, watch
 from normgrowth.tracking.run_warnings import Alarms
 from normgrowth.tracking.step_log import COMMAND, Journal
-from normgrowth.tracking.step_records import SCOPES, Layout, blocks, packed, unpacked
+from normgrowth.tracking.step_records import LEVELS, Layout, blocks, packed, unpacked
 from normgrowth.tracking.tensor_sums import local
 
 LOGGED = ("norm", "relative_step", "angle", "equilibrium_angle", "alignment", "gradient_norm")  # unasked
@@ -56,8 +56,8 @@ class NormTracker:
     out: a folder for the records; without one they stay in memory. A step is on disk when `optimizer.step()`
     returns; `Records.read(out)` works at any time and may lag a little, `journal.read(out)` does not.
     first: also compare with the weights before the first step. This keeps a copy of them, for good.
-    scope, select, exclude: which parameters count, as in `trace`: by default those of blocks; scope="all" for all.
-    scopes: which of tensor, layer, role and model to record.
+    include, select, exclude: which parameters count, as in `trace`: by default those of blocks; include="all" for all.
+    levels: which of tensor, layer, role and model to record.
     logits: also `attention_logit`, the largest before a softmax, and `logit_rms`, `logit_largest` of the outputs, over
     the forward passes of a measured step; attention costs twice there.
     warn: say what a person should know of now (NaN, steps below resolution, norms that run away, ...), once each.
@@ -83,10 +83,10 @@ class NormTracker:
         out: str | Path | None = None,
         *,
         first: bool = False,
-        scope: str = DEFAULT_SCOPE,
+        include: str = DEFAULT_INCLUDE,
         select: str | None = None,
         exclude: str | None = None,
-        scopes: Sequence[str] = SCOPES,
+        levels: Sequence[str] = LEVELS,
         logits: bool = False,
         warn: bool = True,
         run: str | None = None,
@@ -95,16 +95,16 @@ class NormTracker:
         self._due = due(every)
         if step is not None and step < 0:
             raise InputError(f"step must be 0 or more, not {step}")
-        for unknown in set(scopes) - set(SCOPES):
-            raise InputError(f"scopes: {unknown!r} is none of {', '.join(SCOPES)}")
+        for unknown in set(levels) - set(LEVELS):
+            raise InputError(f"levels: {unknown!r} is none of {', '.join(LEVELS)}")
         self.step = step or 0
         optimizer = innermost(optimizer)
         self._model = model
-        self._selection = Selection(scope, select, exclude)
+        self._selection = Selection(include, select, exclude)
         self._watched = watch(model, self._selection)
         if foreign := strangers(self._watched, optimizer):
             raise InputError(f"{foreign}: give the tracker the whole model that the optimizer trains")
-        self._scopes = [scope for scope in SCOPES if scope in scopes]
+        self._levels = [level for level in LEVELS if level in levels]
         self._wants_first = first and not self.step
         self._first: dict[str, Tensor] = {}
         self._totals = every == 1
@@ -160,7 +160,7 @@ class NormTracker:
         return self._journal.records()
 
     def news(
-        self, quantities: Sequence[str] = LOGGED, scopes: Sequence[str] = ("model", "layer")
+        self, quantities: Sequence[str] = LOGGED, levels: Sequence[str] = ("model", "layer")
     ) -> dict[str, float]:
         """What was measured since this was last asked, for a logger: {"model/norm": 2.0, "layer.0/norm": ...}.
 
@@ -169,7 +169,7 @@ class NormTracker:
         rows, self._latest = self._latest, None
         if rows is None:
             return {}
-        layout = replace(self._layout, scopes=list(scopes))
+        layout = replace(self._layout, levels=list(levels))
         return {
             f"{name}/{quantity}": float(value)
             for block in blocks(layout, [self.step], rows[None], None)
@@ -255,7 +255,7 @@ class NormTracker:
             readings=self._watched.readings,
             numel=self._watched.numel,
             references=["previous", "first"] if self._wants_first else ["previous"],
-            scopes=self._scopes,
+            levels=self._levels,
             totals=self._totals,
         )
         said = self._alarms.said if self._alarms else set()

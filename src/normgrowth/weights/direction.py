@@ -64,35 +64,35 @@ class Direction:
     findings: list[str]
 
 
-def direction(records: Records, *, scope: str = "model", name: str | None = None) -> Direction:
+def direction(records: Records, *, level: str = "model", name: str | None = None) -> Direction:
     """Angles, their sum and cosines at growing lags of one thing in a trace."""
-    rows = intervals_of(records, scope, name)
-    marks = rows.series("norm", scope=scope)[0]
-    ends, angle = rows.series("angle", scope=scope)
+    rows = intervals_of(records, level, name)
+    marks = rows.series("norm", level=level)[0]
+    ends, angle = rows.series("angle", level=level)
     start = marks[np.searchsorted(marks, ends) - 1]
     total = np.nancumsum(angle)
     q, low, high = _exponent((start + ends) / 2, angle, ends - start)
-    lags = _lags(rows, marks, scope)
+    lags = _lags(rows, marks, level)
     doubled = _doubled(lags)
     verdict = "turns on" if high < 1 else "converges" if low > 2 else "undecided"
     findings = _sentences(ends, total, (q, low, high), doubled, verdict)
     return Direction(ends, angle, total, q, low, high, lags, doubled, verdict, findings)
 
 
-def rows_of(records: Records, scope: str, name: str | None) -> Records:
+def rows_of(records: Records, level: str, name: str | None) -> Records:
     """The rows of one layer, role, tensor or the model."""
-    rows = records.where(scope=scope)
+    rows = records.where(level=level)
     rows.single_run()
     if name is None:
         return rows
     names = rows.distinct("name")
     if name not in names:
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        raise InputError(f"there is no {scope} {name!r}; there is {', '.join(names[:8]) or 'none'}{more}")
+        raise InputError(f"there is no {level} {name!r}; there is {', '.join(names[:8]) or 'none'}{more}")
     return rows.where(name=name)
 
 
-def intervals_of(records: Records, scope: str, name: str | None) -> Records:
+def intervals_of(records: Records, level: str, name: str | None) -> Records:
     """The same, with comparisons between measured steps only, as a trace has them.
 
     A tracker compares single optimizer steps, the first as well: with every=1, all but the first are such comparisons.
@@ -100,8 +100,8 @@ def intervals_of(records: Records, scope: str, name: str | None) -> Records:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = rows_of(records, scope, name)
-    sizes = rows.where(quantity="step_size").table["step"].to_pylist()
+    rows = rows_of(records, level, name)
+    sizes = rows.where(quantity="step_size").compared_with().table["step"].to_pylist()
     steps = sorted(set(rows.where(quantity="norm").table["step"].to_pylist()))
     if not steps or steps[0] not in sizes:
         return rows
@@ -115,16 +115,16 @@ def intervals_of(records: Records, scope: str, name: str | None) -> Records:
     return Records(rows.table.filter(kept), rows.made_by)
 
 
-def _lags(rows: Records, marks: Steps, scope: str) -> list[Lag]:
+def _lags(rows: Records, marks: Steps, level: str) -> list[Lag]:
     """The cosines to the previous checkpoint and to those further back, nearest first."""
     found: dict[int, str] = {}
-    for quantity in rows.distinct("quantity"):
-        lag = "1" if quantity == "cosine" else quantity.removeprefix("cosine_lag")
+    for reference in rows.where(quantity="cosine").distinct("reference"):
+        lag = "1" if reference == "previous" else str(reference).removeprefix("lag")
         if lag.isdigit():
-            found.setdefault(int(lag), quantity)
+            found.setdefault(int(lag), reference)
     lags = []
-    for lag, quantity in sorted(found.items()):
-        later, cosine = rows.series(quantity, scope=scope)
+    for lag, reference in sorted(found.items()):
+        later, cosine = rows.series("cosine", level=level, reference=reference)
         lags.append(Lag(lag, later, marks[np.searchsorted(marks, later) - lag], cosine))
     return lags
 
@@ -215,11 +215,11 @@ class Uniformity:
     moved: float
 
 
-def uniformity(records: Records, *, scope: str = "layer") -> Uniformity:
+def uniformity(records: Records, *, level: str = "layer") -> Uniformity:
     """The share of each layer, role or tensor in ‖θ‖² over time (Proposition 1, §4)."""
-    rows = records.where(scope=scope, quantity="norm")
+    rows = records.where(level=level, quantity="norm")
     if not len(rows):
-        raise InputError(f"no norms at scope {scope}; there is {', '.join(records.distinct('scope'))}")
+        raise InputError(f"no norms at level {level}; there is {', '.join(records.distinct('level'))}")
     rows.single_run()
     names = rows.distinct("name")
     place = {name: i for i, name in enumerate(names)}
@@ -234,13 +234,13 @@ def uniformity(records: Records, *, scope: str = "layer") -> Uniformity:
     return Uniformity(names, steps, share, factor, spread, float(np.abs(share[-1] - share[0]).sum() / 2))
 
 
-def uniformity_sentence(found: Uniformity, scope: str) -> str:
+def uniformity_sentence(found: Uniformity, level: str) -> str:
     """What the factors and shares say."""
     good = np.flatnonzero(np.isfinite(found.factor))
     if len(good) < 2 or len(found.steps) < 2:
-        return f"There is too little to compare the growth of {scope}s."
+        return f"There is too little to compare the growth of {level}s."
     low, high = (int(good[f(found.factor[good])]) for f in (np.argmin, np.argmax))
     return (
-        f"{scope.capitalize()}s grew by ×{found.factor[low]:.3g} ({found.names[low]}) to ×{found.factor[high]:.3g} "
+        f"{level.capitalize()}s grew by ×{found.factor[low]:.3g} ({found.names[low]}) to ×{found.factor[high]:.3g} "
         f"({found.names[high]}), unevenly by ×{found.spread:.3g}; {100 * found.moved:.2g} % of ‖θ‖² moved between them."
     )

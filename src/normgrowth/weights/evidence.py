@@ -73,7 +73,7 @@ def examine(
     records: Records,
     schedule: Rate,
     *,
-    scope: str = "model",
+    level: str = "model",
     name: str | None = None,
     kappa: float | None = None,
     weight_decay: float | None = None,
@@ -85,15 +85,15 @@ def examine(
     makes the predictions, and decides what sparse checkpoints cannot.
     weight_decay: None if it is not known, which is not the same as 0.
     """
-    rows = intervals_of(records, scope, name)
-    steps, norms = rows.series("norm", scope=scope)
+    rows = intervals_of(records, level, name)
+    steps, norms = rows.series("norm", level=level)
     if len(steps) < 2:
         raise InputError("one checkpoint has no dynamics: two are needed at least")
     if not (np.isfinite(norms[0]) and norms[0] > 0):
         raise InputError(
             f"the norm at the first checkpoint, step {steps[0]}, is {norms[0]}: nothing to start from"
         )
-    sizes = _sizes_between(rows, scope, steps)
+    sizes = _sizes_between(rows, level, steps)
     lam = weight_decay or 0.0
     fitted: dict[Model, Kappa] = {
         model: fit_kappa(steps, norms, sizes, schedule, model=model, weight_decay=lam, decay=decay)
@@ -123,13 +123,14 @@ def examine(
         error: dict[Model, float] = {
             model: _rms(np.log(predicted[model] / norms)[1:][np.isfinite(norms[1:])]) for model in MODELS
         }
-    until = _until(rows, scope, int(steps[-1]))
-    total, turned, stepped, moved = (
-        _at(rows, until, quantity, scope)
-        for quantity in ("total_growth", "total_growth_alignment", "total_growth_steps", "step_size_first")
+    until = _until(rows, level, int(steps[-1]))
+    total, turned, stepped = (
+        _at(rows, until, quantity, level)
+        for quantity in ("total_growth", "total_growth_alignment", "total_growth_steps")
     )
+    moved = _at(rows, until, "step_size", level, "first")
     gaps = np.diff(steps)
-    _, cosines = rows.series("alignment", scope=scope)
+    _, cosines = rows.series("alignment", level=level)
     share = _over(turned, total), _over(stepped, total)
     summed = steps <= until
     evidence = Evidence(
@@ -157,9 +158,9 @@ def examine(
     return evidence
 
 
-def _sizes_between(rows: Records, scope: str, steps: NDArray[np.int64]) -> Floats:
+def _sizes_between(rows: Records, level: str, steps: NDArray[np.int64]) -> Floats:
     """The distance of each measured step to the one before."""
-    ends, sizes = rows.series("step_size", scope=scope)
+    ends, sizes = rows.series("step_size", level=level)
     if (lacking := np.setdiff1d(steps[1:], ends)).size:
         raise InputError(
             f"no step size at step {lacking[0]}{f' and {lacking.size - 1} more' if lacking.size > 1 else ''}: the "
@@ -168,18 +169,18 @@ def _sizes_between(rows: Records, scope: str, steps: NDArray[np.int64]) -> Float
     return sizes
 
 
-def _until(rows: Records, scope: str, last: int) -> int:
+def _until(rows: Records, level: str, last: int) -> int:
     """The last step at which the summed budget is finite; the last one if there is no budget."""
     if not len(rows.where(quantity="total_growth")):
         return last
-    steps, total = rows.series("total_growth", scope=scope)
+    steps, total = rows.series("total_growth", level=level)
     known = steps[np.isfinite(total)]
     return int(known[-1]) if len(known) else last
 
 
-def _at(rows: Records, step: int, quantity: str, scope: str) -> float:
-    there = rows.where(step=step, quantity=quantity)
-    return float(there.series(quantity, scope=scope)[1][0]) if len(there) else nan
+def _at(rows: Records, step: int, quantity: str, level: str, reference: str | None = None) -> float:
+    there = rows.where(step=step, quantity=quantity).compared_with(reference)
+    return float(there.series(quantity, level=level, reference=reference)[1][0]) if len(there) else nan
 
 
 def _end(norms: Floats) -> int:

@@ -66,7 +66,7 @@ def fit(
 
 def fit_records(
     records: Records,
-    scope: str = "model",
+    level: str = "model",
     *,
     quantity: str = "norm",
     laws: Sequence[str] | str | None = None,
@@ -75,7 +75,7 @@ def fit_records(
     confidence: float = 0.95,
 ) -> dict[str, Fits]:
     """Fit each series of a trace: the model's, or one for each layer, role or tensor, by name."""
-    series = series_of(records, scope, quantity)
+    series = series_of(records, level, quantity)
     return fit_series(series, laws=laws, seed=seed, bootstrap=bootstrap, confidence=confidence)
 
 
@@ -91,19 +91,19 @@ def fit_series(
     return {name: _fit(*points, laws, seed, bootstrap, confidence) for name, points in series.items()}
 
 
-def series_of(records: Records, scope: str, quantity: str = "norm") -> dict[str, tuple[Any, Any]]:
-    """Steps and values of each thing that a trace has at this scope."""
-    chosen = records.where(scope=scope, quantity=quantity)
+def series_of(records: Records, level: str, quantity: str = "norm") -> dict[str, tuple[Any, Any]]:
+    """Steps and values of each thing that a trace has at this level."""
+    chosen = records.where(level=level, quantity=quantity)
     runs = chosen.distinct("run")
     if not runs:
-        known = ", ".join(map(str, records.distinct("scope")))
-        raise InputError(f"no {quantity} at scope {scope}; the scopes here are {known}")
+        known = ", ".join(map(str, records.distinct("level")))
+        raise InputError(f"no {quantity} at level {level}; the levels here are {known}")
     found = {}
     for run in runs:
         rows = chosen.where(run=run)
         for name in rows.distinct("name"):
             label = name if len(runs) == 1 else f"{run}: {name}"
-            found[label] = rows.series(quantity, scope=scope, name=name)
+            found[label] = rows.series(quantity, level=level, name=name)
     return found
 
 

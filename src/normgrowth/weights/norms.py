@@ -12,7 +12,7 @@ from normgrowth.weights.laws import Floats
 
 # A squared norm over the tenth power of a step must stay a finite number, and not 0.
 _SMALL, _LARGE, _NEAR, _FAR = 1e-60, 1e60, 1e-15, 1e15
-SERIES = ("run", "scope", "name", "role", "layer")  # columns of a csv that tell series apart
+SERIES = ("run", "level", "name", "role", "layer")  # columns of a csv that tell series apart
 
 
 def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str, ...]]:
@@ -89,7 +89,7 @@ def points(count: int) -> str:
 def read_norms(path: Path | str) -> dict[str, tuple[Floats, Floats]]:
     """Steps and norms of each series in a csv with the columns step and norm.
 
-    Columns called run, scope, name, role or layer tell series apart ("layer 3"); others are ignored.
+    Columns called run, level, name, role or layer tell series apart ("layer 3"); others are ignored.
     Commas, semicolons and tabs will do; an empty cell is a norm that is missing.
     """
     try:

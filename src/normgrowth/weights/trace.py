@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from normgrowth.checkpoints.blocks import DEFAULT_SCOPE
+from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.parameters import Reading
 from normgrowth.checkpoints.remote.hub import is_hub
 from normgrowth.checkpoints.remote.website import shown
@@ -30,7 +30,7 @@ from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import open_source
 from normgrowth.engine import Engine, no_collection
 from normgrowth.errors import InputError, SeriesWarning
-from normgrowth.moments.moments import BUDGET, Moments, accumulated, quantities
+from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block, Records
 from normgrowth.weights.identity import changed_files, where
 from normgrowth.weights.lint.alongside import told
@@ -53,7 +53,7 @@ def trace(
     out: str | Path | None = None,
     *,
     overwrite: bool = False,
-    scope: str = DEFAULT_SCOPE,
+    include: str = DEFAULT_INCLUDE,
     select: str | None = None,
     exclude: str | None = None,
     lags: Sequence[int] = (),
@@ -83,7 +83,7 @@ def trace(
     """
     tracing = Tracing(
         source if isinstance(source, str | Path) else list(source),
-        Selection(scope, select, exclude),
+        Selection(include, select, exclude),
         tuple(lags),
         first,
         tokens_per_step,
@@ -171,8 +171,11 @@ class Tracing:
         }
         with no_collection():
             whole = next((i for i, found in enumerate(measured) if not found), len(measured))
-            blocks = _blocks(kept_places, readings, moments, facts["tokens_per_step"], whole)
-            return Records.from_blocks(facts["run"], blocks, made_by), kept_places
+            records = Records.from_blocks(
+                facts["run"], _blocks(kept_places, readings, moments, whole), made_by
+            )
+            tokens = facts["tokens_per_step"]
+            return records if tokens is None else records.with_tokens(tokens), kept_places
 
     def _facts(self, workspace: Workspace, label: str) -> dict[str, Any]:
         """What the folder remembers; what is not given is as it was."""
@@ -244,35 +247,29 @@ def _blocks(
     places: Sequence[Place],
     readings: list[Reading],
     moments: list[Moments],
-    tokens_per_step: float | None,
     unbroken: int,
 ) -> list[Block]:
     """unbroken: steps from the first on of which none is lost; the budget is added up over no more."""
     steps = [place.step for place in places]
     blocks: list[Block] = []
-    for scope, names, layers, roles, group in scopes_of(readings):
+    for level, names, layers, roles, group in levels_of(readings):
         grouped = [m if group is None else m.grouped(group, len(names)) for m in moments]
-        by_step = [quantities(m) for m in grouped]
-        # Quantities of the same steps make one block: the first has no previous, early ones no lags.
-        alike: dict[tuple[int, ...], list[str]] = {}
-        for quantity in dict.fromkeys(quantity for values in by_step for quantity in values):
-            here = tuple(i for i, values in enumerate(by_step) if quantity in values)
-            alike.setdefault(here, []).append(quantity)
-        for here, defined in alike.items():
-            stacked = {quantity: np.stack([by_step[i][quantity] for i in here]) for quantity in defined}
-            blocks.append(Block(scope, names, layers, roles, [steps[i] for i in here], stacked))
-        added = list(takewhile(lambda values: BUDGET[0] in values, by_step[1:unbroken]))
+        by_step = [by_reference(m) for m in grouped]
+        for reference in dict.fromkeys(reference for found in by_step for reference in found):
+            here = [i for i, found in enumerate(by_step) if reference in found]  # the first has no previous
+            defined = by_step[here[0]][reference]
+            stacked = {q: np.stack([by_step[i][reference][q] for i in here]) for q in defined}
+            blocks.append(Block(level, names, layers, roles, [steps[i] for i in here], stacked, reference))
+        intervals = (found.get(PREVIOUS) for found in by_step[1:unbroken])
+        added = [values for values in takewhile(lambda values: values is not None, intervals) if values]
         if added:
             terms = (np.stack([values[term] for values in added]) for term in BUDGET)
-            blocks.append(Block(scope, names, layers, roles, steps[1 : 1 + len(added)], accumulated(*terms)))
-    if tokens_per_step is not None:
-        tokens = np.asarray(steps, np.float64)[:, None] * tokens_per_step
-        blocks.append(Block("model", ["model"], [None], [None], steps, {"tokens": tokens}))
+            blocks.append(Block(level, names, layers, roles, steps[1 : 1 + len(added)], accumulated(*terms)))
     return blocks
 
 
-def scopes_of(readings: list[Reading]):
-    """Each scope's items, and for each tensor the item it adds to."""
+def levels_of(readings: list[Reading]):
+    """Each level's items, and for each tensor the item it adds to."""
     tensors = [reading.name for reading in readings]
     yield "tensor", tensors, [r.layer for r in readings], [r.role for r in readings], None
     layers = {r.layer_name: r.layer for r in readings if r.layer_name is not None}

@@ -22,7 +22,7 @@ from normgrowth import engine
 from normgrowth.checkpoints.file_groups import PICKLED, is_trainer_state
 from normgrowth.checkpoints.formats.safetensors import parse_index
 from normgrowth.checkpoints.remote.retry import TRANSIENT, wait_asked_for
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, raised_here
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -241,7 +241,7 @@ def ask(call: Callable[[], T], what: str, address: str) -> T:
         try:
             return call()
         except Exception as error:
-            if _is_ours(error):
+            if raised_here(error) and not isinstance(error, _NotAHub):  # a mistake here, not the hub's
                 raise
             if pause is None or not _may_pass(error):
                 # Not `from error`: its words may have a signed address in them.
@@ -249,15 +249,6 @@ def ask(call: Callable[[], T], what: str, address: str) -> T:
             wait = max(pause, _wait_asked_for(error))
         engine.pause(wait)
     raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _is_ours(error: Exception) -> bool:
-    """Whether it was raised in this package: then it is a mistake here, and not the hub's."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    raised_in = str(frame.tb_frame.f_globals.get("__name__")) if frame is not None else ""
-    return raised_in.startswith("normgrowth.") and not isinstance(error, _NotAHub)
 
 
 def _may_pass(error: Exception) -> bool:

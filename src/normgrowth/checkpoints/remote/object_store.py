@@ -16,7 +16,7 @@ from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote.hub import stays_below
 from normgrowth.checkpoints.remote.remote_checkpoint import Bytes, Listed, Seen, Session
 from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, patience, persist
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, raised_here
 
 T = TypeVar("T")
 
@@ -160,7 +160,7 @@ def _status(error: BaseException | None) -> int | None:
 def _is_theirs(error: Exception) -> bool:
     """Whether it is about the bucket, the network or the address. Anything else is a mistake here, and stays one."""
     library = type(error).__module__.partition(".")[0] in LIBRARIES
-    return library or (isinstance(error, OSError | ValueError) and not isinstance(error, InputError))
+    return library or (isinstance(error, OSError | ValueError) and not raised_here(error))
 
 
 def _is_keyless(error: Exception) -> bool:

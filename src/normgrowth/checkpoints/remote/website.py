@@ -25,11 +25,10 @@ _PLAIN = "/~!$&'()*+,;=:@"  # what need not be quoted in a path
 _LINK = re.compile(
     r"""<a\s(?:[^<>]{0,1000}?\s)?href\s{0,9}=\s{0,9}(?:"([^"<>]*)"|'([^'<>]*)'|([^\s"'<>]+))""", re.IGNORECASE
 )
-
-_BEGINS, _ENDS = (
-    re.compile(rb"\s*<(?:!doctype\s+)?html", re.IGNORECASE),
-    re.compile(rb"</html\s*>", re.IGNORECASE),
-)
+# What is around the links of a list, and is closed after the last of them; <html> where a page has it.
+_DOCUMENT = re.compile(r"<(/?)html(?=[\s>])", re.IGNORECASE)
+_BEGINNING = re.compile(r"\s*(?:<[^<>]*>\s*)*(?:<[^<>]*)?")  # tags without any text
+_LIST = re.compile(r"<(/?)(?:pre|table|ul|ol)(?=[\s>])", re.IGNORECASE)
 
 
 def shown(address: str) -> str:
@@ -147,8 +146,20 @@ class Website(_Web):
 
 
 def _check_end(page: bytes) -> None:
-    """A list that is cut short would make the series shorter; a server that opens a page with <html> also closes it."""
-    if _BEGINS.match(page) and not _ENDS.search(page, max(0, len(page) - 4096)):
+    """A list that is cut short would make the series shorter: what a page opens around its links, it closes after them.
+
+    Not by the declaration at its beginning: Go's server sends <!doctype html> and no <html>, lighttpd an XML prolog.
+    """
+    text = page.decode("utf-8", "replace")
+    around = _DOCUMENT if any(not found[1] for found in _DOCUMENT.finditer(text)) else _LIST
+    tags = [(found.start(), bool(found[1])) for found in around.finditer(text)]
+    closed = max((place for place, closes in tags if closes), default=-1)
+    if tags:
+        whole = closed > max((found.start() for found in _LINK.finditer(text)), default=-1)
+    else:  # links without a list around them, another page; or the beginning of one
+        whole = _BEGINNING.fullmatch(text) is None
+    if not whole:
         raise Failure(
-            "its list of files is cut short (no </html> at its end); name the files one by one", again=True
+            "its list of files is cut short (what it opens is not closed); name the files one by one",
+            again=True,
         )

@@ -32,7 +32,7 @@ DECOUPLED = ("adamw", "adafactor")  # their decay takes ηλθ from the weights,
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell. Norms, growth and gradients are those of the parameters that `scope` counts.
+    """What became of a cell. Norms, growth and gradients are those of the parameters that `include` counts.
 
     steps              done, all of them with weights that are numbers
     norm_start, _end   before the first and after the last of these
@@ -78,7 +78,7 @@ def train_alone(
     model = new_model(settings, corpus).to(dtype)
     predict, optimizer = NextToken(model), new_optimizer(settings, model)
     rate = settings.rate(total_steps(settings, corpus))
-    counted = watch(model, Selection(settings.scope)).tensors
+    counted = watch(model, Selection(settings.include)).tensors
     weights = [local(tensor) for tensor in counted]
     before = torch.cat(weights)
     after, gradient = torch.empty_like(before), torch.empty_like(before)

@@ -110,7 +110,7 @@ class _Cell:
 
 class _Stack:
     def __init__(self, settings: Sequence[Settings], corpus: Corpus, model: LanguageModel) -> None:
-        counted = {id(tensor) for tensor in watch(model, Selection(settings[0].scope)).tensors}
+        counted = {id(tensor) for tensor in watch(model, Selection(settings[0].include)).tensors}
         named = dict(model.named_parameters())
         names = sorted(named, key=lambda name: id(named[name]) not in counted)  # what counts comes first
         self.model, self.names = model, names

@@ -110,11 +110,16 @@ def find_finite_mask(operation: Operation, a: Series, b: Series) -> None:
 
 
 def _count_cancelled(operation: Operation, a: Series, b: Series, found: Series) -> None:
-    """Leading terms that add up to 0 where an order left out may come next: more orders are needed there."""
+    """Leading terms that add up to 0 where an order left out may come next: more orders are needed there.
+
+    Where they do not, their sum leads, whatever was left out: that is lower than either.
+    """
     top = found.at(a.top.degree)
     if top is not None and bool(top.all()):
         return
     lost = (a.top.value != 0).expand(found.shape)
+    if top is not None:
+        lost = lost & (top == 0)
     for term in found.terms:
         if found.rest is None or term.degree > found.rest:
             lost = lost & (term.value == 0)
@@ -183,9 +188,11 @@ def multiplication(operation: Operation, a: Any, b: Any) -> Series:
     for x, y in ((a, b), (b, a)):
         if not isinstance(y, Series):
             return _scaled(x, y)
-    found = replace(product(torch.mul, a, b, operation.orders), doubt=a.doubt or b.doubt)
+    found = of_product(product(torch.mul, a, b, operation.orders), a, b)
     exact = (a.exact_zeros and bool(b.top.value.all())) or (b.exact_zeros and bool(a.top.value.all()))
-    return replace(of_product(found, a, b), exact_zeros=exact)
+    if exact or a.doubt or b.doubt:
+        return replace(found, doubt=a.doubt or b.doubt, exact_zeros=exact)
+    return found
 
 
 def _scaled(x: Series, factor: Any) -> Series:
@@ -232,14 +239,19 @@ def sized(scores: Series, queries: Series, keys: Series) -> Series:
     growing = queries.top.degree > 0 and keys.top.degree > 0
     if scores.zero or not growing or len(scores.shape) < 3:
         return scores
-    rows = {t.degree: t.value.norm(dim=-1).amax(-1) for t in queries.terms}
-    columns = {t.degree: t.value.norm(dim=-2).amax(-1) for t in keys.terms}
+    rows = {t.degree: longest(t.value, -1) for t in queries.terms}
+    columns = {t.degree: longest(t.value, -2) for t in keys.terms}
     scales: dict[Fraction, Tensor] = {}
     for i, row in rows.items():
         for j, column in columns.items():
             here = (row * column).expand(scores.shape[:-2])
             scales[i + j] = torch.maximum(scales[i + j], here) if i + j in scales else here
     return replace(scores, scales=scales)
+
+
+def longest(value: Tensor, dim: int) -> Tensor:
+    """The norm of the longest row (dim -1) or column (-2) of each matrix."""
+    return torch.linalg.vector_norm(value, dim=dim).amax(-1)
 
 
 def weigh(operation: Operation, shares: Series, values: Series) -> None:

@@ -11,8 +11,8 @@ from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.exponentials import nothing, times
 from normgrowth.limit.rules.activations import Asymptotes, growing_elements, tail, towards
 from normgrowth.limit.rules.arithmetic import add, series, summed
+from normgrowth.limit.rules.attention.softmax import distribution
 from normgrowth.limit.rules.powers import expanded, power
-from normgrowth.limit.rules.softmax import distribution
 from normgrowth.limit.series import ZERO, Series, Term, combine, constant, highest, product
 
 aten = torch.ops.aten

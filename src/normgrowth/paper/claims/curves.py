@@ -116,7 +116,7 @@ def _saturation_pretrained(evidence: Evidence) -> dict[str, float]:
     closer, here = 0, 0
     numbers: dict[str, float] = {}
     for run in records.distinct("run"):
-        rows = records.where(run=run, scope="model").table.to_pylist()
+        rows = records.where(run=run, level="model").table.to_pylist()
         levels = {row["quantity"]: row["value"] for row in rows}
         own, random = levels["saturation_c1000"], levels["saturation_c1000_random"]
         if run in theirs["model"]:

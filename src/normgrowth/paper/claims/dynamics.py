@@ -69,7 +69,7 @@ def _weight_decay(evidence: Evidence) -> dict[str, float]:
 
 
 def _column(records: Records, quantity: str) -> np.ndarray:
-    return records.where(scope="column", quantity=quantity).table["value"].to_numpy()
+    return records.where(level="column", quantity=quantity).table["value"].to_numpy()
 
 
 def _judge_weight_decay(n: Numbers) -> Ruling:

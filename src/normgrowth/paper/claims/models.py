@@ -40,7 +40,7 @@ class Trained:
 
     def heads(self, quantity: str) -> Floats:
         """At the last step."""
-        rows = self.records.where(run=f"{self.name}, heads", scope="head", quantity=quantity).table
+        rows = self.records.where(run=f"{self.name}, heads", level="head", quantity=quantity).table
         if not len(rows):
             raise InputError(f"{self.name} has no {quantity} of heads")
         steps = rows["step"].to_numpy()
@@ -61,8 +61,8 @@ def trained(evidence: Evidence, **facts: Any) -> Iterator[Trained]:
 
 
 def _uniform_growth(evidence: Evidence) -> dict[str, float]:
-    spreads = [uniformity(model.layers, scope="layer").spread for model in trained(evidence, leaking=False)]
-    t5 = uniformity(t5_records(), scope="layer")
+    spreads = [uniformity(model.layers, level="layer").spread for model in trained(evidence, leaking=False)]
+    t5 = uniformity(t5_records(), level="layer")
     return {
         "T5: least factor of a layer": float(min(t5.factor)),
         "T5: largest": float(max(t5.factor)),

@@ -20,7 +20,7 @@ SAME_DEGREE = 1e-3  # of a measured degree to the one computed
 def runs(evidence: Evidence, stage: str, prefix: str) -> dict[str, dict[str, float]]:
     """The numbers of each run whose name begins so."""
     found: dict[str, dict[str, float]] = {}
-    for row in evidence[stage].where(scope="model").table.to_pylist():
+    for row in evidence[stage].where(level="model").table.to_pylist():
         if row["run"].startswith(prefix):
             found.setdefault(row["run"].removeprefix(prefix), {})[row["quantity"]] = row["value"]
     if not found:

@@ -57,7 +57,7 @@ KEPT = (
     "learning_rate",
     "equilibrium_norm",
 )
-TRACED = ("norm", "cosine", "angle", "step_size", "alignment", "cosine_first", "total_share_steps")
+TRACED = ("norm", "cosine", "angle", "step_size", "alignment", "total_share_steps")
 FACTS = (
     "window",
     "tolerance",
@@ -119,7 +119,7 @@ def together(models: Mapping[str, Records]) -> Records:
         "command": "reproduce",
         "stage": "lab",
         "models": facts,
-        "selection": {"scope": next(iter(models.values())).made_by["settings"].get("scope")},
+        "selection": {"include": next(iter(models.values())).made_by["settings"].get("include")},
         "heads": {name: one.made_by["heads"] for name, one in models.items()},
         "corpora": {one.made_by["settings"]["corpus"]: one.made_by["corpus"] for one in models.values()},
     }
@@ -191,8 +191,8 @@ def sentences(corpus: Corpus) -> list[str]:
 def _only(records: Records, quantities: Sequence[str]) -> Records:
     """Of the model and its layers."""
     parts = [
-        records.where(scope=scope, quantity=quantity)
-        for scope in ("model", "layer")
+        records.where(level=level, quantity=quantity)
+        for level in ("model", "layer")
         for quantity in quantities
     ]
     return Records.joined([part for part in parts if len(part)], records.made_by)

@@ -146,10 +146,10 @@ def _records_of(folder: Path, read: Read, depth: int = DEEPEST) -> Iterable[tupl
 
 def _with_tracked(records: Records, tracked: Records) -> Records:
     """A run that has ended has the tracker's rows of model and layers in its own; here come its tensors and roles."""
-    if not len(records.where(scope="model", quantity="norm")):
+    if not len(records.where(level="model", quantity="norm")):
         return Records.joined([records, tracked], records.made_by)
     norms = tracked.where(quantity="norm")
-    rest = [norms.where(scope=scope) for scope in ("tensor", "role")]
+    rest = [norms.where(level=level) for level in ("tensor", "role")]
     return Records.joined([records, *rest], records.made_by)
 
 
@@ -164,13 +164,13 @@ def _sort_in(parts: Parts, folder: str, run: str, records: Records) -> None:
         if not any(one is records for one in whole):
             whole.append(records)
         return
-    scopes = own.distinct("scope")
-    if "head" in scopes:
+    levels = own.distinct("level")
+    if "head" in levels:
         parts.heads.append(own)
-    steps = own.where(scope="model").distinct("step")
+    steps = own.where(level="model").distinct("step")
     if any(METHOD.match(name) for name in own.distinct("quantity")) and len(steps) < 2:
         parts.levels.append(own)
-    if len(own.where(scope="model", quantity="norm")) or len(steps) > 1:
+    if len(own.where(level="model", quantity="norm")) or len(steps) > 1:
         provenance = "published" if command == "published" else "measured"
         parts.runs.append(Run(_free(parts, run, folder), own, len(parts.runs), provenance=provenance))
 

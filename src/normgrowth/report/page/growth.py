@@ -36,10 +36,10 @@ from normgrowth.report.wording import (
 COLOURS = 6  # that runs are told apart by
 STEPS = Axis("training step", steps=True)
 FIRST_TENSORS = 8  # that are drawn to begin with
-# quantity -> title, label, logarithmic to begin with
+# quantity and reference -> title, label, logarithmic to begin with
 QUANTITIES = {
     "cosine": ("Direction", "cosine to {before}", False),
-    "cosine_first": ("Distance from the start", "cosine to the first checkpoint", False),
+    "cosine first": ("Distance from the start", "cosine to the first checkpoint", False),
     "angle": ("Angle", "angle to {before} (rad)", True),
     "alignment": ("Alignment", "alignment cos(δ, θ)", False),
     "step_size": ("Size of the steps", "step size ‖δ‖", True),
@@ -113,9 +113,9 @@ def _chart(
     return Chart(name, title, alt, STEPS, Axis(label, log=log), curves, marks)
 
 
-def _layers(run: Run, quantity: str, dash: int) -> list[Curve]:
+def _layers(run: Run, quantity: str, dash: int, reference: str | None = None) -> list[Curve]:
     """dash: of the run; below 0 there is one run only, and dashes tell encoder and decoder apart."""
-    grid = run.grids.of("layer", quantity)
+    grid = run.grids.of("layer", quantity, reference)
     stack = {name: i for i, names in enumerate(grid.stacks().values()) for name in names}
     named = any(layer is not None for layer in grid.layers)
     prefix = f"{run.label}: " if dash >= 0 else ""
@@ -151,24 +151,25 @@ def _layer_norms(runs: Sequence[Run]) -> Chart | None:
     return _chart("layers", "Norm by layer", alt, "norm ‖θ‖", False, curves)
 
 
-def _quantity(runs: Sequence[Run], quantity: str, title: str, label: str, log: bool) -> Chart | None:
+def _quantity(runs: Sequence[Run], shown: str, title: str, label: str, log: bool) -> Chart | None:
+    quantity, _, reference = shown.partition(" ")
     curves, said = [], []
     for i, run in enumerate(runs):
-        steps, values = run.grids.model(quantity)
+        steps, values = run.grids.model(quantity, reference or None)
         if len(steps):
             curves.append(_of(run, run.label if len(runs) > 1 else "model", steps, values))
             first, last = (_write(quantity)(values[end]) for end in (0, -1))
             said.append(f"{visible(run.label)}: {first} at step {steps[0]:,}, {last} at step {steps[-1]:,}.")
-        curves += _layers(run, quantity, _several(runs, i))
+        curves += _layers(run, quantity, _several(runs, i), reference or None)
     label = label.format(before=_before(runs))
     marks = [(0.0, "random steps")] if quantity == "alignment" else ()
     if log and not any((np.asarray(curve.y) > 0).any() for curve in curves):
         log = False
     alt = few(said) or f"{title} of {len(curves)} layers."
     tracked = [visible(run.label) for run in runs if run.grids.tracked]
-    if quantity in BETWEEN and 0 < len(tracked) < len(runs):
+    if shown in BETWEEN and 0 < len(tracked) < len(runs):
         alt += f" Of {', '.join(tracked)} over one training step, of the others between checkpoints."
-    return _chart(quantity, title, alt, label, log, curves, marks)
+    return _chart(shown.replace(" ", "_"), title, alt, label, log, curves, marks)
 
 
 def _before(runs: Sequence[Run]) -> str:
@@ -180,7 +181,7 @@ def _before(runs: Sequence[Run]) -> str:
 
 
 def _write(quantity: str) -> Any:
-    return {"cosine": cosine, "cosine_first": cosine, "alignment": small}.get(quantity, number)
+    return {"cosine": cosine, "alignment": small}.get(quantity, number)
 
 
 def _budget(runs: Sequence[Run]) -> Chart | None:

@@ -54,7 +54,7 @@ def saturation_section(runs: Sequence[Run], single: Sequence[Records]) -> Sectio
         for name, own, shade in zip(grid.names, grid.values.T, shades, strict=False):
             look = {"shade": float(shade), "dash": i, "shown": False}
             curves.append(Curve(f"{prefix}{name}", grid.steps, own, run.label, run.colour, **look))
-        evaluated = run.records.where(scope="model", step=int(steps[-1])).table.to_pylist()
+        evaluated = run.records.where(level="model", step=int(steps[-1])).table.to_pylist()
         size = {row["quantity"]: row["value"] for row in evaluated}
         text = measured_with(size, run.records.made_by.get("saturation", {}))
         each = f", each {text}" if text else ""
@@ -65,7 +65,7 @@ def saturation_section(runs: Sequence[Run], single: Sequence[Records]) -> Sectio
     if single:
         items += _levels([line for records in single for line in levels.lines(records)], single)
         for records in single:
-            rows = records.where(scope="model").table.to_pylist()
+            rows = records.where(level="model").table.to_pylist()
             size = {row["quantity"]: row["value"] for row in rows}
             if text := measured_with(size, records.made_by):
                 texts += [f"{visible(run)}: {text}." for run in records.distinct("run")]

@@ -56,16 +56,16 @@ def layer_table(runs: Sequence[Run]) -> Table:
     """A row for each layer of each run, and one for its model."""
     rows = [(run, *thing) for run in runs for thing in run.grids.things()]
 
-    def of(title: str, quantity: str, write: Any, at: int = -1) -> Column:
+    def of(title: str, quantity: str, write: Any, at: int = -1, reference: str | None = None) -> Column:
         values = [
-            run.grids.value(scope, name, quantity, run.grids.steps[at])
+            run.grids.value(level, name, quantity, run.grids.steps[at], reference)
             if at == 0 or len(run.grids.steps) > 1
             else nan
-            for run, scope, name in rows
+            for run, level, name in rows
         ]
         return column(title, values, write)
 
-    factors = [run.grids.factor(scope, name, run.grids.steps[-1]) for run, scope, name in rows]
+    factors = [run.grids.factor(level, name, run.grids.steps[-1]) for run, level, name in rows]
     grown = any(len(run.grids.steps) > 1 for run in runs)
     columns = [
         *([words("run", [run.label for run, _, _ in rows])] if len(runs) > 1 else []),
@@ -76,7 +76,7 @@ def layer_table(runs: Sequence[Run]) -> Table:
         of("step size", "step_size", number),
         of("relative step", "relative_step", number),
         of("cosine to previous", "cosine", cosine),
-        of("cosine to first", "cosine_first", cosine),
+        of("cosine to first", "cosine", cosine, reference="first"),
         of("alignment", "alignment", small),
         of("growth by steps", "total_share_steps", percent),
         of("rms at first", "rms", number, 0),
@@ -120,7 +120,7 @@ def tensor_table(run: Run, runs: int) -> Table | None:
         return None
     factor, order = changed(grid)
     order = order[: MOST_TENSORS // runs]
-    norms = run.records.where(scope="tensor", quantity="norm").table
+    norms = run.records.where(level="tensor", quantity="norm").table
     roles = dict(zip(norms["name"].to_pylist(), norms["role"].to_pylist(), strict=True))
     columns = [
         words("tensor", [grid.names[i] for i in order]),

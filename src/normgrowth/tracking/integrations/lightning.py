@@ -16,14 +16,14 @@ def callback(
     out: str | None = None,
     *,
     quantities: Sequence[str] = LOGGED,
-    scopes: Sequence[str] = ("model", "layer"),
+    levels: Sequence[str] = ("model", "layer"),
     prefix: str = "normgrowth/",
     **options: Any,
 ) -> "Callback":
     """For `Trainer(callbacks=[...])`; its `trackers` have the records, one for each optimizer.
 
     What is measured goes to every logger of the Trainer, at the optimizer's step. With several optimizers each has
-    a folder of its own below `out`. quantities, scopes: what is logged; the records have everything. step=0: a run that
+    a folder of its own below `out`. quantities, levels: what is logged; the records have everything. step=0: a run that
     begins again in its old folder drops what is there. options: as of `NormTracker`.
     """
     from lightning.pytorch import Callback
@@ -73,7 +73,7 @@ def callback(
                 tracker.close()
 
     def _log(trainer: Any, tracker: NormTracker, where: str) -> None:
-        values = tracker.news(quantities, scopes)
+        values = tracker.news(quantities, levels)
         if values and trainer.is_global_zero:
             for logger in trainer.loggers:
                 named = {f"{where}{name}": value for name, value in values.items()}

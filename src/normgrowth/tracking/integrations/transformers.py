@@ -16,7 +16,7 @@ def track(
     out: str | None = None,
     *,
     quantities: Sequence[str] = LOGGED,
-    scopes: Sequence[str] = ("model", "layer"),
+    levels: Sequence[str] = ("model", "layer"),
     prefix: str = "normgrowth/",
     **options: Any,
 ) -> "TrainerCallback":
@@ -27,7 +27,7 @@ def track(
 
     Steps are those of the optimizer, so gradient accumulation changes nothing. A run that is resumed goes on with
     its records; one that begins again in its old folder is refused, unless step=0 says that those may go.
-    quantities, scopes: what is logged; the records have everything. options: as of `NormTracker`.
+    quantities, levels: what is logged; the records have everything. options: as of `NormTracker`.
     """
     from transformers import TrainerCallback
 
@@ -43,7 +43,7 @@ def track(
             self.tracker = NormTracker(parts["model"], parts["optimizer"], every, out, step=step, **options)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-            if self.tracker is not None and (values := self.tracker.news(quantities, scopes)):
+            if self.tracker is not None and (values := self.tracker.news(quantities, levels)):
                 # The Trainer takes any log for its own, and would leave that of this step out.
                 due = control.should_log
                 trainer.log({f"{prefix}{name}": value for name, value in values.items()})

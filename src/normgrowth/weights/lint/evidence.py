@@ -80,7 +80,7 @@ class Evidence:
     @cached_property
     def readings(self) -> dict[str, Reading]:
         """The layer and role of every tensor."""
-        return read_names(self.index, scope="all")
+        return read_names(self.index, include="all")
 
     def _table(self, field: str, absent: Any, kind: Any) -> NDArray[Any]:
         table = np.full((len(self.looks), len(self.names)), absent, kind)

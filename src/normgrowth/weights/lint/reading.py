@@ -28,14 +28,14 @@ Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is 
 class Selection:
     """Which parameters to check."""
 
-    scope: str = "all"
+    include: str = "all"
     select: str | None = None
     exclude: str | None = None
 
     def readings(self, checkpoint: Checkpoint) -> dict[str, Reading]:
         return read_names(
             checkpoint.tensors,
-            scope=self.scope,
+            include=self.include,
             select=self.select,
             exclude=self.exclude,
             aliases=checkpoint.aliases,

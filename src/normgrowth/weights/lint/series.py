@@ -44,14 +44,14 @@ class Report(list[Finding]):
 
     @property
     def checked(self) -> str:
-        """Which parameters were checked: "all 148 parameters", "96 of 148 parameters (scope blocks)"."""
+        """Which parameters were checked: "all 148 parameters", "96 of 148 parameters (include blocks)"."""
         count, total = self.parameters
         if count == total:
             return f"all {total:,} parameters"
         given = {"select": self.selection.select, "exclude": self.selection.exclude}
         said = [f"{option} {value!r}" for option, value in given.items() if value is not None]
-        if self.selection.select is None and self.selection.scope != "all":
-            said.insert(0, f"scope {self.selection.scope}")
+        if self.selection.select is None and self.selection.include != "all":
+            said.insert(0, f"include {self.selection.include}")
         return f"{count:,} of {total:,} parameters" + (f" ({', '.join(said)})" if said else "")
 
     def _repr_html_(self) -> str:
@@ -64,7 +64,7 @@ class Report(list[Finding]):
 def lint(
     source: str | Path | Iterable[str | Path],
     *,
-    scope: str = "all",
+    include: str = "all",
     select: str | None = None,
     exclude: str | None = None,
     endpoint: str | None = None,
@@ -83,7 +83,7 @@ def lint(
     for note in series.notes:
         warnings.warn(note, SeriesWarning, stacklevel=2)
 
-    selection = Selection(scope, select, exclude)
+    selection = Selection(include, select, exclude)
     found = read_series(series, selection, workers, progress)
     unread = found.unread
     main, others = found.mixture.series()

@@ -4,7 +4,7 @@ Dynamo would trace our rules instead of the network, and its wrappers put `_orig
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,9 +27,13 @@ def plain_name(name: str) -> str:
 
 def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module under the name that it has without torch.compile; wrappers are left out."""
-    for name, module in model.named_modules():
+    return without_wrappers(model.named_modules())
+
+
+def without_wrappers(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
+    for name, module in modules:
         if WRAPPED not in module._modules:
-            yield plain_name(name), module
+            yield (plain_name(name) if WRAPPED in name else name), module
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Where parameters lie in memory, and which can be multiplied by c: one check for `saturated` and `saturate`."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
@@ -25,11 +27,13 @@ def local_weights(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def refuse_packed_weights(model: nn.Module) -> None:
+def refuse_packed_weights(modules: Iterable[tuple[str, nn.Module]]) -> None:
     """Raise UnscalableParameter for weights that are not parameters: packed and quantized ones."""
-    for name, module in model.named_modules():
+    for name, module in modules:
         packed = type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized"))
-        for short, buffer in module.named_buffers(recurse=False):
+        for short, buffer in module._buffers.items():
+            if buffer is None:
+                continue
             quantized = buffer.is_quantized or buffer.dtype in FLOAT8
             integers = buffer.dtype == torch.int8 and buffer.dim() > 1
             packed = packed or quantized or integers or short == "qweight"

@@ -21,6 +21,11 @@ def matching(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
     return found
 
 
+def note(fixed: Sequence[str]) -> list[str]:
+    """What the reader of a result must know."""
+    return [f"held fixed: {', '.join(fixed)}; all other parameters grow"] if fixed else []
+
+
 def _suggestion(pattern: str, names: list[str]) -> str:
     """Parameters with a similar name, or whose last part is similar."""
     last = pattern.rpartition(".")[2].strip("*")

@@ -1,0 +1,80 @@
+"""Tensors of 16 bits, which are computed in float32.
+
+Each also carries its leading coefficients in float32, and rounds only what the network's own code sees: otherwise
+rounding would decide which score is the largest. So do constants that the network rounds, a table of rotations.
+"""
+
+import math
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch.schemas import OpSchema
+from normgrowth.limit.dispatch.storage import HALVES, laid_out, same_place, wide
+from normgrowth.limit.series import mask_bound, masked
+
+EXACT = "_normgrowth_exact"  # the attribute of the storage of a constant which was rounded from float32
+HALF_MASK = mask_bound(torch.float16)
+
+
+def remembered(tensor: Tensor, run: object) -> torch.UntypedStorage | None:
+    """What a constant of 16 bits was rounded from, in this run."""
+    if tensor.dtype not in HALVES or tensor.layout != torch.strided:
+        return None
+    owner, exact = getattr(tensor.untyped_storage(), EXACT, (None, None))
+    return exact if owner is run else None
+
+
+def forget(tensor: Tensor) -> None:
+    """A constant was written to: what it was rounded from holds no more."""
+    if hasattr(storage := tensor.untyped_storage(), EXACT):
+        delattr(storage, EXACT)
+
+
+def remember(found: Tensor, exact: Tensor, run: object) -> Tensor:
+    """A result of constants, with what it was rounded from; that itself where the network goes back to 32 bits."""
+    if found.dtype not in HALVES:
+        return exact.to(found.dtype)
+    setattr(found.untyped_storage(), EXACT, (run, laid_out(exact, found)))
+    return found
+
+
+def exact_constant(value: Any, run: object) -> Any:
+    """What an operation on constants sees; a number that masks stays one, since 0 times infinity is none."""
+    if isinstance(value, torch.dtype):
+        return wide(value)
+    if not isinstance(value, Tensor) or value.dtype not in HALVES:
+        return value
+    exact = remembered(value, run)
+    return value.float() if exact is None else same_place(value, exact)
+
+
+def exact_argument(value: Any, run: object) -> Any:
+    """What a rule sees of 16 bits that do not grow: constants in float32, masks as minus infinity."""
+    if isinstance(value, torch.dtype):
+        return wide(value)
+    if isinstance(value, float):  # a mask of float16 is an ordinary number in float32
+        return -math.inf if value <= HALF_MASK else value
+    if not isinstance(value, Tensor) or value.dtype not in HALVES:
+        return value
+    if (exact := remembered(value, run)) is not None:
+        return same_place(value, exact)
+    widened = value.float()
+    return widened if (hidden := masked(value)) is None else widened.masked_fill(hidden, -math.inf)
+
+
+def result_dtype(
+    schema: OpSchema, args: Any, kwargs: Any, tensors: list[Tensor], half: bool
+) -> torch.dtype | None:
+    """The dtype that the network expects of an operation; None where no 16 bits are in play."""
+    if kwargs.get("dtype") is not None:
+        return kwargs["dtype"]
+    if not half:
+        return None
+    if schema.name in ("_softmax", "_log_softmax") and args[2]:
+        return torch.float32
+    floating = [tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
+    sized = [tensor for tensor in floating if tensor.dim()] or floating
+    return reduce(torch.promote_types, (tensor.dtype for tensor in sized))

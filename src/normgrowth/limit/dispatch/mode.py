@@ -1,0 +1,260 @@
+"""Runs PyTorch operations on the leading orders of their arguments: C++ code, caches, output classes see tensors."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from fractions import Fraction
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from normgrowth.errors import InputError
+from normgrowth.limit.dispatch.half_precision import (
+    exact_argument,
+    exact_constant,
+    forget,
+    remember,
+    remembered,
+    result_dtype,
+)
+from normgrowth.limit.dispatch.operations import RULES, Operation
+from normgrowth.limit.dispatch.partial_writes import write_part
+from normgrowth.limit.dispatch.schemas import BOUNDING, OpSchema, schema_of
+from normgrowth.limit.dispatch.storage import (
+    HALVES,
+    MARK,
+    DegreeMark,
+    flat,
+    laid_out,
+    mark_of,
+    owns_its_storage,
+    series_of,
+    shares_storage,
+    wide,
+)
+from normgrowth.limit.pass_log import Context
+from normgrowth.limit.series import Series, constant, nonzero
+
+SEVERAL = (list, tuple)
+
+
+class LimitMode(TorchDispatchMode):
+    """`run` is the same for all passes of one Limit: what one pass returns may be given to the next."""
+
+    def __init__(self, context: Context, run: object) -> None:
+        super().__init__()
+        self.context = context
+        self.run = run
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # its wrapper around every operation costs more than our own work on a view
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        schema = schema_of(func)
+        if schema.only_views:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        kwargs = kwargs or {}
+        if schema.draws:  # on a plain tensor of noise, which then multiplies
+            raise self.context.refuse(func, self._why_no_draw())
+        tensors = _tensors(args, kwargs)
+        grown, half = [], False
+        for tensor in tensors:
+            half = half or tensor.dtype in HALVES
+            if (mark := self.growth(tensor)) is not None:
+                grown.append(mark)
+        if not grown and not (self.context.attention_only and schema.softmax):
+            return self._plain(func, schema, args, kwargs)
+        if func is torch.ops.aten.view.dtype:
+            raise self.context.refuse(func, "the bits of a value that grows mean nothing in another dtype")
+        if schema.views:
+            return func(*args, **kwargs)
+        endless = self._diverges(grown, schema.functional, args)
+        if schema.writes:
+            return self._in_place(func, schema, args, kwargs, grown, endless, half)
+        dtype = result_dtype(schema, args, kwargs, tensors, half)
+        result = self._ruled(func, schema.name, args, kwargs, dtype, half)
+        lost = self._loses(grown, schema)
+        if isinstance(result, Series):
+            return self.attach(_diverging(_losing(result, lost), endless), tensors, dtype)
+        return _map(
+            lambda value: self.attach(_diverging(_losing(value, lost), endless), tensors, dtype), result
+        )
+
+    def _in_place(
+        self,
+        func: Any,
+        schema: OpSchema,
+        args: Any,
+        kwargs: Any,
+        grown: list[DegreeMark],
+        endless: Exception | None,
+        half: bool,
+    ) -> Tensor:
+        """The rule of the operation that is not in place, and its result where the first argument is."""
+        packet = getattr(torch.ops.aten, schema.functional, None)
+        if schema.writes != ("self",) or schema.functional == schema.name or packet is None:
+            raise self.context.refuse(func, "writes to a tensor in a way that has no rule")
+        functional = getattr(packet, func._overloadname, packet)
+        result = self._ruled(functional, schema.functional, args, kwargs, args[0].dtype, half)
+        lost = self._loses(grown, schema)
+        written = _losing(result if isinstance(result, Series) else constant(result), lost)
+        self._write(args[0], _diverging(written, endless))
+        return args[0]
+
+    def _why_no_draw(self) -> str:
+        if self.context.training:
+            return "dropout is on; call model.eval() first"
+        return "draws random numbers although the model is in evaluation mode: its output has no single limit"
+
+    def _loses(self, grown: list[DegreeMark], schema: OpSchema) -> bool:
+        """Whether a rule that says nothing of exponentially small parts may have lost one."""
+        if schema.saturates and not self.context.exponentials:
+            return True
+        return any(mark.lost or mark.exponential is not None for mark in grown)
+
+    def _diverges(self, grown: list[DegreeMark], name: str, args: Any) -> Exception | None:
+        """The refusal of an infinite argument, which an operation that bounds it puts off."""
+        found = None
+        for mark in grown:
+            found = found or mark.diverges
+        if found is not None:
+            divided = self.growth(args[0]) if name == "div" and isinstance(args[0], Tensor) else None
+            if name not in BOUNDING or (divided is not None and divided.diverges):
+                raise found
+        return found
+
+    def _plain(self, func: Any, schema: OpSchema, args: Any, kwargs: Any) -> Any:
+        """An operation on constants; one that is rounded to 16 bits (a table of rotations) is remembered in 32."""
+        found = func(*args, **kwargs)
+        if schema.views or not isinstance(found, Tensor):
+            return found
+        if schema.writes:
+            forget(found)
+            return found
+        if schema.name == "_to_copy" and found.dtype in HALVES and args[0].dtype == torch.float32:
+            return remember(found, args[0].to(found.device), self)
+        if any(remembered(tensor, self) is not None for tensor in _tensors(args, kwargs)):
+            args, kwargs = _map(lambda value: exact_constant(value, self), (args, kwargs))
+            return remember(found, func(*args, **kwargs), self)
+        return found
+
+    def _ruled(
+        self, func: Any, name: str, args: Any, kwargs: Any, dtype: torch.dtype | None, half: bool
+    ) -> Any:
+        found = RULES.get(name)
+        if found is None:
+            raise self.context.refuse(
+                func,
+                "no rule for this operation on tensors that grow; say what it becomes with "
+                f'`@normgrowth.limit.rule("{name}")`',
+                [
+                    None if mark.zero else mark.degree
+                    for mark in map(self.growth, _tensors(args, kwargs))
+                    if mark
+                ],
+            )
+        lift = self._wide_argument if half or dtype in HALVES else self.lift
+        args = tuple([_map(lift, value) if isinstance(value, SEVERAL) else lift(value) for value in args])
+        kwargs = {key: _map(lift, value) for key, value in kwargs.items()} if kwargs else kwargs
+        return found(Operation(func, self.context, dtype, (args, kwargs)), *args, **kwargs)
+
+    def _wide_argument(self, value: Any) -> Any:
+        """What a rule sees of 16 bits: series and constants in float32."""
+        return exact_argument(self.lift(value), self)
+
+    def growth(self, tensor: Tensor) -> DegreeMark | None:
+        try:
+            found = getattr(tensor.untyped_storage(), MARK, None)
+        except (NotImplementedError, RuntimeError):  # sparse, meta: nothing grows there
+            return None
+        if found is not None and found.run is not self.run:
+            raise InputError(
+                f"a tensor of degree {found.degree} that another saturated(...) made: its parameters are not "
+                "this one's; give its .clone() if it is meant as a constant"
+            )
+        return found
+
+    def lift(self, value: Any) -> Any:
+        """The series of a tensor that grows; anything else as it is."""
+        if not isinstance(value, Tensor) or (mark := self.growth(value)) is None:
+            return value
+        return series_of(value, mark)
+
+    def grow(self, tensor: Tensor, degree: Fraction, sources: int) -> None:
+        """Give a whole storage a degree."""
+        whole = tensor
+        if not owns_its_storage(tensor):
+            whole = flat(tensor.untyped_storage(), tensor, tensor.dtype)
+        _hang(tensor, DegreeMark(self.run, degree, sources, [], None, zero=not nonzero(whole)))
+
+    def attach(self, value: Any, inputs: Iterable[Tensor] = (), dtype: torch.dtype | None = None) -> Any:
+        """A tensor of its own for a series; of 16 bits if `dtype` is."""
+        if not isinstance(value, Series):
+            if dtype in HALVES and isinstance(value, Tensor) and value.is_floating_point():
+                return value.to(dtype)
+            return value
+        top, exact = value.top.value, None
+        if not owns_its_storage(top) or shares_storage(top, inputs):
+            top = top.clone(memory_format=torch.contiguous_format)
+        if dtype in HALVES and top.dtype == torch.float32:
+            top = top.to(dtype)
+            exact = laid_out(value.top.value, top)
+        _hang(top, mark_of(value, top, exact, self.run))
+        return top
+
+    def _write(self, tensor: Tensor, value: Series) -> None:
+        """Put a series where a tensor is, which may be a part of a storage."""
+        value = value.move(lambda v: v.to(wide(tensor.dtype)).expand(tensor.shape))
+        if not owns_its_storage(tensor):
+            _hang(tensor, write_part(tensor, value, self.growth(tensor), self.run))
+            return
+        exact = laid_out(value.top.value, tensor) if tensor.dtype in HALVES else None
+        mark = mark_of(value, tensor, exact, self.run)
+        tensor.copy_(value.top.value)
+        _hang(tensor, mark)
+
+
+def _hang(tensor: Tensor, mark: DegreeMark) -> None:
+    setattr(tensor.untyped_storage(), MARK, mark)
+
+
+def _diverging(value: Any, endless: Exception | None) -> Any:
+    """A result that is still infinite somewhere keeps the refusal; beside a power of c it is refused at once."""
+    if not isinstance(value, Series) or (endless is None and value.diverges is None):
+        return value
+    refusal = endless or value.diverges
+    assert refusal is not None
+    infinite = reduce(torch.logical_or, (torch.isposinf(term.value) for term in value.terms))
+    if not bool(infinite.any()):
+        return replace(value, diverges=None)
+    if any(term.degree > 0 and bool((infinite & (term.value != 0)).any()) for term in value.terms):
+        raise refusal  # a rule would take the power for what leads
+    return replace(value, diverges=refusal)
+
+
+def _losing(value: Any, lost: bool) -> Any:
+    if lost and isinstance(value, Series) and value.exponential is None and not value.lost:
+        return replace(value, lost=True)
+    return value
+
+
+def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    for values in (args, kwargs.values()) if kwargs else (args,):
+        for value in values:
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif isinstance(value, SEVERAL):
+                found += _tensors(value, {})
+    return found
+
+
+def _map(f: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, SEVERAL):
+        return type(value)(_map(f, item) for item in value)
+    if isinstance(value, dict):
+        return {key: _map(f, item) for key, item in value.items()}
+    return f(value)

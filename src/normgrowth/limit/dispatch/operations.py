@@ -1,0 +1,70 @@
+"""What a rule is called for, and the table of rules: one for each operation of PyTorch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from normgrowth.limit.dispatch.schemas import schema_of
+from normgrowth.limit.pass_log import Context
+from normgrowth.limit.series import Series
+
+Rule = Callable[..., Any]
+RULES: dict[str, Rule] = {}  # name of an ATen operation -> rule(operation, *arguments)
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register what operations become in the limit.
+
+    A rule gets the Operation, then the arguments: Series for tensors that grow, plain tensors for the rest. It
+    returns a Series, a plain tensor (no part of it grows), or a tuple of these.
+    """
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return register
+
+
+@dataclass(slots=True)
+class Operation:
+    """What a rule is called for."""
+
+    func: Any  # the operation itself, never in place
+    context: Context
+    dtype: torch.dtype | None = None  # of the network's own result, where it has 16 bits
+    arguments: Any = ()  # as the rule gets them
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.func(*args, **kwargs)
+
+    @property
+    def name(self) -> str:
+        return schema_of(self.func).name
+
+    @property
+    def orders(self) -> int:
+        return self.context.orders
+
+    def named(self, args: Any, kwargs: Any) -> dict[str, Any]:
+        """The arguments after the first, by name."""
+        names = [argument.name for argument in self.func._schema.arguments[1:]]
+        return dict(zip(names, args, strict=False)) | kwargs
+
+    @property
+    def degrees(self) -> list[Fraction | None]:
+        """Of its arguments that grow; None is exactly zero."""
+        found = [x for x in pytree.tree_leaves(self.arguments) if isinstance(x, Series)]
+        return [None if x.zero else x.top.degree for x in found]
+
+    def refuse(self, why: str) -> Exception:
+        return self.context.refuse(self.func, why, self.degrees)
+
+    def diverges(self, sources: int) -> Exception:
+        """The refusal of a value that grows faster than any power of c; sources: of what makes it grow."""
+        return self.context.diverges(self.func, self.degrees, sources)

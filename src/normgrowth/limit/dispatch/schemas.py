@@ -1,0 +1,60 @@
+"""What PyTorch says of its operations: what they write to, what they share; and which have a kind of limit."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+DRAWS = {"bernoulli", "bernoulli_", "native_dropout"}
+# These share the storage of their argument without saying so in their schema.
+ALIASES = {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift_fresh", "lift"}
+# What comes to its limit faster than any power of c.
+SATURATING = {"sigmoid", "tanh", "erf", "exp", "expm1", "exp2", "_softmax", "_safe_softmax", "glu"}
+SATURATING |= {"gelu", "silu", "mish", "softplus", "log_sigmoid_forward", "elu", "celu", "_log_softmax"}
+SATURATING |= {"erfc", "logsumexp", "special_logsumexp", "logaddexp", "logaddexp2"}
+SOFTMAXES = {
+    "_softmax",
+    "_safe_softmax",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+}
+# What may get a value that is infinite in the limit: that keep it so, leave it out, bound it or divide by it.
+BOUNDING = {"add", "log", "log1p", "clone", "_to_copy", "where", "masked_fill"}
+BOUNDING |= {"clamp", "clamp_max", "minimum", "reciprocal", "div"}
+
+
+@dataclass(frozen=True, slots=True)
+class OpSchema:
+    """What the schema of an operation says, read once."""
+
+    name: str
+    functional: str  # its name when it is not in place
+    writes: tuple[str, ...]  # the arguments that it changes
+    views: bool  # its result shares the storage of its argument
+    only_views: bool  # ... and that is all it does: what hangs on the storage holds for the result
+    draws: bool
+    saturates: bool
+    softmax: bool
+
+
+@cache
+def schema_of(func: Any) -> OpSchema:
+    schema = func._schema
+    name = schema.name.removeprefix("aten::")
+    writes = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    shares = not writes and any(r.alias_info is not None for r in schema.returns)
+    views = shares or name in ALIASES or torch.Tag.inplace_view in func.tags
+    return OpSchema(
+        name,
+        name.removesuffix("_"),
+        writes,
+        views,
+        views and not writes and func is not torch.ops.aten.view.dtype,
+        name in DRAWS,
+        name.removesuffix("_") in SATURATING,
+        name in SOFTMAXES,
+    )

@@ -1,0 +1,144 @@
+"""Degrees that hang on storages: the series of a tensor, and a tensor for a series.
+
+A tensor in the limit is an ordinary tensor that holds the coefficients of its highest degree. Its degree and its
+lower terms hang on its storage, so views share them, and operations in place change them for every view. A lower
+term is a storage of the same layout.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.series import Exponential, Series, Term
+
+MARK = "_normgrowth"  # the attribute of a storage that holds its DegreeMark
+HALVES = (torch.bfloat16, torch.float16)
+Hung = list[tuple[Fraction, torch.UntypedStorage, int]]  # terms: degree, coefficients, sources
+
+
+@dataclass(slots=True)
+class DegreeMark:
+    """What hangs on a storage; `run` tells one Limit's tensors from another's."""
+
+    run: object
+    degree: Fraction
+    sources: int
+    lower: Hung
+    rest: Fraction | None
+    zero: bool = False
+    doubt: bool = False
+    exact: torch.UntypedStorage | None = None  # of a tensor of 16 bits: its leading coefficients in float32
+    exponential: "HungExponential | None" = None
+    lost: bool = False
+    exact_zeros: bool = False
+    diverges: Exception | None = None
+    scales: dict[Fraction, Tensor] | None = None
+
+
+@dataclass(slots=True)
+class HungExponential:
+    """An `Exponential` in storages laid out as the tensor's own."""
+
+    weight: torch.UntypedStorage
+    decay: Hung
+    rest: Fraction | None
+    zero: bool
+
+
+def series_of(tensor: Tensor, mark: DegreeMark) -> Series:
+    """What a tensor with a mark on its storage stands for."""
+    top = tensor if mark.exact is None else same_place(tensor, mark.exact)
+    if top.dtype in HALVES:  # a parameter: exact as it is
+        top = top.float()
+    terms = (Term(mark.degree, top, mark.sources),)
+    if mark.lower:
+        terms += _terms(mark.lower, tensor)
+    return Series(
+        terms,
+        mark.rest,
+        mark.zero,
+        mark.doubt,
+        None if mark.exponential is None else _exponential(mark.exponential, tensor),
+        mark.lost,
+        mark.exact_zeros,
+        mark.diverges,
+        mark.scales,
+    )
+
+
+def mark_of(series: Series, tensor: Tensor, exact: torch.UntypedStorage | None, run: object) -> DegreeMark:
+    """What to hang on a tensor that is all of its storage and holds the leading coefficients of a series."""
+    top, lower, part = series.terms[0], series.terms[1:], series.exponential
+    return DegreeMark(
+        run,
+        top.degree,
+        top.sources,
+        _hung(lower, tensor) if lower else [],
+        series.rest,
+        series.zero,
+        series.doubt,
+        exact,
+        None if part is None else _hung_exponential(part, tensor),
+        series.lost,
+        series.exact_zeros,
+        series.diverges,
+        series.scales,
+    )
+
+
+def _terms(hung: Hung, like: Tensor) -> tuple[Term, ...]:
+    return tuple(Term(degree, same_place(like, storage), sources) for degree, storage, sources in hung)
+
+
+def _exponential(part: HungExponential, like: Tensor) -> Exponential:
+    return Exponential(same_place(like, part.weight), Series(_terms(part.decay, like), part.rest, part.zero))
+
+
+def _hung(terms: Iterable[Term], like: Tensor) -> Hung:
+    return [(term.degree, laid_out(term.value, like), term.sources) for term in terms]
+
+
+def _hung_exponential(part: Exponential, like: Tensor) -> HungExponential:
+    decay = part.decay
+    return HungExponential(laid_out(part.weight, like), _hung(decay.terms, like), decay.rest, decay.zero)
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which coefficients of a tensor are kept."""
+    return torch.float32 if dtype in HALVES else dtype
+
+
+def flat(storage: torch.UntypedStorage, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """All that a storage holds."""
+    return torch.empty(0, dtype=dtype, device=like.device).set_(storage)
+
+
+def same_place(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
+    """The same place in another storage."""
+    empty = torch.empty(0, dtype=wide(tensor.dtype), device=tensor.device)
+    found = empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return found.conj() if tensor.is_conj() else found
+
+
+def laid_out(value: Tensor, like: Tensor) -> torch.UntypedStorage:
+    """A storage of its own for a lower term, laid out as the leading one."""
+    storage = torch.empty_strided(like.size(), like.stride(), dtype=wide(like.dtype), device=like.device)
+    storage.copy_(value)
+    return storage.untyped_storage()
+
+
+def shares_storage(tensor: Tensor, others: Iterable[Tensor]) -> bool:
+    pointer = tensor.untyped_storage()._cdata
+    return pointer in [other.untyped_storage()._cdata for other in others]
+
+
+def owns_its_storage(tensor: Tensor) -> bool:
+    """Whether the tensor is all that its storage holds, each value once."""
+    if tensor.storage_offset() or tensor.nbytes != tensor.untyped_storage().nbytes():
+        return False
+    return tensor.is_contiguous() or not any(
+        n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)
+    )

@@ -1,0 +1,71 @@
+"""Which parameters of a model grow, and how each gets a storage of its own while it does.
+
+Degrees hang on storages. A parameter that is a part of one (weights flattened into one buffer, as cuDNN's recurrent
+layers are) would give its degree and its name to all that lies beside it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from glob import escape
+
+import torch
+from torch import Tensor, nn
+
+from normgrowth.limit.forward_pass.compiled import plain_name, unwrapped
+from normgrowth.limit.parameters.fixed import matching
+from normgrowth.limit.parameters.layout import Group, ParameterLayout, span
+
+
+def growing_parameters(model: nn.Module, fixed: Sequence[str] = ()) -> list[tuple[str, Tensor]]:
+    """The parameters that grow. Those that overlap in memory (tied weights) are one, under the first name.
+
+    fixed: names, or patterns of names, of those that do not; a tied one is held fixed by any of its names.
+    """
+    layout = ParameterLayout(list(model.named_modules()))
+    return first_names(layout.groups, check_fixed(model, fixed))
+
+
+def first_names(groups: Iterable[Group], held: set[int]) -> list[tuple[str, Tensor]]:
+    """One name for each group; held: identities of parameters whose group does not grow."""
+    if not held:
+        return [group[0] for group in groups]
+    return [group[0] for group in groups if not any(id(parameter) in held for _, parameter in group)]
+
+
+def check_fixed(model: nn.Module, fixed: Sequence[str]) -> set[int]:
+    """The identities of parameters that are held fixed; a pattern that matches nothing is refused."""
+    if not fixed:
+        return set()
+    named = {plain_name(name): p for name, p in model.named_parameters(remove_duplicate=False)}
+    return {id(named[name]) for name in matching(named, fixed)}
+
+
+def fixed_within(model: nn.Module, part: nn.Module, fixed: Sequence[str]) -> list[str]:
+    """What is held fixed in a model, by the names that it has in a part of the model, or in a module around it."""
+    if not fixed:
+        return []
+    held = check_fixed(unwrapped(model), fixed)
+    named = part.named_parameters(remove_duplicate=False)
+    return [escape(plain_name(name)) for name, parameter in named if id(parameter) in held]
+
+
+@contextmanager
+def own_storages(layout: ParameterLayout) -> Iterator[None]:
+    """Parameters that are a part of a storage are copies with one of their own for the while."""
+    before: list[tuple[Tensor, Tensor]] = []
+    try:
+        for group in layout.parts:
+            tensors = [parameter.data for _, parameter in group]
+            first = tensors[0]
+            start, end = span(tensors)
+            row = torch.empty(0, dtype=first.dtype, device=first.device)
+            row = row.set_(first.untyped_storage(), start, (end - start,), (1,)).clone()
+            for (_, parameter), tensor in zip(group, tensors, strict=True):
+                before.append((parameter, tensor))
+                parameter.data = row.as_strided(
+                    tensor.shape, tensor.stride(), tensor.storage_offset() - start
+                )
+        yield
+    finally:
+        for parameter, tensor in before:
+            parameter.data = tensor

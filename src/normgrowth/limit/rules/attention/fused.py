@@ -1,0 +1,158 @@
+"""Rules for attention in one kernel: scores, shares and values of some heads at a time."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.exponentials import times
+from normgrowth.limit.pass_log import Tie
+from normgrowth.limit.rules.arithmetic import (
+    find_finite_mask,
+    longest,
+    mask_of,
+    note,
+    series,
+    sized,
+    summed,
+    weigh,
+)
+from normgrowth.limit.rules.attention.head_groups import WHOLE, at, four_dimensional, groups, one_hot, part_of
+from normgrowth.limit.rules.attention.shares import shares_of
+from normgrowth.limit.rules.attention.ties import SMALL, TieCounts, rounding_unit
+from normgrowth.limit.series import ZERO, Series, Term, combine, mask_bound, product
+
+
+@rule(
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
+def fused_attention(operation: Operation, *args: Any, **kwargs: Any) -> Any:
+    """Scores, softmax, values; the other results of the kernel serve its gradient only."""
+    given = operation.named(args[1:], kwargs) | ({"query": args[0]} if args else {})
+    if given.get("dropout_p"):
+        raise operation.refuse("dropout is on; call model.eval() first")
+    found = attention(
+        operation,
+        series(given["query"]),
+        series(given["key"]),
+        series(given["value"]),
+        given.get("attn_mask", given.get("attn_bias")),
+        bool(given.get("is_causal", False)),
+        given.get("scale"),
+    )
+    plain = torch.zeros(0)
+    count = len(operation.func._schema.returns)
+    if operation.context.attention_only:
+        found = found.top.value
+    return (found, *[plain] * (count - 1))
+
+
+def attention(
+    operation: Operation, q: Series, k: Series, v: Series, mask: Any, causal: bool, scale: float | None
+) -> Series:
+    """Some heads at a time: at no time are there scores of all."""
+    factor = float(q.shape[-1] ** -0.5 if scale is None else scale)
+    if operation.context.attention_only:
+        q = Series((Term(ZERO + 1, q.top.value, q.sources),))
+    if (count := q.shape[-3] // k.shape[-3]) > 1:
+        k, v = (x.map(lambda value: value.repeat_interleave(count, -3)) for x in (k, v))
+    added: list[Series] = [] if mask is None else [_additive(mask, q.top.value.dtype)]
+    if causal:
+        ones = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.top.value.device)
+        added.append(_additive(ones.tril(), q.top.value.dtype))
+    whole = (*q.shape[:-1], v.shape[-1])
+    q, k, v, *added = (x if len(x.shape) == 4 else x.map(four_dimensional) for x in (q, k, v, *added))
+    sums = operation.context.sums
+    before = len(sums)
+    leads = _leads(operation, q, k, added)
+    hiding = _hiding(added) if leads else None
+    parts, counts = [], TieCounts()
+    for place in groups(torch.Size((*q.shape[:3], k.shape[2]))):
+        group = [x if place is WHOLE else part_of(x, place) for x in (q, k, v, *added)]
+        hidden = None if hiding is None else at(hiding, place)
+        parts.append(_attended(operation, group, factor, leads, hidden, counts))
+    sums[before:] = dict.fromkeys(sums[before:])  # one sum, if of many heads
+    if counts.tied:
+        operation.context.ties.append(Tie(operation.context.module, **vars(counts)))
+    if len(parts) == 1:
+        return parts[0].map(lambda value: value.reshape(whole))
+    return combine(lambda *values: torch.cat([value.flatten(0, 1) for value in values]).view(whole), *parts)
+
+
+def _leads(operation: Operation, q: Series, k: Series, added: list[Series]) -> bool:
+    """Whether q times k is the leading order of the scores, and all that hides keys is known beforehand."""
+    degree = q.top.degree + k.top.degree
+    if operation.context.exponentials or q.zero or k.zero or degree <= 0:
+        return False
+    for x in added:
+        constant = x.is_constant and not x.top.sources
+        masks = not constant and any(float(t.value.amin()) <= mask_bound(t.value.dtype) for t in x.terms)
+        if x.top.degree >= degree or masks:
+            return False
+    for x in added:
+        scores = Series((Term(degree, q.top.value, q.top.sources | k.top.sources),))  # but for its values
+        note(operation, scores, x)
+        find_finite_mask(operation, scores, x)
+    return True
+
+
+def _hiding(added: list[Series]) -> Tensor | None:
+    """0 where a key is seen, minus infinity where it is hidden; to be added to scores."""
+    found = None
+    for x in added:
+        if (hidden := mask_of(x)) is not None:
+            here = torch.zeros_like(x.top.value).masked_fill_(hidden, float("-inf"))
+            found = here if found is None else found + here
+    return found
+
+
+def _attended(
+    operation: Operation,
+    group: list[Series],
+    factor: float,
+    leads: bool,
+    hidden: Tensor | None,
+    counts: TieCounts,
+) -> Series:
+    q, k, v, *added = group
+    keys = k.map(lambda value: value.transpose(-1, -2))
+    counts.rows += q.shape[:-1].numel()
+    shares = _unrivaled(operation, q, keys, factor, hidden) if leads else None
+    if shares is None:
+        scores = times(sized(product(torch.matmul, q, keys, operation.orders), q, keys), factor)
+        for x in added:
+            scores = summed(operation, scores, x)
+        shares = shares_of(operation, scores, -1, here := TieCounts())
+        counts.add(here)
+    if shares.doubt:
+        weigh(operation, shares, v)
+    return product(torch.matmul, shares, v, operation.orders)
+
+
+def _unrivaled(
+    operation: Operation, q: Series, keys: Series, factor: float, hidden: Tensor | None
+) -> Series | None:
+    """Shares where every row has one largest score: no order but the leading one is looked at."""
+    scores = torch.matmul(q.top.value, keys.top.value).mul_(factor)
+    shares = torch.empty_like(scores)
+    least = None
+    if q.top.degree > 0 and keys.top.degree > 0:  # as `sized` says it
+        scale = longest(q.top.value, -1) * longest(keys.top.value, -2) * abs(factor)
+        least = (scale / SMALL).expand(scores.shape[:-2])[..., None, None]
+    unit = rounding_unit(operation.context, scores.dtype)
+    if not one_hot(scores, shares, unit, hidden, least):
+        return None
+    return Series((Term(ZERO, shares, q.top.sources | keys.top.sources),))
+
+
+def _additive(mask: Any, dtype: torch.dtype) -> Series:
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
+        return series(
+            torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, float("-inf"))
+        )
+    return series(mask)

@@ -1,0 +1,124 @@
+"""The shares of keys in the limit: those with the largest score, told apart by every order that counts."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation
+from normgrowth.limit.exponentials import summed_over
+from normgrowth.limit.rules.attention.ties import TieCounts, count_of_rows, scale_of, tolerances, winners_of
+from normgrowth.limit.series import ZERO, Exponential, Series, Term, combine, hides, highest
+
+
+def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> Series:
+    """By every order that counts, and how many rows tied on the way."""
+    positive = [term for term in x.terms if term.degree > 0]
+    level = x.at(ZERO)
+    alive, closed = _seen(x, dim)
+    if not positive:
+        value = torch.zeros_like(x.top.value) if level is None else level
+        if alive is not None:
+            value = value.masked_fill(~alive, float("-inf"))
+        return Series((Term(ZERO, torch.softmax(value, dim), x.sources),), _below_zero(x))
+    visible, sources = alive, 0
+    for place, term in enumerate(positive):
+        sources |= term.sources
+        value = _only(term.value, alive)
+        scale = scale_of(x, term.degree, dim)
+        tolerance = tolerances(operation.context, _only(term.value, visible), dim, scale)
+        winners, near = winners_of(value, tolerance, dim)
+        if alive is not None:
+            winners &= alive
+        count = count_of_rows(winners, dim)
+        if closed is not None:
+            count = count.masked_fill(closed.squeeze(dim), 1)  # nothing to see there, and nothing to tell
+        open_ = count > 1
+        if place == 0:
+            counts.rows, counts.tied, counts.near = count.numel(), int(open_.sum()), near
+        alive = winners
+        if not counts.tied or not bool(open_.any()):
+            break
+        following = positive[place + 1].degree if place + 1 < len(positive) else ZERO
+        if x.rest is not None and x.rest >= following and not counts.undecided:
+            # What was left out comes before what is looked at next; but a score of exactly 0 has no lower orders.
+            counts.undecided = int((open_ & _differs_from_zero(x, visible, dim)).sum())
+    assert alive is not None
+    found = alive.to(x.top.value.dtype)
+    several = found.sum(dim, keepdim=True)
+    rest = None
+    if counts.tied and level is not None:
+        found = torch.softmax(_only(level, alive), dim)
+        counts.uniform = int(((several > 1) & _equal(level, alive, dim)).sum())
+        sources |= _sources_at(x, ZERO)
+    else:
+        found /= several
+        counts.uniform = int((several > 1).sum()) if counts.tied else 0
+    if counts.tied:
+        rest = _below_zero(x) if bool((several > 1).any()) else None
+    shares = Series((Term(ZERO, found, sources),), rest, doubt=counts.undecided > 0)
+    if operation.context.exponentials:
+        shares = replace(shares, exponential=_left_behind(x, found, visible, dim), lost=x.lost)
+    return shares
+
+
+def _left_behind(x: Series, shares: Tensor, visible: Tensor | None, dim: int) -> Exponential:
+    """What other keys keep, exp(-(largest - score)), and what that takes away from those that win."""
+    best = shares.argmax(dim, keepdim=True)
+    open_ = x.map(lambda value: _only(value, visible).nan_to_num(neginf=0.0))
+    behind = combine(
+        lambda a, b: b - a, open_, open_.map(lambda value: value.gather(dim, best).expand(x.shape))
+    )
+    loses = shares == 0 if visible is None else (shares == 0) & visible
+    weight = torch.where(loses, shares.gather(dim, best), shares.new_zeros(()))
+    taken = summed_over(Exponential(weight, behind), [dim % weight.dim()], keep=True)
+    winners = (shares > 0).expand(x.shape)
+    decay = combine(
+        lambda a, b: torch.where(winners, a, b), taken.decay.map(lambda v: v.expand(x.shape)), behind
+    )
+    return Exponential(torch.where(winners, -shares * taken.weight, weight), replace(decay, lost=False))
+
+
+def _only(value: Tensor, alive: Tensor | None) -> Tensor:
+    return value if alive is None else value.masked_fill(~alive, float("-inf"))
+
+
+def _sources_at(x: Series, degree: Fraction) -> int:
+    return next((term.sources for term in x.terms if term.degree == degree), 0)
+
+
+def _differs_from_zero(x: Series, visible: Tensor | None, dim: int) -> Tensor:
+    """Rows with a score that is not exactly 0."""
+    found: Tensor | None = None
+    for term in x.terms:
+        value = term.value if visible is None else term.value.masked_fill(~visible, 0.0)
+        found = value != 0 if found is None else found | (value != 0)
+    assert found is not None
+    return found.any(dim)
+
+
+def _seen(x: Series, dim: int) -> tuple[Tensor | None, Tensor | None]:
+    """Where nothing masks, and which rows are masked whole (these are open as a whole, as softmax has it)."""
+    hidden: Tensor | None = None
+    for term in x.terms:
+        here = hides(term.value)
+        hidden = here if hidden is None else hidden | here
+    assert hidden is not None
+    if not bool(hidden.any()):
+        return None, None
+    closed = hidden.all(dim, keepdim=True)
+    return ~hidden | closed, closed if bool(closed.any()) else None
+
+
+def _equal(level: Tensor, alive: Tensor, dim: int) -> Tensor:
+    most = level.masked_fill(~alive, float("-inf")).amax(dim, keepdim=True)
+    least = level.masked_fill(~alive, float("inf")).amin(dim, keepdim=True)
+    return most == least
+
+
+def _below_zero(x: Series) -> Fraction | None:
+    """The highest order that changes the shares: they are bounded, so none is above 0."""
+    return highest(
+        *(min(d, ZERO) for d in (*(t.degree for t in x.terms if t.degree < 0), x.rest) if d is not None)
+    )

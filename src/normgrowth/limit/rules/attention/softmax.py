@@ -1,0 +1,72 @@
+"""Rules for softmax and its logarithm: what wins as c grows."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.pass_log import Tie
+from normgrowth.limit.rules.arithmetic import add
+from normgrowth.limit.rules.attention.head_groups import at, four_dimensional, groups, one_hot, part_of
+from normgrowth.limit.rules.attention.shares import shares_of
+from normgrowth.limit.rules.attention.ties import SMALL, TieCounts, rounding_unit, scale_of
+from normgrowth.limit.series import ZERO, Series, Term, highest, mask_bound
+
+
+@rule("_softmax", "_safe_softmax")
+def softmax(operation: Operation, x: Any, dim: int, *_: Any) -> Series | Tensor:
+    if not isinstance(x, Series):  # heads alone are made hard: scores are scaled, the network is not
+        return distribution(operation, Series((Term(ZERO + 1, x, 0),)), dim).top.value
+    return distribution(operation, x, dim)
+
+
+def distribution(operation: Operation, x: Series, dim: int) -> Series:
+    """Softmax of c^k v + c^j w + ...
+
+    The highest positive order leaves its largest entries; among those that tie the next positive order decides,
+    and so on. What is of degree 0 weighs the ones that are left by its own softmax. Nothing lower counts.
+    """
+    counts = TieCounts()
+    rank = len(x.shape)
+    if operation.context.exponentials or x.top.degree <= 0 or not 0 < rank <= 4 or dim % rank != rank - 1:
+        shares = shares_of(operation, x, dim, counts)
+    else:
+        shares = _by_groups(operation, x, counts)
+    if counts.tied:
+        operation.context.ties.append(Tie(operation.context.module, **vars(counts)))
+    return shares
+
+
+def _by_groups(operation: Operation, x: Series, counts: TieCounts) -> Series:
+    """Over the last dimension, some heads at a time."""
+    whole = x.map(four_dimensional)
+    found = torch.empty(whole.shape, dtype=whole.top.value.dtype, device=whole.top.value.device)
+    sources, rest, doubt = x.top.sources, None, False
+    simple = not any(float(term.value.amin()) <= mask_bound(term.value.dtype) for term in x.terms[1:])
+    for place in groups(whole.shape):
+        scores, target = at(whole.top.value, place), at(found, place)
+        counts.rows += target.shape[:-1].numel()
+        scale = scale_of(part := part_of(whole, place), x.top.degree, -1)
+        unit = rounding_unit(operation.context, scores.dtype)
+        if simple and one_hot(scores, target, unit, None, None if scale is None else scale / SMALL):
+            continue
+        shares = shares_of(operation, part, -1, here := TieCounts())
+        target.copy_(shares.top.value)
+        counts.add(here)
+        sources, rest, doubt = sources | shares.sources, highest(rest, shares.rest), doubt or shares.doubt
+    return Series((Term(ZERO, found.view(x.shape), sources),), rest, doubt=doubt)
+
+
+@rule("_log_softmax")
+def log_softmax(operation: Operation, x: Series, dim: int, *_: Any) -> Series:
+    """x minus its largest entry, minus the logarithm of how many share it."""
+    if x.top.degree <= 0:
+        level = x.at(ZERO)
+        found = distribution(operation, x, dim)
+        value = torch.zeros_like(x.top.value) if level is None else level
+        return found.map(lambda _: torch.log_softmax(value, dim))
+    shares = distribution(operation, x, dim).top.value
+    winner = shares.argmax(dim, keepdim=True)
+    largest = x.map(lambda value: value.gather(dim, winner))
+    return add(add(x, largest, -1), Series((Term(ZERO, shares.amax(dim, keepdim=True).log(), 0),)))
