@@ -14,11 +14,11 @@ import torch
 from pages import DOCS, fill, table
 
 from normgrowth import Records
+from normgrowth.paper.claim import Judged, judged
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.claims.verdicts import Judged, judged
 from normgrowth.paper.errata import ERRATA
 from normgrowth.paper.erratum import Checked, checked
-from normgrowth.paper.stages.lab import together
+from normgrowth.paper.stages.language_models import together
 from normgrowth.paper.stages.theory import theory
 from normgrowth.report.wording import number
 

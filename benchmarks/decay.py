@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.checkpoints.selection import Selection
+from normgrowth.dynamics.equilibrium import boundary
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.cells.cell import SQUARE
 from normgrowth.lab.cells.grid import LEARNING_RATE, WEIGHT_DECAY, Axis
@@ -24,7 +25,6 @@ from normgrowth.lab.sweep import sweep
 from normgrowth.records import Records
 from normgrowth.tracking.parameters import watch
 from normgrowth.tracking.tensor_sums import local, summed
-from normgrowth.weights.equilibrium import boundary
 
 KEPT = Path(__file__).parent.parent / "docs" / "records" / "decay"
 PAPER = KEPT / "paper.json"  # λ* of the paper's own model, which asks for its first weights only

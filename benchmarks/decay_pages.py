@@ -10,8 +10,8 @@ from pages import DOCS, fill, picture, table
 
 from normgrowth import Records
 from normgrowth.lab.cells.edge_search import Cell, changes, wanted
-from normgrowth.report.sweep import Sweep
-from normgrowth.report.sweep_figures import figure_edge, figure_phase
+from normgrowth.report.figures.sweep import figure_edge, figure_phase
+from normgrowth.report.terminal.sweep import Sweep
 
 Floats = NDArray[np.float64]
 NAMES = {"adamw": "AdamW", "sgd": "SGD, clipped"}

@@ -14,11 +14,11 @@ from pages import DOCS, fill, picture
 from pages import table as as_table
 
 from normgrowth import Records, fit
-from normgrowth.paper.heads import heads_records
+from normgrowth.fit.result import Fits
+from normgrowth.paper.published.figure3 import heads_records
+from normgrowth.report.figures.heads import figure_atlas, figure_positions
+from normgrowth.report.figures.style import BLUE, GREY, ORANGE, laid_out, style
 from normgrowth.report.grids import Grids
-from normgrowth.report.head_figures import figure_atlas, figure_positions
-from normgrowth.report.plotting import BLUE, GREY, ORANGE, laid_out, style
-from normgrowth.weights.fits import Fits
 
 Floats = NDArray[np.float64]
 COLOURS = {"paper_pre_norm": BLUE, "usual_pre_norm": "#009e73", "post_norm": ORANGE}

@@ -23,7 +23,7 @@ from normgrowth.lab.build import new_model, new_optimizer
 from normgrowth.lab.data.corpus import Corpus, Row, in_batches, load_corpus, padded
 from normgrowth.lab.evaluate import NextToken
 from normgrowth.lab.settings import Settings, preset
-from normgrowth.network.encoders import LanguageModel
+from normgrowth.network.models.encoders import LanguageModel
 
 RESULTS = Path(__file__).with_suffix(".json")
 ROUNDS = 60

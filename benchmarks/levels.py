@@ -21,10 +21,10 @@ import torch
 from torch import nn
 
 from normgrowth import Records, saturate, saturated, saturation, saturation_profile, scaling
-from normgrowth.network.batches import make_batches, read_rows
-from normgrowth.network.curves import joined, paper_configs
-from normgrowth.network.models import Loaded, load_model
-from normgrowth.network.states import Network, evaluating, measured_part
+from normgrowth.network.hidden_states import Network, evaluating, measured_part
+from normgrowth.network.inputs.batches import make_batches, read_rows
+from normgrowth.network.models.load import Loaded, load_model
+from normgrowth.network.scaling import joined, paper_configs
 from normgrowth.records import concatenated
 
 ROOT = Path(__file__).parent.parent

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from pages import DOCS, fill, picture
 
-from normgrowth.paper.figure4 import figure4_records
-from normgrowth.paper.saturation import saturation_records
+from normgrowth.paper.published.figure2 import saturation_records
+from normgrowth.paper.published.figure4 import figure4_records
 from normgrowth.records import Records
-from normgrowth.report.profile import figure_profile
-from normgrowth.report.profile import sentences as profile_sentences
-from normgrowth.report.saturation import Line, figure_map, figure_saturation, lines
-from normgrowth.report.scaling import figure_scaling
-from normgrowth.report.scaling import sentences as scaling_sentences
+from normgrowth.report.terminal.saturation import Line, figure_map, figure_saturation, lines
+from normgrowth.report.terminal.saturation_series import figure_profile
+from normgrowth.report.terminal.saturation_series import sentences as profile_sentences
+from normgrowth.report.terminal.scaling import figure_scaling
+from normgrowth.report.terminal.scaling import sentences as scaling_sentences
 
 
 def write(folder: Path) -> None:

@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 
 from normgrowth.errors import InputError
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.models import load_model
-from normgrowth.network.scaling import saturate
+from normgrowth.network.models.load import load_model
+from normgrowth.network.scaled_weights import saturate
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "limit.json"

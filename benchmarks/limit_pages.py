@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from pages import DOCS, PICTURES, fill
 
-from normgrowth.report.plotting import style
+from normgrowth.report.figures.style import style
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#1a1a1a", "#8c8c8c")
 

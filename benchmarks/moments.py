@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from normgrowth.checkpoints.formats.safetensors import read_safetensors
 from normgrowth.engine import available_cores
-from normgrowth.weights.measure import measure
+from normgrowth.trace.by_step import measure
 
 ROUNDS = 9
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from normgrowth.report.plotting import style
+from normgrowth.report.figures.style import style
 
 ROOT = Path(__file__).parent.parent
 DOCS, PICTURES = ROOT / "docs", ROOT / "docs" / "pictures"

@@ -37,8 +37,8 @@ from safetensors.torch import save_file
 from normgrowth import open_source, trace
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.moments.moments import CHUNK
-from normgrowth.weights.stripes import SMALLEST
-from normgrowth.weights.walk import CONNECTIONS
+from normgrowth.trace.by_stripe import SMALLEST
+from normgrowth.trace.stream import CONNECTIONS
 
 RECORD = Path(__file__).with_name("remote.json")
 ROUNDS, CHECKPOINTS, SMALL = 7, 4, 1000

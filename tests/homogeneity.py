@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from normgrowth.network.scaling import saturate
+from normgrowth.network.scaled_weights import saturate
 
 
 def scaled(model, c, *args):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import torch
 from synthetic_series import walk, write_series
-from training.tiny_training import backward, tiny
+from tracking.tiny_training import backward, tiny
 
 from normgrowth import NormTracker, Records
 from normgrowth.checksums import CHECKSUM, SEALED

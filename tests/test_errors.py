@@ -11,7 +11,7 @@ from normgrowth import errors
 from normgrowth.checkpoints.selection import NothingCounts, Selection
 from normgrowth.errors import InputError, is_mistake, raised_here
 from normgrowth.lab.train import Diverged
-from normgrowth.network.head_sums import NotFinite
+from normgrowth.network.heads.statistics import NotFinite
 
 EVERY = [
     errors.InputError("x.pt: truncated"),

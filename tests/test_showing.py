@@ -14,13 +14,14 @@ from synthetic_series import walk, write_series
 
 import normgrowth
 from normgrowth.checkpoints.series import Entry, Series
+from normgrowth.dynamics.alignment import examine
+from normgrowth.fit.result import Fit, Fits
+from normgrowth.lint.findings import Finding
+from normgrowth.lint.reading import Selection
+from normgrowth.lint.series import Report
 from normgrowth.records import Block, Records
 from normgrowth.schedules import constant
-from normgrowth.showing import MOST, WIDEST, html_table
-from normgrowth.weights.evidence import examine
-from normgrowth.weights.fits import Fit, Fits
-from normgrowth.weights.lint import Finding, Report
-from normgrowth.weights.lint.reading import Selection
+from normgrowth.text import MOST, WIDEST, html_table
 
 HOSTILE = [
     "<script>alert(1)</script>",

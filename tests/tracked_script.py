@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_model
-from training.tiny_training import backward, tiny
+from tracking.tiny_training import backward, tiny
 
 from normgrowth import NormTracker
 

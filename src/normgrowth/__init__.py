@@ -24,30 +24,31 @@ The public names; each is loaded when it is first used, so that ``import normgro
     UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
 """
 
+from normgrowth.fit import fit
+from normgrowth.lint import lint
+from normgrowth.trace import trace
+
 TYPE_CHECKING = False  # as in typing, whose import takes long enough for a Ctrl-C to fall into
 if TYPE_CHECKING:
     from typing import Any
 
     from normgrowth.checkpoints.series import open_source
     from normgrowth.cli.report import write_report
+    from normgrowth.dynamics.equilibrium import equilibrium
+    from normgrowth.dynamics.prediction import predict_norm
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
-    from normgrowth.lab.saturation_series import saturation_profile
     from normgrowth.lab.sweep import sweep
     from normgrowth.limit.degrees import degrees
     from normgrowth.limit.saturated import saturated
     from normgrowth.moments.moments import Moments, quantities
-    from normgrowth.network.attention import saturated_attention
-    from normgrowth.network.curves import scaling
-    from normgrowth.network.heads import heads
-    from normgrowth.network.scaling import saturate
-    from normgrowth.network.similarity import saturation
+    from normgrowth.network.heads.heads import heads
+    from normgrowth.network.saturated_attention import saturated_attention
+    from normgrowth.network.saturation import saturation
+    from normgrowth.network.saturation_series import saturation_profile
+    from normgrowth.network.scaled_weights import saturate
+    from normgrowth.network.scaling import scaling
     from normgrowth.records import Records
     from normgrowth.tracking.tracker import NormTracker
-    from normgrowth.weights.dynamics import predict_norm
-    from normgrowth.weights.equilibrium import equilibrium
-    from normgrowth.weights.fitting import fit
-    from normgrowth.weights.lint import lint
-    from normgrowth.weights.trace import trace
 
 __all__ = [
     "InputError",
@@ -85,21 +86,18 @@ _HOME = {
     "SeriesWarning": "normgrowth.errors",
     "UnsupportedOperation": "normgrowth.errors",
     "degrees": "normgrowth.limit.degrees",
-    "equilibrium": "normgrowth.weights.equilibrium",
-    "fit": "normgrowth.weights.fitting",
-    "heads": "normgrowth.network.heads",
-    "lint": "normgrowth.weights.lint",
+    "equilibrium": "normgrowth.dynamics.equilibrium",
+    "heads": "normgrowth.network.heads.heads",
     "open_source": "normgrowth.checkpoints.series",
-    "predict_norm": "normgrowth.weights.dynamics",
+    "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",
-    "saturate": "normgrowth.network.scaling",
+    "saturate": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
-    "saturated_attention": "normgrowth.network.attention",
-    "saturation": "normgrowth.network.similarity",
-    "saturation_profile": "normgrowth.lab.saturation_series",
-    "scaling": "normgrowth.network.curves",
+    "saturated_attention": "normgrowth.network.saturated_attention",
+    "saturation": "normgrowth.network.saturation",
+    "saturation_profile": "normgrowth.network.saturation_series",
+    "scaling": "normgrowth.network.scaling",
     "sweep": "normgrowth.lab.sweep",
-    "trace": "normgrowth.weights.trace",
     "write_report": "normgrowth.cli.report",
 }
 

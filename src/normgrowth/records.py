@@ -31,7 +31,7 @@ from normgrowth.checksums import from_parquet, to_parquet
 from normgrowth.errors import InputError, RecordsMismatch, SchemaError
 from normgrowth.record_schema import conformed, sidecar_shape, with_include
 from normgrowth.schema import mismatch
-from normgrowth.showing import html_table, listed, visible
+from normgrowth.text import html_table, listed, visible
 from normgrowth.workspace import read_json, replacing, write_json
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from normgrowth.checkpoints.storage import bus_errors
 from normgrowth.checkpoints.storage.mapped_file import FileBytes, MappedFile, opened_map
 from normgrowth.errors import FileChanged, InputError
 from normgrowth.records import Records
-from normgrowth.weights.measure import measure
+from normgrowth.trace.by_step import measure
 
 NAME = "transformer.h.0.mlp.c_fc.weight"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no handler")

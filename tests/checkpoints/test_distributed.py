@@ -593,7 +593,7 @@ def test_tens_of_thousands_of_chunks_take_seconds(tmp_path: Path) -> None:
 
 
 def test_thousands_of_chunks_are_measured_in_seconds(tmp_path: Path) -> None:
-    from normgrowth.weights.measure import measure
+    from normgrowth.trace.by_step import measure
 
     folder = write(tmp_path / "run", grid(60, 60), (60, 60))
     with bounded():

@@ -10,7 +10,7 @@ from tiny_configs import tiny_config
 from torch import nn
 
 from normgrowth.cli import main
-from normgrowth.report.degrees import print_degrees
+from normgrowth.report.terminal.degrees import print_degrees
 
 pytest.importorskip("transformers")
 

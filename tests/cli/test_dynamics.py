@@ -8,11 +8,11 @@ import pytest
 from vectors import norms, simulate, write_path
 
 from normgrowth.cli import dynamics
+from normgrowth.dynamics.equilibrium import equilibrium
 from normgrowth.errors import InputError
 from normgrowth.records import Records
 from normgrowth.schedules import cosine
-from normgrowth.weights.equilibrium import equilibrium
-from normgrowth.weights.trace import trace
+from normgrowth.trace import trace
 
 SPEC = "cosine:lr=0.05,steps=400,warmup=40,end=0.005"
 SCHEDULE = cosine(0.05, 400, warmup=40, end=0.005)

@@ -9,8 +9,8 @@ from rich.console import Console
 from synthetic_series import walk, write_series
 
 from normgrowth.cli import main
-from normgrowth.report.fits import print_fit, verdict
-from normgrowth.weights.fitting import fit
+from normgrowth.fit import fit
+from normgrowth.report.terminal.fits import print_fit, verdict
 
 STEPS = np.arange(0, 4000, 100)
 

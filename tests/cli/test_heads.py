@@ -9,12 +9,12 @@ from tiny_configs import tiny_config
 
 from normgrowth.cli import main
 from normgrowth.errors import InputError
-from normgrowth.network import stored
-from normgrowth.network.encoders import EncoderConfig, LanguageModel
-from normgrowth.network.heads import heads
-from normgrowth.network.models import load_model
-from normgrowth.paper.heads import heads_records
-from normgrowth.paper.published import published
+from normgrowth.network.heads.heads import heads
+from normgrowth.network.models import encoder_folder as stored
+from normgrowth.network.models.encoders import EncoderConfig, LanguageModel
+from normgrowth.network.models.load import load_model
+from normgrowth.paper.published.figure3 import heads_records
+from normgrowth.paper.published.tables import published
 from normgrowth.records import Records
 
 transformers = pytest.importorskip("transformers")

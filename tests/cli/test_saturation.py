@@ -18,12 +18,18 @@ from tiny_configs import tiny_config
 from normgrowth import saturation
 from normgrowth.cli import main
 from normgrowth.errors import InputError
-from normgrowth.network.models import load_model
-from normgrowth.paper.published import published
-from normgrowth.paper.saturation import saturation_records
+from normgrowth.network.models.load import load_model
+from normgrowth.paper.published.figure2 import saturation_records
+from normgrowth.paper.published.tables import published
 from normgrowth.records import Records
-from normgrowth.report.plotting import GREY
-from normgrowth.report.saturation import OTHERS, figure_map, figure_saturation, lines, print_saturation
+from normgrowth.report.figures.style import GREY
+from normgrowth.report.terminal.saturation import (
+    OTHERS,
+    figure_map,
+    figure_saturation,
+    lines,
+    print_saturation,
+)
 
 transformers = pytest.importorskip("transformers")
 
@@ -182,7 +188,7 @@ def test_published_levels_are_those_of_figure_2():
 
 
 def test_other_records_are_refused():
-    from normgrowth.paper.t5 import t5_records
+    from normgrowth.paper.published.figure1 import t5_records
 
     with pytest.raises(InputError, match="no saturation"):
         lines(t5_records())

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from normgrowth.cli import main
 from normgrowth.errors import InputError
-from normgrowth.paper.figure4 import figure4_records
+from normgrowth.paper.published.figure4 import figure4_records
 from normgrowth.records import Records
-from normgrowth.report.scaling import draw_scaling, groups, print_scaling, sentences
+from normgrowth.report.terminal.scaling import draw_scaling, groups, print_scaling, sentences
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("scaling", "paper", "--layers", 1, "--width", 12, "--seeds", 2, "--scales", 9)

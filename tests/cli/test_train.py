@@ -8,7 +8,7 @@ from rich.console import Console
 
 from normgrowth.cli import main
 from normgrowth.records import Records
-from normgrowth.report.train import TrainProgress, print_train, sentences
+from normgrowth.report.terminal.run import TrainProgress, print_train, sentences
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = (

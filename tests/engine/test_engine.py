@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from normgrowth.engine import RETRIES, Lost, Threads, cluster, code_digest, map, map_or_lose
-from normgrowth.engine.choice import chosen
-from normgrowth.engine.cluster import Cluster
+from normgrowth.engine import RETRIES, Lost, Threads, code_digest, map, map_or_lose
+from normgrowth.engine import ray_cluster as cluster
 from normgrowth.engine.processes import Processes
+from normgrowth.engine.ray_cluster import Cluster
+from normgrowth.engine.select import chosen
 from normgrowth.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
@@ -236,7 +237,7 @@ TOKEN = "0123456789abcdef" * 4
 JOIN = """
 import sys
 from normgrowth.engine import map
-from normgrowth.engine.cluster import Cluster
+from normgrowth.engine.ray_cluster import Cluster
 from normgrowth.errors import InputError
 try:
     print(sorted(map(abs, [-3, 2], on=Cluster(sys.argv[1]))))

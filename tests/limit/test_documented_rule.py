@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from normgrowth.limit import RULES
-from normgrowth.network.scaling import saturate
+from normgrowth.network.scaled_weights import saturate
 
 PAGE = Path(__file__).parents[2] / "docs" / "saturation.md"
 

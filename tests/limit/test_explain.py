@@ -16,9 +16,9 @@ from normgrowth.limit.explanations import covering
 from normgrowth.limit.hard_heads import hard_heads
 from normgrowth.limit.module_names import grouped, labels, listed, place, spans
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.models import generic
-from normgrowth.network.scaling import saturate
-from normgrowth.network.texts import default_inputs
+from normgrowth.network.inputs.sentences import default_inputs
+from normgrowth.network.models.load import generic
+from normgrowth.network.scaled_weights import saturate
 
 LAST = BLOCKS - 1
 

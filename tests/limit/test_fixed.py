@@ -17,7 +17,7 @@ from torch import nn
 import normgrowth
 from normgrowth.errors import InputError, NoLimit, UnsupportedOperation
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.scaling import saturate
+from normgrowth.network.scaled_weights import saturate
 
 
 def decaying(self, x):

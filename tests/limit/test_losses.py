@@ -10,7 +10,7 @@ from limit.test_rules import few, log_of_sum
 from mpmath import mp
 
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.scaling import saturate
+from normgrowth.network.scaled_weights import saturate
 
 TARGET = torch.tensor([1, 0, 2])
 

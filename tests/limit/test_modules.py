@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.scaling import saturate
+from normgrowth.network.scaled_weights import saturate
 
 C = 2.0**20
 

@@ -7,8 +7,8 @@ from tiny_configs import tiny_config
 from torch import nn
 
 from normgrowth import saturate, saturated
-from normgrowth.network.models import generic
-from normgrowth.network.table1 import spread_norms
+from normgrowth.network.models.load import generic
+from normgrowth.paper.stages.table1_networks import spread_norms
 
 transformers = pytest.importorskip("transformers")
 

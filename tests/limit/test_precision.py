@@ -10,7 +10,7 @@ from limit.comparison import floating
 from torch import Tensor, nn
 
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.scaling import saturate
+from normgrowth.network.scaled_weights import saturate
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

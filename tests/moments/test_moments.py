@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from normgrowth.checkpoints.checkpoint import LoadedCheckpoint, Tensor
 from normgrowth.checkpoints.series import open_source
 from normgrowth.moments.moments import Moments, accumulated, quantities
-from normgrowth.weights.measure import measure
+from normgrowth.trace.by_step import measure
 
 BITS = {"F64": np.uint64, "F32": np.uint32, "BF16": np.uint16, "F16": np.int16}
 TORCH = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -264,7 +264,7 @@ def test_results_do_not_depend_on_the_number_of_workers(rng):
 
 CLOSED_WHILE_READ = """
 import sys, threading, time
-from normgrowth.weights.measure import measure
+from normgrowth.trace.by_step import measure
 from normgrowth.checkpoints.series import open_source
 
 entry = open_source(sys.argv[1]).entries[0]

@@ -81,7 +81,7 @@ def read_trace(folder: Path) -> Rows:
 
 def sums(source: Path, step: int, before: int) -> dict[str, dict[str, float]]:
     """Sums of every tensor of a checkpoint, and against an earlier one."""
-    from normgrowth.weights.measure import measure
+    from normgrowth.trace.by_step import measure
 
     entries = {entry.step: entry for entry in ng.open_source(source).entries}
     with closing(entries[step].open()) as own, closing(entries[before].open()) as other:
@@ -120,7 +120,7 @@ def _finding(f: Mapping[str, Any]) -> str:
 
 def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
     """Two series side by side: rows of the model and its layers."""
-    from normgrowth.report.terminal import compare
+    from normgrowth.report.terminal.console import compare
 
     with _quiet():
         return list(compare(*(ng.trace(source, run=source.name) for source in (one, other))))
@@ -136,7 +136,7 @@ def fit(steps: Sequence[float], norms: Sequence[float], *, replicates: int) -> N
 
 def fit_trace(source: Path, level: str) -> dict[str, Numbers]:
     """Fits of each series of a trace, without intervals."""
-    from normgrowth.weights.fitting import fit_records
+    from normgrowth.fit.fitting import fit_records
 
     with _quiet():
         found = fit_records(ng.trace(source), level, bootstrap=0)
@@ -162,9 +162,9 @@ def _fits(fits: Any) -> Numbers:
 
 def dynamics(source: Path, schedule: str, *, lags: Sequence[int], weight_decay: float) -> Numbers:
     """What a trace and a schedule say: κ, predictions, budget, direction, uniformity."""
+    from normgrowth.dynamics.alignment import examine
+    from normgrowth.dynamics.direction import direction, uniformity
     from normgrowth.schedules import parse
-    from normgrowth.weights.direction import direction, uniformity
-    from normgrowth.weights.evidence import examine
 
     with _quiet():
         records = ng.trace(source, lags=lags)
@@ -193,7 +193,7 @@ def predict_norm(schedule: str, kappa: float, step: int, **options: Any) -> floa
 
 
 def equilibrium(optimizer: Any, **setting: Any) -> Numbers:
-    from normgrowth.weights.equilibrium import boundary
+    from normgrowth.dynamics.equilibrium import boundary
 
     found = ng.equilibrium(optimizer, **setting)
     without = {name: value for name, value in setting.items() if name != "weight_decay"}
@@ -303,8 +303,8 @@ def sweep(
 
 def claims() -> dict[str, tuple[str, Numbers]]:
     """Verdict and numbers of every claim that the published numbers alone decide."""
+    from normgrowth.paper.claim import judged
     from normgrowth.paper.claims import CLAIMS
-    from normgrowth.paper.claims.verdicts import judged
 
     found = {claim.id: judged(claim, {}) for claim in CLAIMS.values() if not claim.stages}
     return {name: (one.ruling.verdict, dict(one.numbers)) for name, one in found.items()}

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from normgrowth.errors import InputError
-from normgrowth.network import attention
-from normgrowth.network.attention import attended_positions, hard_heads, saturated_attention
+from normgrowth.network import saturated_attention as attention
+from normgrowth.network.saturated_attention import attended_positions, hard_heads, saturated_attention
 
 close = torch.testing.assert_close
 HALF = [torch.float16, torch.bfloat16]

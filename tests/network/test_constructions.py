@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normgrowth.errors import InputError
-from normgrowth.network.constructions import (
+from normgrowth.network.models.constructions import (
     anbn,
     anbncn,
     case_of_greatest,
@@ -17,7 +17,7 @@ from normgrowth.network.constructions import (
     sensitivity,
     sufficient_scale,
 )
-from normgrowth.network.scaling import saturate
+from normgrowth.network.scaled_weights import saturate
 
 
 @pytest.fixture(autouse=True)

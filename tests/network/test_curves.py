@@ -10,12 +10,12 @@ from torch.func import functional_call
 
 from normgrowth.errors import InputError
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.curves import encoder, joined, label_of, paper_configs, random_ids, scaling
-from normgrowth.network.encoders import EncoderConfig
-from normgrowth.network.rates import local_powers, rate
-from normgrowth.network.table1 import spread_norms
+from normgrowth.network.convergence import local_powers, rate
+from normgrowth.network.models.encoders import EncoderConfig
+from normgrowth.network.scaling import encoder, joined, label_of, paper_configs, random_ids, scaling
+from normgrowth.paper.stages.table1_networks import spread_norms
 from normgrowth.records import Records
-from normgrowth.report.scaling import sentences
+from normgrowth.report.terminal.scaling import sentences
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CONFIG = EncoderConfig(vocabulary=10, max_length=6, layers=2, width=12, heads=3, feedforward=16)

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.parameters import read_names
 from normgrowth.errors import InputError
-from normgrowth.network.encoders import (
+from normgrowth.network.models.encoders import (
     BLOCKS,
     Classifier,
     Encoder,
@@ -20,7 +20,7 @@ from normgrowth.network.encoders import (
     LanguageModel,
     PostNormBlock,
 )
-from normgrowth.network.scaling import saturate
+from normgrowth.network.scaled_weights import saturate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

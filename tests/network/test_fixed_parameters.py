@@ -11,13 +11,13 @@ from torch import nn
 
 from normgrowth.cli import main
 from normgrowth.errors import FolderMismatch, InputError, NoLimit
-from normgrowth.lab.saturation_series import saturation_profile
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.curves import scaling
-from normgrowth.network.head_patterns import patterns
-from normgrowth.network.heads import heads
-from normgrowth.network.scaling import saturate
-from normgrowth.network.similarity import saturation
+from normgrowth.network.heads.heads import heads
+from normgrowth.network.heads.patterns import patterns
+from normgrowth.network.saturation import saturation
+from normgrowth.network.saturation_series import saturation_profile
+from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaling import scaling
 from normgrowth.records import Records
 
 transformers = pytest.importorskip("transformers")

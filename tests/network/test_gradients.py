@@ -15,9 +15,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.encoders import Encoder, EncoderConfig, LanguageModel
-from normgrowth.network.scaling import saturate
-from normgrowth.network.table1 import EXACT, EXPONENTIAL, IDS, TABLE, built, spread_norms
+from normgrowth.network.models.encoders import Encoder, EncoderConfig, LanguageModel
+from normgrowth.network.scaled_weights import saturate
+from normgrowth.paper.stages.table1_networks import EXACT, EXPONENTIAL, IDS, TABLE, built, spread_norms
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,15 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from normgrowth.errors import InputError
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.batches import read_rows
-from normgrowth.network.encoders import Encoder, EncoderConfig
-from normgrowth.network.head_passes import wide_copy
-from normgrowth.network.head_patterns import patterns
-from normgrowth.network.head_sums import Tally, add_soft
-from normgrowth.network.heads import HARD_QUERIES, KINDS, heads, kind, kinds
-from normgrowth.network.models import Loaded, load_model
-from normgrowth.network.scores import BLOCK, WHOLE, seen, seen_weights
-from normgrowth.network.stored import StoredEncoder, Words
+from normgrowth.network.attention_capture import BLOCK, WHOLE, seen, seen_weights
+from normgrowth.network.heads.heads import HARD_QUERIES, KINDS, heads, kind, kinds
+from normgrowth.network.heads.passes import wide_copy
+from normgrowth.network.heads.patterns import patterns
+from normgrowth.network.heads.statistics import Tally, add_soft
+from normgrowth.network.inputs.batches import read_rows
+from normgrowth.network.models.encoder_folder import StoredEncoder, Words
+from normgrowth.network.models.encoders import Encoder, EncoderConfig
+from normgrowth.network.models.load import Loaded, load_model
 from normgrowth.records import Records
 
 transformers = pytest.importorskip("transformers")

@@ -16,8 +16,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normgrowth.errors import InputError
-from normgrowth.network import scaling
-from normgrowth.network.scaling import saturate
+from normgrowth.network import scaled_weights as scaling
+from normgrowth.network.scaled_weights import saturate
 
 BITS = {
     torch.float64: torch.int64,

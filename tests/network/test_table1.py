@@ -6,7 +6,7 @@ import pytest
 from homogeneity import scaled, slope
 
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.table1 import EXACT, EXPONENTIAL, TABLE, built
+from normgrowth.paper.stages.table1_networks import EXACT, EXPONENTIAL, TABLE, built
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DISAGREE = {"attention head (Prop. 4)", "multi-head attention and W"}  # see the errata

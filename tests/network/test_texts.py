@@ -8,8 +8,14 @@ from tiny_configs import tiny_config
 from torch import nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.models import load_model
-from normgrowth.network.texts import default_inputs, documentation, read_sentences, unknown_share, word_ids
+from normgrowth.network.inputs.sentences import (
+    default_inputs,
+    documentation,
+    read_sentences,
+    unknown_share,
+    word_ids,
+)
+from normgrowth.network.models.load import load_model
 
 pytest.importorskip("transformers")
 
@@ -122,7 +128,7 @@ def strange(tmp_path):
 
 def test_unknown_tokens_are_counted_and_warned_of(strange, capsys):
     from normgrowth.cli import main
-    from normgrowth.network.batches import read_rows
+    from normgrowth.network.inputs.batches import read_rows
 
     loaded = load_model(strange)
     text = read_rows(loaded.model, ["The cat sat.", "A dog."], loaded.tokenizer)

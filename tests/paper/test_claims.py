@@ -8,8 +8,8 @@ import pytest
 from paper.claim_examples import EXAMPLES
 
 from normgrowth.errors import InputError
+from normgrowth.paper.claim import FAILS, HOLDS, IN_PART, UNDECIDED, WEIGHTS, judged
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.claims.verdicts import FAILS, HOLDS, IN_PART, UNDECIDED, WEIGHTS, judged
 
 
 def test_every_claim_has_examples():

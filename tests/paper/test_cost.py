@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from normgrowth.cli import main
 from normgrowth.cli.reproduce import cost_lines
 from normgrowth.lab.settings import preset
-from normgrowth.network.encoders import LanguageModel
+from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.paper.stages.cost import (
     TEXTS,
     Cost,

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from normgrowth.network.encoders import EncoderConfig, LanguageModel
+from normgrowth.network.models.encoders import EncoderConfig, LanguageModel
 from normgrowth.paper.departures import PTB_FREQUENCIES, initial_norms, lm_run, their_alignment
 from normgrowth.paper.errata import ERRATA
 from normgrowth.paper.erratum import checked
-from normgrowth.paper.figure4 import KINDS
+from normgrowth.paper.published.figure4 import KINDS
 from normgrowth.records import Block, Records
 
 # Numbers for which nothing would be wrong.

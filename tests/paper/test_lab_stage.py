@@ -8,14 +8,14 @@ import pytest
 from normgrowth.engine import Threads
 from normgrowth.lab.build import corpus_of, new_model, total_steps
 from normgrowth.lab.settings import preset
-from normgrowth.network.stored import load_weights
+from normgrowth.network.models.encoder_folder import load_weights
+from normgrowth.paper.claim import UNDECIDED, judged
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.claims.verdicts import UNDECIDED, judged
 from normgrowth.paper.errata import ERRATA
 from normgrowth.paper.erratum import checked
-from normgrowth.paper.figures import figures
+from normgrowth.paper.paper_figures import figures
 from normgrowth.paper.stages.cost import Text, evaluations, steps_of
-from normgrowth.paper.stages.lab import lab, sentence_losses
+from normgrowth.paper.stages.language_models import lab, sentence_losses
 
 TINY = preset(
     "tiny",

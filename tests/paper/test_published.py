@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from normgrowth.errors import InputError
-from normgrowth.paper.published import TABLES, published
+from normgrowth.paper.published.tables import TABLES, published
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("t5")])

@@ -12,7 +12,7 @@ from normgrowth.engine import Threads
 from normgrowth.errors import InputError
 from normgrowth.paper import reproduce as paper
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.figures import draw_figures
+from normgrowth.paper.paper_figures import draw_figures
 from normgrowth.paper.reproduce import Telling, chosen, key_of, reproduce
 from normgrowth.paper.stages.cost import Cost
 from normgrowth.paper.stages.plan import Stage, _part, stages

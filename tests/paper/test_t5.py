@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from normgrowth.cli import main
-from normgrowth.paper.t5 import t5_records
+from normgrowth.paper.published.figure1 import t5_records
 from normgrowth.records import Records
 
 
@@ -43,8 +43,8 @@ def test_it_can_be_drawn_with_a_law_and_laid_over(tmp_path, capsys):
 
 
 def test_published_lines_are_grey_and_measured_ones_are_not():
-    from normgrowth.report.figures import figure_alignment_step, figure_norm_direction
-    from normgrowth.report.plotting import BLUE, GREY
+    from normgrowth.report.figures.style import BLUE, GREY
+    from normgrowth.report.figures.trace import figure_alignment_step, figure_norm_direction
 
     published = t5_records()
     measured = Records(published.table, {"source": "measured here"})

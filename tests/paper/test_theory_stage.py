@@ -3,8 +3,8 @@
 import pytest
 from paper.claim_examples import EXAMPLES
 
+from normgrowth.paper.claim import HOLDS, IN_PART, judged
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.claims.verdicts import HOLDS, IN_PART, judged
 from normgrowth.paper.errata import ERRATA
 from normgrowth.paper.erratum import checked
 from normgrowth.records import Records

@@ -12,8 +12,9 @@ from PIL import Image
 
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
-from normgrowth.report import figures
-from normgrowth.report.figures import (
+from normgrowth.report.figures import trace as figures
+from normgrowth.report.figures.style import label
+from normgrowth.report.figures.trace import (
     FIGURES,
     draw,
     figure_alignment_step,
@@ -22,7 +23,6 @@ from normgrowth.report.figures import (
     figure_norm_direction,
     figure_roles,
 )
-from normgrowth.report.plotting import label
 
 HOSTILE = [
     "$\\frac{",

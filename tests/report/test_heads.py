@@ -7,17 +7,17 @@ import pytest
 from rich.console import Console
 
 from normgrowth.errors import InputError
-from normgrowth.paper.heads import heads_records
+from normgrowth.paper.published.figure3 import heads_records
 from normgrowth.records import Block, Records
-from normgrowth.report.head_figures import (
+from normgrowth.report.figures.heads import (
     COLOURS,
     draw_heads,
     figure_atlas,
     figure_patterns,
     figure_positions,
 )
-from normgrowth.report.heads import clearest, models, print_heads, sentences
-from normgrowth.report.plotting import BLUE
+from normgrowth.report.figures.style import BLUE
+from normgrowth.report.terminal.heads import clearest, models, print_heads, sentences
 
 KINDS = ("argmax-like", "previous-token", "sink", "mean-like", "in between")
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from normgrowth.errors import InputError
 from normgrowth.records import Records
-from normgrowth.report.sweep import Sweep, print_sweep, sentences
-from normgrowth.report.sweep_figures import draw_sweep, figure_edge, figure_phase
+from normgrowth.report.figures.sweep import draw_sweep, figure_edge, figure_phase
+from normgrowth.report.terminal.sweep import Sweep, print_sweep, sentences
 
 
 def printed(found):

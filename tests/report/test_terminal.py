@@ -15,7 +15,14 @@ from rich.console import Console
 
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
-from normgrowth.report.terminal import Progress, compare, print_compare, print_names, print_trace, summary
+from normgrowth.report.terminal.console import (
+    Progress,
+    compare,
+    print_compare,
+    print_names,
+    print_trace,
+    summary,
+)
 from normgrowth.report.wording import cosine, number, percent, small, times, visible
 
 HOSTILE = [

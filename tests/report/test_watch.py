@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from normgrowth.records import Block, Records
-from normgrowth.report.watch import BARS, sparkline, watch_table
+from normgrowth.report.terminal.watch import BARS, sparkline, watch_table
 
 
 def test_sparklines():

@@ -25,7 +25,7 @@ from normgrowth.checkpoints.remote.remote_file import Reading, RemoteUnit, Revis
 from normgrowth.checkpoints.remote.website import shown
 from normgrowth.checkpoints.steps import LARGEST_STEP, is_counter, likely_step, sure_step
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
-from normgrowth.showing import html_table
+from normgrowth.text import html_table
 
 _Unit = tuple[PurePath, Unit | RemoteUnit]  # with the path it was found at or below
 _TENSORFLOW_COMPANION = re.compile(r"\.(data-\d{5}-of-\d{5}|meta)$")

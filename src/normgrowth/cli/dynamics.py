@@ -65,12 +65,12 @@ def _betas(text: str) -> tuple[float, float]:
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth import schedules
+    from normgrowth.dynamics import weight_decay as decays
+    from normgrowth.dynamics.alignment import examine
+    from normgrowth.dynamics.direction import direction, rows_of, uniformity, uniformity_sentence
     from normgrowth.errors import InputError
-    from normgrowth.paper.t5 import SCHEDULE, t5_records
+    from normgrowth.paper.published.figure1 import SCHEDULE, t5_records
     from normgrowth.records import Records
-    from normgrowth.weights import decay as decays
-    from normgrowth.weights.direction import direction, rows_of, uniformity, uniformity_sentence
-    from normgrowth.weights.evidence import examine
 
     if arguments.level != "model" and arguments.name is None:
         raise InputError(f"--level {arguments.level} needs --name: which one")
@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
         json.dump(_plain(content), sys.stdout)
         print()
     else:
-        from normgrowth.report.dynamics import print_dynamics
+        from normgrowth.report.terminal.dynamics import print_dynamics
 
         print_dynamics(_plain(content))
     return 0

@@ -45,7 +45,7 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth.errors import InputError
-    from normgrowth.report.figures import draw
+    from normgrowth.report.figures.trace import draw
 
     formats = tuple(arguments.formats.split(","))
     if unknown := set(formats) - {"png", "svg", "pdf"}:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         overwrite = arguments.overwrite or not arguments.out
         paths = draw(records, folder, formats=formats, beside=beside, overwrite=overwrite)
         if "saturation" in records.made_by:
-            from normgrowth.report.profile import draw_profile
+            from normgrowth.report.terminal.saturation_series import draw_profile
 
             paths += draw_profile(records, folder, formats)
         for path in paths:
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _records(source: str) -> "Records":
-    from normgrowth.paper.t5 import t5_records
+    from normgrowth.paper.published.figure1 import t5_records
     from normgrowth.records import Records
 
     return t5_records() if source == PUBLISHED else Records.read(source)
@@ -80,8 +80,8 @@ def _records(source: str) -> "Records":
 
 def _with_fit(records: "Records", law: str) -> "Records":
     """The records and, as the quantity `norm_fit` of the model, a law fitted to its norm."""
+    from normgrowth.fit import fit
     from normgrowth.records import Block, Records
-    from normgrowth.weights.fitting import fit
 
     steps, norms = records.series("norm")
     fits = fit(steps, norms, laws=None if law == "best" else [law], bootstrap=0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from normgrowth.cli.source import real, whole
 
 if TYPE_CHECKING:
-    from normgrowth.weights.fitting import Fits
+    from normgrowth.fit.result import Fits
 
 EXAMPLES = """examples:
   normgrowth fit published:t5_norm
@@ -72,8 +72,8 @@ def _names(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from normgrowth.report.fits import print_fit, print_fits
-    from normgrowth.weights.norms import points
+    from normgrowth.fit.points import points
+    from normgrowth.report.terminal.fits import print_fit, print_fits
 
     title, counted, series = _fitted(arguments)
     facts = {name: fits.facts() for name, fits in series.items()}
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _fitted(arguments: argparse.Namespace) -> tuple[str, str, dict[str, "Fits"]]:
     """What was fitted, which parameters its norms count, and the fits of each series."""
     from normgrowth.errors import InputError
-    from normgrowth.weights.fitting import REPLICATES, fit_series
+    from normgrowth.fit.fitting import REPLICATES, fit_series
 
     title, counted, series = _series(arguments)
     kept = {
@@ -117,9 +117,9 @@ def _fitted(arguments: argparse.Namespace) -> tuple[str, str, dict[str, "Fits"]]
 
 def _series(arguments: argparse.Namespace) -> tuple[str, str, dict[str, Any]]:
     from normgrowth.errors import InputError
+    from normgrowth.fit.fitting import series_of
+    from normgrowth.fit.points import read_norms
     from normgrowth.records import FILE, Records
-    from normgrowth.weights.fitting import series_of
-    from normgrowth.weights.norms import read_norms
 
     file = arguments.file
     path = Path(file)
@@ -139,7 +139,7 @@ def _series(arguments: argparse.Namespace) -> tuple[str, str, dict[str, Any]]:
 
 def _published(name: str) -> tuple[str, dict[str, Any]]:
     from normgrowth.errors import InputError
-    from normgrowth.paper.published import published
+    from normgrowth.paper.published.tables import published
 
     table = published(name)
     if "norm" not in table:

@@ -86,12 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.head and arguments.show is None:
         raise InputError("--head says what to draw on a sentence: --show gives one")
-    from normgrowth.report.head_figures import draw_heads
-    from normgrowth.report.heads import print_heads
+    from normgrowth.report.figures.heads import draw_heads
+    from normgrowth.report.terminal.heads import print_heads
 
     theirs = None
     if arguments.published:
-        from normgrowth.paper.heads import heads_records
+        from normgrowth.paper.published.figure3 import heads_records
 
         theirs = heads_records(arguments.window)
     output = Output(
@@ -113,10 +113,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace, model: str) -> "Records":
     from normgrowth.errors import InputError
-    from normgrowth.network.head_patterns import patterns
-    from normgrowth.network.heads import heads
-    from normgrowth.report.heads import clearest
-    from normgrowth.report.terminal import Progress
+    from normgrowth.network.heads.heads import heads
+    from normgrowth.network.heads.patterns import patterns
+    from normgrowth.report.terminal.console import Progress
+    from normgrowth.report.terminal.heads import clearest
 
     network = loaded(arguments, model)
     try:

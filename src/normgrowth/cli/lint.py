@@ -37,9 +37,9 @@ def add(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from normgrowth.report.findings import print_findings
-    from normgrowth.report.terminal import Progress
-    from normgrowth.weights.lint import lint
+    from normgrowth.lint import lint
+    from normgrowth.report.terminal.console import Progress
+    from normgrowth.report.terminal.findings import print_findings
 
     with Progress() as progress:
         report = lint(

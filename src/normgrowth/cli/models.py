@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from normgrowth.cli.source import add_attention, add_model_type, positive
 
 if TYPE_CHECKING:
-    from normgrowth.network.models import Loaded
+    from normgrowth.network.models.load import Loaded
     from normgrowth.records import Records
 
 
@@ -58,8 +58,8 @@ def each_once(models: list[str]) -> list[str]:
 
 
 def loaded(arguments: argparse.Namespace, model: str) -> "Loaded":
-    from normgrowth.network.models import load_model
-    from normgrowth.report.degrees import working
+    from normgrowth.network.models.load import load_model
+    from normgrowth.report.terminal.degrees import working
 
     with working(f"{model}: loading"):
         return load_model(

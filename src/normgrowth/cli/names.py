@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
     from normgrowth.checkpoints.selection import Selection, stored_copies
     from normgrowth.checkpoints.series import open_source
-    from normgrowth.report.terminal import print_names
+    from normgrowth.report.terminal.console import print_names
 
     selection = Selection(arguments.include, arguments.select, arguments.exclude)
     series = open_source(source_of(arguments), endpoint=arguments.endpoint)

@@ -115,7 +115,7 @@ def read(folder: Path) -> "Records | None":
 def laws(records: "Records") -> dict[str, Any]:
     """The growth laws of the model and its layers, and the curve of the model's best."""
     from normgrowth.errors import InputError
-    from normgrowth.weights.fitting import fit_records
+    from normgrowth.fit.fitting import fit_records
 
     found: dict[str, Any] = {}
     for level in ("model", "layer"):

@@ -57,11 +57,11 @@ def add(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from normgrowth.engine.choice import chosen
+    from normgrowth.engine.select import chosen
     from normgrowth.paper import reproduce as paper
-    from normgrowth.paper.figures import draw_figures
-    from normgrowth.report.claims import print_claims, print_errata
-    from normgrowth.report.terminal import Progress
+    from normgrowth.paper.paper_figures import draw_figures
+    from normgrowth.report.terminal.console import Progress
+    from normgrowth.report.terminal.reproduction import print_claims, print_errata
 
     only = [name for name in arguments.only.split(",") if name]
     needed = paper.chosen(only)[1]  # what is unknown is said before anything is run
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 def write_page(out: Path, figures: "Sequence[Path]", facts: dict[str, Any]) -> Path:
     """Verdicts, figures and errata, and what the stages measured: on one page."""
     from normgrowth.cli.report import laws, versions
-    from normgrowth.paper.figures import TITLES
+    from normgrowth.paper.paper_figures import TITLES
     from normgrowth.report.page.folders import report
     from normgrowth.report.page.pieces import Picture
 

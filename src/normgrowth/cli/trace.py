@@ -61,9 +61,9 @@ def add(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from normgrowth.engine.choice import chosen
-    from normgrowth.report.terminal import Progress, print_trace
-    from normgrowth.weights.trace import trace
+    from normgrowth.engine.select import chosen
+    from normgrowth.report.terminal.console import Progress, print_trace
+    from normgrowth.trace import trace
 
     with Progress() as progress, chosen(arguments.engine, arguments.address, arguments.workers) as engine:
         records = trace(

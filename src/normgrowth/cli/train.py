@@ -127,8 +127,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from normgrowth.lab.settings import preset
     from normgrowth.lab.train import train
-    from normgrowth.report.terminal import Progress
-    from normgrowth.report.train import TrainProgress, print_train
+    from normgrowth.report.terminal.console import Progress
+    from normgrowth.report.terminal.run import TrainProgress, print_train
     from normgrowth.tracking.distributed import is_main, joined
 
     settings = preset(arguments.preset, arguments.corpus, **given(arguments))

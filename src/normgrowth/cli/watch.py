@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.live import Live
 
     from normgrowth.errors import InputError
-    from normgrowth.report.terminal import new_console
-    from normgrowth.report.watch import watch_table
+    from normgrowth.report.terminal.console import new_console
+    from normgrowth.report.terminal.watch import watch_table
 
     if not 0 < arguments.every < float("inf"):
         raise InputError(f"--every must be a positive number of seconds, got {arguments.every:g}")

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from normgrowth.errors import InputError
 from normgrowth.lab.data.corpus import Corpus, load_corpus
 from normgrowth.lab.settings import Settings
-from normgrowth.network.encoders import LanguageModel
+from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.distributed import is_parallel, rank
 
 

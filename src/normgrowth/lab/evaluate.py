@@ -24,9 +24,9 @@ from torch.nn import functional
 from normgrowth.lab.data.corpus import Corpus, Row, padded
 from normgrowth.lab.data.formal_languages import language, legal_mask
 from normgrowth.lab.generate import member_share
-from normgrowth.network.encoders import Encoder, LanguageModel
-from normgrowth.network.similarity import saturation
-from normgrowth.network.states import evaluating
+from normgrowth.network.hidden_states import evaluating
+from normgrowth.network.models.encoders import Encoder, LanguageModel
+from normgrowth.network.saturation import saturation
 from normgrowth.records import Block, Records
 from normgrowth.tracking.distributed import is_parallel, rank, world_size
 

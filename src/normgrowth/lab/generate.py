@@ -7,8 +7,8 @@ import torch
 
 from normgrowth.lab.data.corpus import Corpus
 from normgrowth.lab.data.formal_languages import language
-from normgrowth.network.encoders import LanguageModel
-from normgrowth.network.states import evaluating
+from normgrowth.network.hidden_states import evaluating
+from normgrowth.network.models.encoders import LanguageModel
 
 DRAWN = 100  # words for a share: its standard error is at most 0.05
 

@@ -20,8 +20,8 @@ import torch
 
 from normgrowth.errors import FolderMismatch, InputError, SchemaError, is_mistake
 from normgrowth.lab.settings import Settings, difference
-from normgrowth.network.encoders import LanguageModel
-from normgrowth.network.stored import write
+from normgrowth.network.models.encoder_folder import write
+from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.records import FILE, Records, replacing
 from normgrowth.schema import read_json
 from normgrowth.workspace import Workspace, write_json

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.errors import InputError
-from normgrowth.network.encoders import EncoderConfig, Kind
+from normgrowth.network.models.encoders import EncoderConfig, Kind
 from normgrowth.schedules import SHAPES, Schedule
 from normgrowth.tracking.due import due
 

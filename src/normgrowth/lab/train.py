@@ -25,7 +25,7 @@ from normgrowth.lab.evaluate import NextToken, as_blocks, evaluate, levels
 from normgrowth.lab.interrupt import heard_between_steps
 from normgrowth.lab.run_files import STATE, TRACKER, RunFolder
 from normgrowth.lab.settings import Settings, every
-from normgrowth.network.stored import load_weights
+from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.records import Block, Records
 from normgrowth.schema import mismatch
 from normgrowth.tracking.distributed import is_main, is_parallel, of_main, rank, shared, world_size

@@ -21,7 +21,7 @@ from normgrowth.limit.forward_pass.compiled import named_modules
 from normgrowth.limit.module_names import place, within
 from normgrowth.limit.parameters import growing_parameters
 from normgrowth.limit.pass_log import Sum, Tie
-from normgrowth.showing import by_run, html_table
+from normgrowth.text import by_run, html_table
 
 Degree = Fraction | None  # None: exactly zero
 Kind = Literal["bias", "constant", "stream", "branch", "same", "other"]

@@ -20,7 +20,7 @@ from normgrowth.limit.parameters import ParameterLayout, check_fixed, first_name
 from normgrowth.limit.parameters.layout import NamedModules
 from normgrowth.limit.pass_log import Context, Sum, Tie
 from normgrowth.limit.series import Series, Term, nonzero
-from normgrowth.showing import by_run, html_table
+from normgrowth.text import by_run, html_table
 
 MORE_ORDERS = 3  # if the leading one leaves something open
 

@@ -1,295 +1,251 @@
-"""`saturate`: a network with c times its weights, for as long as a `with` block lasts.
+"""`scaling`: how a network turns into its saturated self as its weights grow (section 5.2, Figure 4).
 
-Scaling back by 1/c does not bring weights back: most products are rounded. So a tensor is copied, and the
-copy put back, unless c is a power of two and no bit is lost on the way there and back; then it is scaled
-in place.
+With c times all weights, against the exact limit (`saturated`) of the same network, of degree k:
 
-Tensors may share memory (tied weights, slices of one flat buffer). What is scaled are therefore stretches
-of memory, each element once, whatever number of parameters show it.
+    cosine_saturated   mean over tokens of cos(f(x; cθ), limit)
+    cosine_flattened   the same with all tokens as one vector, as in the paper's Figure 4; model only
+    scaling_error      ‖f(x; cθ)/cᵏ − limit‖ / ‖limit‖ over all tokens: approximate homogeneity, corrected
+    error_power        p where the error falls like c^(-p), from the scale before to this one
+    scale              c; model only
+    scaled_norm        ‖cθ‖, all parameters that grow; model only
+
+In the records the step is the index of the scale, counted from 0, and the quantity `scale` says which c that is.
+Level "layer" is the output of each block; "model" is the last state. Each network, that is each seed, is a run of
+its own; `made_by["runs"]` says of each its group (the same network but for the seed), degree and rate.
 """
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from math import frexp, isfinite
-from numbers import Real
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from math import isnan
+from typing import Any, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.autograd.graph import increment_version
 
 from normgrowth.errors import InputError
-from normgrowth.limit.forward_pass.compiled import plain_name
-from normgrowth.limit.parameters.fixed import matching
-from normgrowth.limit.parameters.memory import (
-    Named,
-    extent,
-    local_weights,
-    overlapping,
-    refuse_packed_weights,
+from normgrowth.limit.parameters import fixed_within, growing_parameters
+from normgrowth.limit.saturated import saturated
+from normgrowth.network.convergence import local_powers, rate
+from normgrowth.network.hidden_states import (
+    Network,
+    States,
+    check_weights,
+    evaluating,
+    measured_part,
+    names_of_network,
+    out_of_memory_hint,
+    running,
 )
+from normgrowth.network.inputs.sentences import default_inputs
+from normgrowth.network.models.encoders import Encoder, EncoderConfig, Kind
+from normgrowth.network.models.load import Loaded
+from normgrowth.network.overflow import OverflowAsNan
+from normgrowth.network.scaled_weights import saturate
+from normgrowth.records import Block, Records
 
-Select = str | Callable[[str], bool]
-Weights = nn.Module | Tensor | Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
-Given = TypeVar("Given", bound=Weights)
+Floats = NDArray[np.float64]
+Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
+Inputs = Tensor | Mapping[str, Tensor]
 
-PIECE = 1 << 18  # values that are looked at together, where a whole tensor would mean another copy
+SCALES = tuple(float(c) for c in np.geomspace(1, 1e4, 49))  # twelve a decade
+SEEDS = (0, 1, 2)
+SENTENCES = TOKENS = WORDS = 10  # of the authors' Figure 4: random ids, all of one length
 
 
-def saturate(
-    model_or_parameters: Given, c: float = 1000, select: Select | None = None, fixed: Sequence[str] = ()
-) -> AbstractContextManager[Given]:
-    """Within the block the parameters are c times themselves; after it they are what they were, to the bit.
+def scaling(
+    model_or_config: "EncoderConfig | nn.Module | Loaded",
+    inputs: Inputs | None = None,
+    *,
+    scales: Sequence[float] = SCALES,
+    seeds: Sequence[int] | None = None,
+    fixed: Sequence[str] = (),
+    states: States | None = None,
+    run: str | None = None,
+    progress: Progress | None = None,
+) -> Records:
+    """The curve of a network against c, as records (see the top of this file); the network is left as it was.
 
-        with saturate(model, 1000):
-            states = model(ids)
+    An EncoderConfig is built in float64 with random weights, once for each of `seeds` (0, 1, 2). With and without
+    biases, one seed gives the same weights otherwise. A module is run as it is, in its own dtype: the error cannot
+    fall below its rounding.
 
-    Takes a module, a tensor, a dict, an iterable of tensors (their names are "0", "1", ...) or of
-    (name, tensor). `select` is a regular expression searched for in the names, or a function of the name;
-    a tied parameter is chosen by any of its names. `fixed` has names or patterns (`*.A_log`) of parameters to leave as
-    they are, as `saturated` has it. Buffers are left alone, and so are gradients.
-
-    A tensor is copied only if it must be (see above): never for c = 1024 and ordinary weights.
-
-    The object can be used again, and nested. A module's parameters are looked up at each entry. What is
-    written to them within the block is not kept. Autograd notices the change: backward through a graph
-    recorded on the other side of the border is an error, not a wrong gradient. Of a DTensor each process
-    scales its own part.
-
-    Raises InputError, with nothing changed, if a finite weight would overflow its dtype, and for
-    parameters that cannot be scaled (integers, that is packed or quantised ones, float8, complex, sparse,
-    meta): a network of which some weights stay behind would be neither f(θ) nor f(cθ). If they are not
-    weights, leave them out with `select`.
+    inputs: token ids, or tensors by name; where `attention_mask` is 0, states do not count. Without, random ids
+    for a config, and sentences of the Python documentation for a model of transformers.
+    fixed: parameters that do not grow, by name or pattern, as `saturated` takes them (`["*.A_log"]`).
+    states: for other modules: a function of the module and the inputs that returns its states, each
+    (rows, tokens, size), first the embeddings, then the output of every block.
     """
-    return _Scaled(model_or_parameters, _factor(c), _chooser(select), fixed)
+    grid = _checked(scales)
+    if isinstance(model_or_config, EncoderConfig):
+        config, seeds = model_or_config, SEEDS if seeds is None else seeds
+        if not seeds or len(set(seeds)) < len(seeds):
+            raise InputError(f"seeds must be at least one, each once, not {list(seeds)}")
+        label = run or label_of(config)
+        parts = []
+        for number, seed in enumerate(seeds):
+            tell = _shifted(progress, number, len(seeds), f"{label}, seed {seed}")
+            facts = {"group": label, "kind": config.kind, "bias": config.bias, "seed": seed}
+            ids = random_ids(config, seed) if inputs is None else inputs
+            network = Network(built := encoder(config, seed), _encoder_states)
+            held = fixed_within(built, network, fixed)
+            parts.append(_curve(network, _named(ids), grid, held, f"{label}, seed {seed}", facts, tell))
+        given = "random ids" if inputs is None else "given"
+        return joined(parts, {"input": given, "config": asdict(config), "fixed": list(fixed)})
+    if seeds is not None:
+        raise InputError("seeds are for an EncoderConfig: a module has its weights already")
+    source = run or getattr(model_or_config, "source", type(model_or_config).__name__)
+    note, model = "given", model_or_config
+    if inputs is None and states is None:
+        found = default_inputs(model)
+        inputs, note = found.tensors, found.note
+    model = model.model if isinstance(model, Loaded) else model
+    if inputs is None:
+        raise InputError(f"{source}: with states=, give the inputs too")
+    check_weights(model)
+    network = Network(measured_part(model, states), states)
+    batch = _named(inputs) if states is None else inputs
+    if network.network is not model:  # an encoder alone has no use for what the decoder takes
+        batch = {name: tensor for name, tensor in _named(batch).items() if not name.startswith("decoder_")}
+    tell = _shifted(progress, 0, 1, source)
+    held = fixed_within(model, network, fixed)
+    curve = _curve(network, batch, grid, held, source, {"group": source}, tell)
+    return joined([curve], {"input": note, "fixed": list(fixed)})
 
 
-class _Scaled(AbstractContextManager[Given]):
-    def __init__(
-        self, given: Given, c: float, chosen: Callable[[str], bool] | None, fixed: Sequence[str] = ()
-    ):
-        self.given, self.c, self.chosen, self.fixed = given, c, chosen, fixed
-        self.named = None if isinstance(given, nn.Module) else _named(given)
-        _without(_named(given) if self.named is None else self.named, fixed)  # refuses unknown names
-        self.entries: list[list[_Change]] = []
-
-    def __enter__(self) -> Given:
-        named = _without(_named(self.given) if self.named is None else self.named, self.fixed)
-        named = _choose(named, self.chosen)
-        changes: list[_Change] = []
-        try:
-            with torch.inference_mode(False), torch.no_grad():
-                changes += [_Change(part, self.c, _invertible(part, self.c)) for part in _stretches(named)]
-                for change in changes:
-                    change.make()
-            torch.clear_autocast_cache()  # it has casts of the weights as they were
-            self.entries.append(changes)
-            return self.given
-        except BaseException:
-            _undo(changes)
-            self.entries = [entry for entry in self.entries if entry is not changes]
-            raise
-
-    def __exit__(self, *exception: object) -> None:
-        changes = self.entries[-1]
-        try:
-            _undo(changes)
-        except BaseException:  # an interruption: undoing can be taken up again
-            _undo(changes)
-            raise
-        finally:
-            torch.clear_autocast_cache()
-            self.entries.pop()
-
-
-# What is given ---------------------------------------------------------------------------------------
-
-
-def _factor(c: float) -> float:
-    if not isinstance(c, Real) or isinstance(c, bool):
-        raise InputError(f"c must be a real number, not {c!r}")
-    try:
-        factor = float(c)
-    except OverflowError:
-        factor = float("inf")
-    if factor == 0 or not isfinite(factor):
-        raise InputError(f"c must be finite and not zero, not {c!r}")
-    return factor
-
-
-def _chooser(select: Select | None) -> Callable[[str], bool] | None:
-    if not isinstance(select, str):
-        if select is None or callable(select):
-            return select
-        raise InputError(f"select must be a regular expression or a function of the name, not {select!r}")
-    try:
-        pattern = re.compile(select)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise InputError(f"select {select!r} is not a regular expression: {error}") from None
-    return lambda name: pattern.search(name) is not None
-
-
-def _named(given: Weights) -> Named:
-    if isinstance(given, nn.Module):
-        refuse_packed_weights(given.named_modules())
-        return list(given.named_parameters(remove_duplicate=False))
-    if isinstance(given, Tensor):  # iterating over it would give its rows
-        given = [given]
-    if not isinstance(given, Iterable):
-        raise InputError(f"saturate takes a module or parameters, not {type(given).__name__}")
-    named: Named = []
-    for position, entry in enumerate(given.items() if isinstance(given, Mapping) else given):
-        name, tensor = entry if isinstance(entry, tuple) and len(entry) == 2 else (str(position), entry)
-        if not (isinstance(name, str) and isinstance(tensor, Tensor)):
-            raise InputError(f"saturate takes a module or parameters; entry {position} is {entry!r}")
-        named.append((name, tensor))
-    if not named:
-        raise InputError("no parameters were given (an iterator that was used up before?)")
-    return named
-
-
-def _choose(named: Named, chosen: Callable[[str], bool] | None) -> Named:
-    kept = [(name, tensor) for name, tensor in named if chosen is None or chosen(name)]
-    if named and not kept:
-        some = ", ".join(name for name, _ in named[:3])
-        raise InputError(f"select chose none of the {len(named)} parameters ({some}, ...)")
-    return kept
-
-
-def _without(named: Named, fixed: Sequence[str]) -> Named:
-    """All but the parameters that are held fixed, under whatever name."""
-    if not fixed:
-        return named
-    names = matching([plain_name(name) for name, _ in named], fixed)
-    left = {id(tensor) for name, tensor in named if plain_name(name) in names}
-    return [(name, tensor) for name, tensor in named if id(tensor) not in left]
-
-
-# Where it lies in memory -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Stretch:
-    """Some memory, seen as one row of values, and which of them are parameters (None: all of them)."""
-
-    name: str  # of the first parameter there
-    row: Tensor
-    covered: Tensor | None
-    shown_by: list[Tensor]
-
-    def values(self) -> Tensor:
-        return self.row if self.covered is None else self.row[self.covered]
-
-
-def _stretches(named: Named) -> list[_Stretch]:
-    """Parameters that overlap in memory make one stretch."""
-    groups = overlapping([(name, local_weights(name, tensor)) for name, tensor in named])
-    return [_stretch(*zip(*group, strict=True)) for group in groups]
-
-
-def _stretch(names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> _Stretch:
-    first, storage = tensors[0], tensors[0].untyped_storage()
-    for name, tensor in zip(names, tensors, strict=True):
-        if tensor.dtype != first.dtype or tensor.untyped_storage().data_ptr() != storage.data_ptr():
-            raise InputError(f"{name} shares memory with {names[0]}, but not its dtype or storage")
-    start = first.storage_offset()
-    end = max(tensor.storage_offset() + extent(tensor) for tensor in tensors)
-    row = torch.empty(0, dtype=first.dtype, device=first.device)
-    row.set_(storage, start, (end - start,), (1,))
-    if first.is_contiguous() and first.numel() == row.numel():
-        return _Stretch(names[0], row, None, list(tensors))
-    places = torch.arange(row.numel(), device=row.device)
-    covered = torch.zeros_like(places, dtype=torch.bool)
-    for tensor in tensors:
-        covered[places.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - start)] = True
-    return _Stretch(names[0], row, None if covered.all() else covered, list(tensors))
-
-
-# Scaling it ------------------------------------------------------------------------------------------
-
-
-def _times(values: Tensor, c: float) -> Tensor:
-    if _within_reach(values.dtype, c):
-        return values * c
-    return (values.double() * c).to(values.dtype)
-
-
-def _within_reach(dtype: torch.dtype, c: float) -> bool:
-    """Whether c and 1/c are ordinary numbers where values of this dtype are multiplied (halves: float32)."""
-    tiny = torch.finfo(torch.promote_types(dtype, torch.float32)).tiny
-    return tiny <= abs(c) <= 1 / tiny
-
-
-def _invertible(stretch: _Stretch, c: float) -> bool:
-    """Whether values · c / c gives the same bits; an error if finite values overflow."""
-    values = stretch.values()
-    dtype = values.dtype
-    tiny = values.new_tensor(torch.finfo(dtype).tiny)
-    in_place = (
-        abs(frexp(c)[0]) == 0.5
-        and stretch.covered is None
-        and _within_reach(dtype, c)
-        and bool(tiny / 2)  # no: small numbers are flushed to zero here (torch.set_flush_denormal)
+def paper_configs(layers: int = 12, width: int = 768) -> list[EncoderConfig]:
+    """The three encoders without and with biases, as the authors' Figure 4 has them where it has them."""
+    heads = max((h for h in range(1, 13) if width > 0 and width % h == 0), default=1)
+    shape = EncoderConfig(
+        vocabulary=WORDS,
+        max_length=TOKENS,
+        layers=layers,
+        width=width,
+        heads=heads,
+        feedforward=max(1, width * 2 // 3),
     )
-    largest = torch.stack(values.aminmax()).abs().max()
-    if largest.isfinite():
-        if not _times(largest, c).isfinite():
-            _overflow(stretch.name, float(largest), c, dtype)
-        if not in_place or abs(c) >= 1:
-            return in_place
-    bits = {8: torch.int64, 4: torch.int32, 2: torch.int16}[dtype.itemsize]
-    for piece in values.split(PIECE):
-        scaled = _times(piece, c)
-        finite = piece.isfinite()
-        if not scaled.isfinite().equal(finite):
-            _overflow(stretch.name, float(piece[finite].abs().max()), c, dtype)
-        in_place = in_place and (scaled / c).view(bits).equal(piece.view(bits))
-    return in_place
+    return [replace(shape, kind=kind, bias=bias) for kind in get_args(Kind) for bias in (False, True)]
 
 
-def _overflow(name: str, largest: float, c: float, dtype: torch.dtype) -> NoReturn:
-    limit = f"{torch.finfo(dtype).max:g}, the largest {dtype}"
-    raise InputError(f"{name} overflows: {c:g} times {largest:g} is beyond {limit}; take a smaller c")
+def label_of(config: EncoderConfig) -> str:
+    return f"{config.kind}, {'' if config.bias else 'no '}biases"
 
 
-@dataclass
-class _Change:
-    """A stretch, scaled and scaled back. It may be interrupted anywhere: a copy can be put back twice, and
-    without one the row's own version counter, which each operation moves, tells what was carried out.
-    (Outside inference mode, that is: within it no versions are counted.)"""
-
-    stretch: _Stretch
-    c: float
-    in_place: bool
-    saved: Tensor | None = None
-    version: int | None = None  # before anything was done
-
-    def make(self) -> None:
-        row, covered = self.stretch.row, self.stretch.covered
-        if self.in_place:
-            self.version = row._version
-            row.mul_(self.c)
-        elif covered is None:
-            self.saved = row.clone()
-            for piece in row.split(PIECE):
-                piece.copy_(_times(piece, self.c))
-        else:
-            self.saved = row[covered]
-            row[covered] = _times(self.saved, self.c)
-        increment_version(self.stretch.shown_by)
-
-    def undo(self) -> None:
-        row, covered = self.stretch.row, self.stretch.covered
-        if self.saved is not None:
-            row[... if covered is None else covered] = self.saved
-        elif self.version is not None and row._version == self.version + 1:
-            row.div_(self.c)
-        increment_version(self.stretch.shown_by)
+def encoder(config: EncoderConfig, seed: int) -> Encoder:
+    """In float64. The weights of a seed are the same with and without biases."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        full = Encoder(replace(config, bias=True)).double().eval()
+    if config.bias:
+        return full
+    bare = Encoder(config).double().eval()
+    bare.load_state_dict({name: full.state_dict()[name] for name in bare.state_dict()})
+    return bare
 
 
-def _undo(changes: list[_Change]) -> None:
-    with torch.inference_mode(False), torch.no_grad():
-        for change in changes:
-            change.undo()
+def random_ids(config: EncoderConfig, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (SENTENCES, min(TOKENS, config.max_length))
+    return torch.randint(config.vocabulary, shape, generator=generator)
+
+
+def joined(parts: Sequence[Records], made_by: Mapping[str, Any] | None = None) -> Records:
+    """Several curves in one table."""
+    runs = {run: facts for part in parts for run, facts in part.made_by["runs"].items()}
+    shared = parts[0].made_by if made_by is None else made_by
+    return Records.joined(parts, {**shared, "command": "scaling", "runs": runs})
+
+
+def _curve(
+    network: Network,
+    batch: Any,
+    scales: Floats,
+    fixed: Sequence[str],
+    run: str,
+    facts: dict[str, Any],
+    tell: Callable[[float], None],
+) -> Records:
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    real = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
+    limit = saturated(network, fixed=fixed)
+    tokens = 0 if real is None else real.numel()
+    with evaluating(network), running(network, tokens):
+        network(batch)
+    with evaluating(network), out_of_memory_hint(network, tokens):
+        with names_of_network():
+            wanted = [_tokens(state, real) for state in limit(batch)[1:]]
+        degrees = [float(degree or 0) for degree in limit.output_degrees[1:]]
+        cosines = np.full((len(scales), len(wanted)), np.nan)
+        errors, flat = cosines.copy(), np.full(len(scales), np.nan)
+        unit = 0.0
+        for i, c in enumerate(scales):
+            tell(i / len(scales))
+            with saturate(network, float(c), fixed=fixed), OverflowAsNan() as scaled_pass:
+                found = network(batch)[1:]
+            unit = max(unit, scaled_pass.rounding(found[-1]))
+            for j, state in enumerate(found):
+                own = _tokens(state, real)
+                cosines[i, j] = torch.cosine_similarity(own, wanted[j], dim=-1).mean()
+                errors[i, j] = (own / float(c) ** degrees[j] - wanted[j]).norm() / wanted[j].norm()
+                flat[i] = torch.cosine_similarity(own.flatten(), wanted[j].flatten(), dim=0)
+    tell(1.0)
+    squares = sum(float(p.detach().double().square().sum()) for _, p in growing_parameters(network, fixed))
+    norms = np.asarray(scales * np.sqrt(squares))
+    powers = np.stack([local_powers(scales, errors[:, j]) for j in range(len(wanted))], axis=1)
+    steps, layers = list(range(len(scales))), list(range(len(wanted)))
+    both = {"cosine_saturated": cosines, "scaling_error": errors, "error_power": powers}
+    last = {name: values[:, -1:] for name, values in both.items()}
+    last |= {"cosine_flattened": flat[:, None], "scale": scales[:, None], "scaled_norm": norms[:, None]}
+    blocks = [
+        Block("layer", [f"layer.{i}" for i in layers], layers, [None] * len(layers), steps, both),
+        Block("model", ["model"], [None], [None], steps, last),
+    ]
+    facts = facts | {"degree": degrees[-1], "rate": _plain(rate(scales, norms, errors[:, -1], unit))}
+    facts |= {"norm": float(np.sqrt(squares)), "rounding": unit, "doubtful": limit.doubtful}
+    lost = scales[~np.isfinite(errors[:, -1])]
+    facts["overflow"] = float(lost[0]) if len(lost) else None  # the smallest c at which a norm overflows
+    return Records.from_blocks(run, blocks, {"runs": {run: facts}})
+
+
+def _plain(found: Any) -> dict[str, Any]:
+    values = asdict(found) | {"sentence": found.sentence()}
+    return {
+        key: None if isinstance(value, float) and isnan(value) else value for key, value in values.items()
+    }
+
+
+def _tokens(state: Tensor, real: Tensor | None) -> Tensor:
+    """(rows, tokens, size) -> (real tokens, size)"""
+    return (state if real is None else state[real]).flatten(0, -2).double()
+
+
+def _encoder_states(model: nn.Module, batch: Any) -> Sequence[Tensor]:
+    return model(batch["input_ids"], batch.get("attention_mask"), return_states=True)
+
+
+def _named(inputs: Any) -> Mapping[str, Tensor]:
+    if isinstance(inputs, Tensor):
+        return {"input_ids": inputs}
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise InputError(f"inputs must be token ids or tensors by name, not {inputs!r}")
+    return inputs
+
+
+def _checked(scales: Sequence[float]) -> Floats:
+    found = np.asarray(scales, np.float64)
+    if found.ndim != 1 or len(found) < 2 or not (np.isfinite(found).all() and found[0] > 0):
+        raise InputError("scales must be at least two finite numbers above 0")
+    if not (np.diff(found) > 0).all():
+        raise InputError("scales must grow from each to the next")
+    return found
+
+
+def _shifted(progress: Progress | None, number: int, count: int, label: str) -> Callable[[float], None]:
+    """Progress of one curve among several, in thousandths of them all."""
+
+    def tell(part: float) -> None:
+        if progress is not None:
+            progress(round(1000 * (number + part) / count), 1000, label)
+
+    return tell

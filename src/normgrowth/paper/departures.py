@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.paper.claims.curves import apart_by_biases
-from normgrowth.paper.claims.models import trained
-from normgrowth.paper.claims.verdicts import Evidence
+from normgrowth.paper.claim import Evidence
+from normgrowth.paper.claims.saturation_curves import apart_by_biases
+from normgrowth.paper.claims.trained_models import trained
 from normgrowth.paper.erratum import Erratum
-from normgrowth.paper.published import published
+from normgrowth.paper.published.tables import published
 
 Floats = NDArray[np.float64]
 T5_LAYER = 4 * 768 * 768 + 2 * 768 * 3072 + 2 * 768  # parameters of an encoder layer of T5-base

@@ -4,8 +4,8 @@ from math import exp
 
 import numpy as np
 
-from normgrowth.paper.claims.networks import runs
-from normgrowth.paper.claims.verdicts import Evidence
+from normgrowth.paper.claim import Evidence
+from normgrowth.paper.claims.homogeneity import runs
 from normgrowth.paper.departures import DEPARTURES
 from normgrowth.paper.erratum import Erratum
 

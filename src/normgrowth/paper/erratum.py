@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Literal
 
 from normgrowth.errors import InputError
-from normgrowth.paper.claims.verdicts import Evidence, Numbers, lacking
+from normgrowth.paper.claim import Evidence, Numbers, lacking
 
 Kind = Literal["erratum", "departure"]
 

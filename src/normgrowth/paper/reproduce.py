@@ -22,8 +22,8 @@ from typing import Any
 
 from normgrowth.engine import Engine
 from normgrowth.errors import FolderMismatch, InputError, SchemaError
+from normgrowth.paper.claim import Judged, judged
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.claims.verdicts import Judged, judged
 from normgrowth.paper.errata import ERRATA
 from normgrowth.paper.erratum import Checked, checked
 from normgrowth.paper.pace import time_left

@@ -6,7 +6,7 @@ from typing import Any
 
 from normgrowth.records import Records, counted_parameters
 from normgrowth.report.grids import Grids
-from normgrowth.showing import visible
+from normgrowth.text import visible
 
 __all__ = [
     "cosine",

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from normgrowth.network.scores import SOFTMAX, fused_scores, opened
+from normgrowth.network.attention_capture import SOFTMAX, fused_scores, opened
 from normgrowth.tracking.distributed import is_parallel
 from normgrowth.tracking.tensor_sums import local
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
+from normgrowth.dynamics.equilibrium import equilibrium
 from normgrowth.errors import InputError
 from normgrowth.tracking.parameters import place
-from normgrowth.weights.equilibrium import equilibrium
 
 
 class Rule(NamedTuple):

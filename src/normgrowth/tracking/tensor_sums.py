@@ -20,7 +20,7 @@ from torch.nn import Parameter
 from normgrowth import engine
 from normgrowth.errors import InputError
 from normgrowth.moments.moments import CHUNK
-from normgrowth.weights.measure import added_rows, sum_at
+from normgrowth.trace.by_step import added_rows, sum_at
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

@@ -20,7 +20,7 @@ from normgrowth.lab.data.corpus import Corpus, in_batches, padded
 from normgrowth.lab.evaluate import NextToken, evaluate
 from normgrowth.lab.settings import Settings
 from normgrowth.moments.moments import Moments, quantities
-from normgrowth.network.encoders import LanguageModel
+from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.parameters import watch
 from normgrowth.tracking.tensor_sums import local, summed
 

@@ -8,12 +8,12 @@ At the edge the terms of the budget cancel: alignment + steps = −decay. For Ad
 from collections.abc import Collection, Mapping
 from math import exp, inf, isfinite, log, nan
 
+from normgrowth.dynamics.equilibrium import boundary
 from normgrowth.errors import InputError
 from normgrowth.lab.cells.cell import Outcome
 from normgrowth.lab.cells.edge_search import Cell, Change, changes
 from normgrowth.lab.cells.grid import Axis
 from normgrowth.lab.settings import Settings
-from normgrowth.weights.equilibrium import boundary
 
 
 def edges(

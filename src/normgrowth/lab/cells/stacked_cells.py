@@ -20,7 +20,7 @@ from normgrowth.lab.cells.cell import SQUARE, Course, Outcome, batches, dev_loss
 from normgrowth.lab.cells.stacked_models import Stacked
 from normgrowth.lab.data.corpus import Corpus
 from normgrowth.lab.settings import Settings, difference
-from normgrowth.network.encoders import LanguageModel
+from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.parameters import watch
 from normgrowth.tracking.tensor_sums import summed
 

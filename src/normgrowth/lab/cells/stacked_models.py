@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normgrowth.errors import InputError
-from normgrowth.network.encoders import LanguageModel
+from normgrowth.network.models.encoders import LanguageModel
 
 PIECE = 1 << 18  # logits at a time: what a core's own cache holds
 ROWS = 64  # and places at least: products of fewer rows are slow

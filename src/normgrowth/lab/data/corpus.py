@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from normgrowth.errors import InputError
 from normgrowth.lab.data.formal_languages import LANGUAGES, sentences
 from normgrowth.lab.data.hub_datasets import PLACES, from_hub
-from normgrowth.network.stored import END, UNKNOWN, Words
+from normgrowth.network.models.encoder_folder import END, UNKNOWN, Words
 
 Row = NDArray[np.int64]
 Lines = list[list[str]]

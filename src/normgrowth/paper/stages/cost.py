@@ -115,7 +115,7 @@ def forward(settings: Settings, text: Text) -> float:
 
 def lab_cost(models: Sequence[Settings]) -> Cost:
     """Each model is a task; those of one corpus share the workers."""
-    from normgrowth.paper.stages.lab import SENTENCES
+    from normgrowth.paper.stages.language_models import SENTENCES
 
     groups: dict[str, list[float]] = {}
     for one in models:

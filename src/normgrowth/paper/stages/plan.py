@@ -99,7 +99,7 @@ def _scaling(scale: Scale) -> Stage:
     def run(work: Work) -> Records:
         import numpy as np
 
-        from normgrowth.network.curves import joined, paper_configs, scaling
+        from normgrowth.network.scaling import joined, paper_configs, scaling
 
         configs = paper_configs()
         parts = []
@@ -119,8 +119,8 @@ def _pretrained(scale: Scale) -> Stage:
     settings = {"models": models, "sentences": sentences}
 
     def run(work: Work) -> Records:
-        from normgrowth.network.models import load_model
-        from normgrowth.network.similarity import saturation
+        from normgrowth.network.models.load import load_model
+        from normgrowth.network.saturation import saturation
 
         parts = []
         for i, name in enumerate(models):
@@ -159,7 +159,7 @@ def _lab(scale: Scale, demo: tuple[str, int]) -> Stage:
                     models[name] = preset("paper", corpus, **{**base, **options})
 
     def run(work: Work) -> Records:
-        from normgrowth.paper.stages.lab import lab
+        from normgrowth.paper.stages.language_models import lab
 
         return lab(work.folder, models, data=work.data, on=work.engine, progress=work.progress)
 
@@ -173,7 +173,7 @@ def _lab(scale: Scale, demo: tuple[str, int]) -> Stage:
         "checkpoints",
         "moments",
         "schedules.py",
-        "paper/stages/lab.py",
+        "paper/stages/language_models.py",
     )
     every = list(models.values())
     cost = Cost(in_words(every), LAB) if scale == "demo" else lab_cost(every)

@@ -23,9 +23,9 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normgrowth.limit.saturated import saturated
-from normgrowth.network import constructions
-from normgrowth.network.scaling import saturate
-from normgrowth.network.table1 import EXPONENTIAL, TABLE, Row, built
+from normgrowth.network.models import constructions
+from normgrowth.network.scaled_weights import saturate
+from normgrowth.paper.stages.table1_networks import EXPONENTIAL, TABLE, Row, built
 from normgrowth.records import Block, Records
 
 LOW, HIGH = 1e4, 1e6  # scales between which degrees are measured

@@ -13,11 +13,9 @@ from typing import Any
 
 from normgrowth.errors import InputError
 from normgrowth.records import FILE, Records
-from normgrowth.report import train
-from normgrowth.report.findings import finding_rows
 from normgrowth.report.page.document import write_page
-from normgrowth.report.page.growth import growth_section, growth_sentences
-from normgrowth.report.page.networks import (
+from normgrowth.report.page.pieces import Section, Table, words
+from normgrowth.report.page.sections.networks import (
     heads_section,
     heads_sentences,
     learning_section,
@@ -25,11 +23,13 @@ from normgrowth.report.page.networks import (
     saturation_sentences,
     scaling_section,
 )
-from normgrowth.report.page.paper import CLAIMS, PAPER, paper_sections, paper_sentences
-from normgrowth.report.page.pieces import Section, Table, words
-from normgrowth.report.page.runs import Run, counted_notes
-from normgrowth.report.page.sweeps import sweep_section
-from normgrowth.report.saturation import METHOD
+from normgrowth.report.page.sections.reproduction import CLAIMS, PAPER, paper_sections, paper_sentences
+from normgrowth.report.page.sections.runs import Run, counted_notes
+from normgrowth.report.page.sections.sweep import sweep_section
+from normgrowth.report.page.sections.trace import growth_section, growth_sentences
+from normgrowth.report.terminal import run as train
+from normgrowth.report.terminal.findings import finding_rows
+from normgrowth.report.terminal.saturation import METHOD
 from normgrowth.report.wording import visible
 from normgrowth.schema import read_json
 

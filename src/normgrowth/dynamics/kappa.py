@@ -1,0 +1,149 @@
+"""κ, the constant that Assumption 1 leaves out, from what checkpoints show: ‖δ‖ = κη‖θ‖^p."""
+
+from dataclasses import dataclass
+from math import nan, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from normgrowth.dynamics.prediction import Decay, Floats, Model, Rate, check, check_words, lost, totals
+from normgrowth.errors import InputError
+
+
+@dataclass(frozen=True)
+class Kappa:
+    """κ of a series under one model.
+
+    value: pooled over all intervals. low, high: 95 %, from a block bootstrap over intervals (seeded); nan
+    for fewer than 4. ends: the step at which each interval ends. each: κ of the interval alone, nan
+    where it has none.
+    drift: κ of the later half over that of the earlier one; Assumption 1 says 1.
+    """
+
+    model: Model
+    value: float
+    low: float
+    high: float
+    ends: NDArray[np.int64]
+    each: Floats
+    drift: float
+
+
+def fit_kappa(
+    steps: ArrayLike,
+    norms: ArrayLike,
+    step_sizes: ArrayLike,
+    schedule: Rate,
+    *,
+    model: Model = "misaligned",
+    p: float = 1.0,
+    weight_decay: float = 0.0,
+    decay: Decay = "decoupled",
+    single: bool = False,
+    seed: int = 0,
+) -> Kappa:
+    """κ in ‖δ‖ = κη‖θ‖^p from what was measured at checkpoints.
+
+    norms belong to `steps`; step_sizes are ‖Δ‖ between neighbours, one fewer. Such a Δ is the sum of many
+    optimiser steps, and what one of them was depends on how they add up:
+
+        aligned      lengths add:  ‖Δ‖ = κ Σ η‖θ‖^p;    a lower bound of the true κ, by the triangle inequality
+        misaligned   squares add:  ‖Δ‖² = κ² Σ η²‖θ‖^2p; right if steps are independent. Momentum correlates
+                     them: for Adam this κ is √((1 + β₁)/(1 − β₁)) times that of one step, 4.4 for β₁ = 0.9
+
+    For intervals of one step both are ‖δ‖/(η‖θ‖^p). single: each step size is instead that of the one
+    optimiser step taken at its step (as many as norms), however far apart they were measured.
+
+    Between checkpoints ‖θ‖ is taken to move exponentially with Ση or Ση²; with a weight decay, Δ is freed
+    of what the decay took. Intervals with nothing to measure (η = 0, a norm that is not finite) are left out.
+    """
+    at, n = np.asarray(steps, np.float64), np.asarray(norms, np.float64)
+    size = np.asarray(step_sizes, np.float64)
+    check(weight_decay=weight_decay)
+    check_words(model, decay)
+    expected = len(at) if single else len(at) - 1
+    if n.shape != at.shape or size.shape != (expected,) or expected < 1:
+        raise InputError(
+            f"{len(at)} steps need as many norms and {expected} step sizes, of at least one interval"
+        )
+    if len(at) > 1 and not (np.diff(at) > 0).all():
+        raise InputError("steps must increase")
+    order = 1 if model == "aligned" else 2
+    first, last = (at, at + 1) if single else (at[:-1], at[1:])
+    n0, n1 = (n, n) if single else (n[:-1], n[1:])
+    grid, place = np.unique(np.concatenate([first, last]), return_inverse=True)
+    summed = totals(schedule, grid, order)[place]
+    exposure = summed[len(first) :] - summed[: len(first)]  # Ση^order of each interval
+    gone = lost(schedule, grid, weight_decay, decay)[place]
+    keep = np.exp(gone[: len(first)] - gone[len(first) :])  # what decay leaves of the weights
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # ‖Δ + (1 − keep)θ‖, from ‖Δ‖² and 2⟨θ,Δ⟩ = n₁² − n₀² − ‖Δ‖²; for a single step the model gives ⟨θ,δ⟩.
+        if not single:
+            dot = n1**2 - n0**2 - size**2
+        else:
+            dot = 2 * n0 * size if order == 1 else -2 * (1 - keep) * n0**2
+        moved = np.sqrt(np.maximum(size**2 + (1 - keep) * dot + ((1 - keep) * n0) ** 2, 0.0))
+        between = _log_mean((n0**p * keep) ** order, n1 ** (p * order))
+        weight = exposure * np.where(last - first == 1, n0 ** (p * order), between)
+        good = np.isfinite(moved) & np.isfinite(weight) & (weight > 0)
+    if not good.any():
+        raise InputError("no interval tells κ: η‖θ‖ is 0 or not finite in all of them")
+    top, below = moved[good] ** order, weight[good]
+
+    def pooled(index: Any) -> Any:
+        return (top[index].sum(axis=-1) / below[index].sum(axis=-1)) ** (1 / order)
+
+    count = int(good.sum())
+    low, high = np.quantile(pooled(blocks(count, seed)), [0.025, 0.975]) if count >= 4 else (nan, nan)
+    half = np.arange(count) < count // 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drift = float(pooled(~half) / pooled(half)) if count >= 2 else nan
+    ends = (first if single else last).astype(np.int64)
+    each = np.full(len(first), nan)
+    each[good] = (top / below) ** (1 / order)
+    return Kappa(model, float(pooled(slice(None))), float(low), float(high), ends, each, drift)
+
+
+def kappa_of_growth(
+    steps: ArrayLike,
+    norms: ArrayLike,
+    schedule: Rate,
+    *,
+    model: Model = "misaligned",
+    weight_decay: float = 0.0,
+    decay: Decay = "decoupled",
+) -> float:
+    """The κ (p = 1) that would explain the norms alone: least squares of log(‖θ‖/‖θ₀‖) + lost to decay.
+
+    Where it agrees with `fit_kappa`, steps and growth tell the same story and the model holds; nan if the
+    norm fell, which no κ explains.
+    """
+    at, n = np.asarray(steps, np.float64), np.asarray(norms, np.float64)
+    check_words(model, decay)
+    good = np.isfinite(n) & (n > 0)
+    at, n = at[good], n[good]
+    if len(at) < 2:
+        raise InputError("growth needs two norms at least")
+    order = 1 if model == "aligned" else 2
+    x = totals(schedule, at, order) / order
+    gone = lost(schedule, at, weight_decay, decay)
+    y = np.log(n / n[0]) + gone - gone[0]
+    x = x - x[0]
+    slope = float(x @ y / (x @ x)) if x @ x > 0 else nan
+    return slope ** (1 / order) if slope >= 0 else nan
+
+
+def blocks(count: int, seed: int, draws: int = 2000) -> NDArray[np.int64]:
+    """Indices of a circular block bootstrap: neighbours stay together, in blocks of about √count."""
+    rng = np.random.default_rng(seed)
+    length = max(1, round(sqrt(count)))
+    starts = rng.integers(0, count, (draws, -(-count // length), 1))
+    return ((starts + np.arange(length)) % count).reshape(draws, -1)[:, :count]
+
+
+def _log_mean(a: Floats, b: Floats) -> Floats:
+    """(b − a)/log(b/a): the mean of what moves exponentially from a to b."""
+    ratio = np.log(b / a)
+    near = np.abs(ratio) < 1e-5
+    return np.where(near, np.sqrt(a) * np.sqrt(b), (b - a) / np.where(near, 1.0, ratio))

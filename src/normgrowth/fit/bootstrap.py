@@ -1,0 +1,127 @@
+"""What residuals that follow each other are worth, and intervals that know it.
+
+The norm of a checkpoint is the sum of everything before it, so the residuals of a fit wander: one above
+the curve is followed by another above it. Counted as independent they make every interval too narrow
+and all evidence too strong. Three things are done about it, each with the correlation ρ of neighbours:
+
+- n points count as n_eff = n/V_n(ρ), V_m(ρ) = 1 + 2·Σ_{i<m} (1 − i/m)·ρ^i being the factor by which
+  such correlation widens the variance of a mean of m points. As evidence they count for at least k + 1:
+  a fit of k parameters leaves residuals that change their sign k times, however smooth they are;
+- replicates draw residuals in blocks, which keep the order inside (moving blocks, wrapped round the ends
+  so that each residual is drawn equally often). Their length is the one of least error for such
+  correlation, (6·n·ρ²/(1 − ρ²)²)^(1/3), at least 1 and at most n/3;
+- blocks still lose what lies beyond their ends: the residuals are widened by √(V_n/V_block). The fit took
+  part of the noise, and what it took are slow waves: the residuals hold m = n_eff·V_block/block means of
+  blocks, of which k are gone, so they are widened by √(m/(m − k)), which is √(n/(n − k)) for independent
+  ones. Few effective points give a poor idea of the spread: they are widened by Student's quantile for
+  n_eff − k degrees of freedom against the normal one. m − k and n_eff − k are at least 2 (n − k if less).
+
+ρ is that of the ranks, turned into that of values (2·sin(π·r/6)): one checkpoint far off, as step 0 often
+is, must not make the others look independent. A fit of k parameters lowers it by (k + (k + 2)·ρ)/n,
+which is added back. Neighbours are neighbours in the series, whatever the gap between their steps.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from normgrowth.fit.laws import BEYOND, Floats, Law
+from normgrowth.fit.solver import Solution, solve
+
+MOST_POINTS = 500  # of a replicate: more are averaged over neighbours, which a smooth law does not notice
+
+
+def correlation(residuals: Floats, k: int) -> float:
+    """ρ of neighbouring residuals of a fit with k parameters, from 0 to 1 − 1/n."""
+    n = len(residuals)
+    if n < 5 or not residuals.any():
+        return 0.0
+    ranks = np.argsort(np.argsort(residuals, kind="stable"), kind="stable").astype(np.float64)
+    before, after = ranks[:-1] - ranks[:-1].mean(), ranks[1:] - ranks[1:].mean()
+    r = 2 * np.sin(np.pi / 6 * (before @ after) / np.sqrt((before @ before) * (after @ after)))
+    return float(np.clip(r + (k + (k + 2) * r) / n, 0.0, 1 - 1 / n))
+
+
+def effective(n: int, rho: float, k: int = 0) -> float:
+    """How many independent points n correlated residuals of a fit with k parameters are worth."""
+    return max(n / _widening(n, rho), k + 1.0)
+
+
+def _widening(m: int, rho: float) -> float:
+    lag = np.arange(1, m)
+    return float(1 + 2 * ((1 - lag / m) * rho**lag).sum())
+
+
+def block_length(n: int, rho: float) -> int:
+    best = (6 * n * rho**2 / (1 - rho**2) ** 2) ** (1 / 3)
+    return int(np.clip(np.ceil(best), 1, max(1, n // 3)))
+
+
+def intervals(
+    law: Law,
+    t: Floats,
+    params: Mapping[str, float],
+    residuals: Floats,
+    scale: float,
+    *,
+    replicates: int,
+    confidence: float,
+    rng: np.random.Generator,
+) -> dict[str, tuple[float, float]]:
+    """Bootstrap intervals of the parameters, between two order statistics of the replicates.
+
+    An end that rests on replicates whose shape ran into its bound is open: 0 or infinite for the shape,
+    infinite for a parameter that grows without limit there (n∞ as τ leaves the data behind).
+    """
+    size = -(-len(t) // MOST_POINTS)
+    first = np.arange(0, len(t), size)
+    counts = np.diff(np.append(first, len(t)))
+    times, left = (np.add.reduceat(column, first) / counts for column in (t, residuals))
+    # The curve at the mean time, not its mean, which lies beside it where the law bends.
+    y = (law.predict(times, params) + _draws(law, left, replicates, confidence, rng)) / scale
+    if law.squared:
+        y = np.maximum(y, 0.0)
+    T = float(times[-1])
+    values = parameters(law, solve(law, times / T, y, T), scale, T, open_ended=True)
+    tail = (1 - confidence) / 2 * (replicates - 1)
+    ordered = {name: np.sort(column) for name, column in values.items()}
+    return {
+        name: (float(column[int(np.floor(tail))]), float(column[replicates - 1 - int(np.floor(tail))]))
+        for name, column in ordered.items()
+    }
+
+
+def _draws(
+    law: Law, residuals: Floats, replicates: int, confidence: float, rng: np.random.Generator
+) -> Floats:
+    """Residuals (replicates, n), drawn in blocks."""
+    from scipy.special import ndtri, stdtrit
+
+    n, k = len(residuals), len(law.params)
+    rho = correlation(residuals, k)
+    block = block_length(n, rho)
+    worth, inside = effective(n, rho), _widening(block, rho)
+    freedom, free = (max(count - k, min(n - k, 2)) for count in (worth, worth * inside / block))
+    tail = (1 + confidence) / 2
+    wider = np.sqrt((k + free) / free * _widening(n, rho) / inside)
+    wider *= stdtrit(freedom, tail) / ndtri(tail)
+    wide = wider * (residuals - residuals.mean())
+    starts = rng.integers(0, n, (replicates, -(-n // block)))
+    picks = (starts[:, :, None] + np.arange(block)).reshape(replicates, -1)[:, :n]
+    return wide[picks % n]
+
+
+def parameters(
+    law: Law, solution: Solution, scale: float, T: float, *, open_ended: bool = False
+) -> dict[str, Floats]:
+    """The law's own parameters, in the units of the norm and of the step."""
+    unit = scale**2 if law.squared else scale
+    columns = law.natural(solution.u * unit, solution.w * unit, solution.shape, T)
+    values = dict(zip(law.params, columns, strict=True))
+    if open_ended and law.shape:
+        low, high = BEYOND
+        values[law.shape] = np.where(solution.low, low, np.where(solution.high, high, values[law.shape]))
+        for name, end in law.diverging.items():
+            at_end = solution.low if end == "low" else solution.high & (solution.w > solution.u)
+            values[name] = np.where(at_end, np.copysign(np.inf, values[name]), values[name])
+    return values

@@ -1,0 +1,129 @@
+"""Norms that come from elsewhere than a trace: points in any state, and csv files."""
+
+import csv
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normgrowth.errors import InputError
+from normgrowth.fit.laws import Floats
+
+# A squared norm over the tenth power of a step must stay a finite number, and not 0.
+_SMALL, _LARGE, _NEAR, _FAR = 1e-60, 1e60, 1e-15, 1e15
+SERIES = ("run", "level", "name", "role", "layer")  # columns of a csv that tell series apart
+
+
+def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str, ...]]:
+    """Finite points, one for each step, in the order of steps; and what had to be done for that.
+
+    Two norms at one step are averaged: a run that was restarted logs some steps twice. How far they
+    differ is said, since two runs in one file look the same.
+    """
+    try:
+        rows = [np.ma.asarray(row) for row in (steps, norms)]
+        if any(map(np.iscomplexobj, rows)):
+            raise TypeError("some are complex")
+        # What a mask hides is missing.
+        t, y = (np.ma.filled(row.astype(np.float64), np.nan) for row in rows)
+    except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's, for a gradient
+        raise InputError(f"steps and norms must be real numbers: {error}") from error
+    if t.ndim != 1 or t.shape != y.shape:
+        shapes = " and ".join("×".join(map(str, a.shape)) or "a single number" for a in (t, y))
+        raise InputError(f"steps and norms must be two rows of the same length, not {shapes}")
+    notes = []
+    finite = np.isfinite(t) & np.isfinite(y)
+    if not finite.all():
+        notes.append(f"{points(int((~finite).sum()))} dropped: step or norm is not finite")
+    t, y = t[finite], y[finite]
+    _check(t, y)
+    y = np.where(y < 1e-30 * y.max(initial=0.0), 0.0, y)  # no sum of squares can tell these from 0
+    order = np.lexsort((y, t))
+    t, y = t[order], y[order]
+    first = np.flatnonzero(np.diff(t, prepend=-1.0) > 0)
+    if len(first) < len(t):
+        sizes = np.diff(np.append(first, len(t)))
+        spread = (np.maximum.reduceat(y, first) - np.minimum.reduceat(y, first)).max()
+        twice = t[first][sizes > 1]
+        notes.append(
+            f"{len(twice)} step{'s occur' if len(twice) > 1 else ' occurs'} more than once (step {twice[0]:g}): "
+            f"norms of one step are averaged; they differ by at most {spread:.3g}"
+        )
+        t, y = t[first], np.add.reduceat(y, first) / sizes
+    if copies := _copies(t, y):
+        notes.append(copies)
+    return t, y, tuple(notes)
+
+
+def _copies(t: Floats, y: Floats) -> str:
+    """Norms that are equal to the bit at several steps, where others change: a checkpoint that was saved twice."""
+    _, first, place = np.unique(y, return_index=True, return_inverse=True)
+    later = np.flatnonzero(first[place] != np.arange(len(y)))
+    if not len(later) or len(first) < 2:
+        return ""
+    again, step = t[later[0]], t[first[place[later[0]]]]
+    return (
+        f"{points(len(later))} repeat{'s' if len(later) == 1 else ''} the norm of another step exactly "
+        f"(step {again:g} that of step {step:g}): copies among the checkpoints count as points of their own"
+    )
+
+
+def _check(t: Floats, y: Floats) -> None:
+    if not len(t):
+        return
+    if t.min() < 0:
+        raise InputError(f"step {t.min():g} is negative: the laws begin at step 0")
+    if t.any() and not _NEAR < t.max() < _FAR:
+        raise InputError(f"steps of the size of {t.max():g} are beyond {_NEAR:g} to {_FAR:g}")
+    if y.min() < 0:
+        raise InputError(f"norm {y.min():g} at step {t[y.argmin()]:g} is negative: no norm is")
+    if y.any() and not _SMALL < y.max() < _LARGE:
+        raise InputError(f"norms of the size of {y.max():g} are beyond {_SMALL:g} to {_LARGE:g}")
+
+
+def points(count: int) -> str:
+    return f"{count} point{'' if count == 1 else 's'}"
+
+
+def read_norms(path: Path | str) -> dict[str, tuple[Floats, Floats]]:
+    """Steps and norms of each series in a csv with the columns step and norm.
+
+    Columns called run, level, name, role or layer tell series apart ("layer 3"); others are ignored.
+    Commas, semicolons and tabs will do; an empty cell is a norm that is missing.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise InputError(f"{path}: cannot be read as csv: {said}") from error
+    header = next((line for line in text.splitlines() if line.strip()), "")
+    reader = csv.reader(StringIO(text), delimiter=max(",;\t", key=header.count))
+    try:
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num}: {error}") from error
+    columns = [cell.strip().lower() for cell in rows[0][1]] if rows else []
+    for wanted in ("step", "norm"):
+        if columns.count(wanted) != 1:
+            found = ", ".join(columns) or "nothing"
+            raise InputError(f"{path}: one column must be called {wanted}; the first line has {found[:200]}")
+    apart = [(i, column) for i, column in enumerate(columns) if column in SERIES]
+    series: dict[str, list[tuple[float, float]]] = {}
+    for line, row in rows[1:]:
+        if len(row) != len(columns):
+            raise InputError(f"{path}: line {line} has {len(row)} cells where the first has {len(columns)}")
+        key = ", ".join(f"{column} {row[i].strip()}" for i, column in apart)
+        point = [_number(row[columns.index(wanted)], path, line) for wanted in ("step", "norm")]
+        series.setdefault(key, []).append((point[0], point[1]))
+    if not series:
+        raise InputError(f"{path}: no rows under the first line")
+    return {key: (np.array(rows)[:, 0], np.array(rows)[:, 1]) for key, rows in series.items()}
+
+
+def _number(cell: str, path: Path | str, line: int) -> float:
+    cell = cell.strip()
+    try:
+        return float(cell) if cell else np.nan
+    except ValueError:
+        raise InputError(f"{path}: line {line}: {cell[:40]!r} is not a number") from None

@@ -1,0 +1,195 @@
+"""What lint finds, and what it finds it in: all looks side by side.
+
+A fault is what no training does; a remark is what honest training does too (frozen layers, a first step
+with learning rate 0), but what a reader should know.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.checkpoints.checkpoint import Tensor
+from normgrowth.checkpoints.parameters import Reading, read_names
+from normgrowth.lint.looks import Look
+from normgrowth.lint.trajectory import Routes
+from normgrowth.moments.moments import Moments, quantities
+
+Floats = NDArray[np.float64]
+LOST = 1e-24  # of the square before: the direction of weights that shrank to less is rounding only
+KINDS = (
+    "mixed",  # files of another series in the same place
+    "data",  # a file that is no checkpoint (a remark)
+    "partial",  # cannot be read
+    "nonfinite",  # NaN or infinite values
+    "missing",  # a tensor that other steps have
+    "new",  # a tensor that other steps do not have
+    "renamed",  # the same values under another name
+    "reshaped",
+    "dtype",  # stored in another precision than in other steps (a remark), or in one that cannot be read
+    "identical",  # equal to another step to the bit
+    "stale",  # a tensor that did not change while its layer did
+    "frozen",  # a tensor, or a whole module, that was not trained for a while (a remark)
+    "order",  # belongs to another step
+    "run",  # belongs to another run, or was re-initialized
+    "initial",  # as if freshly initialized
+    "buffer",  # counts as a parameter, but is a buffer
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or worth knowing, at one step."""
+
+    step: int | None  # None where the step of a damaged file is unknown
+    name: str  # the tensor; "" for the whole checkpoint
+    kind: str  # one of KINDS
+    why: str
+    label: str  # the file or revision
+    severity: str = "fault"  # or "remark"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All looks, side by side: rows are checkpoints, columns are tensors by their first name."""
+
+    looks: Sequence[Look]
+    origin: Mapping[tuple[str, tuple[int, ...]], Floats]  # what the sketches leave off
+
+    @cached_property
+    def names(self) -> list[str]:
+        return list(self.index)
+
+    @cached_property
+    def column(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def index(self) -> dict[str, Tensor]:
+        """Every tensor, as it was first seen."""
+        found: dict[str, Tensor] = {}
+        for look in self.looks:
+            for name, dtype, shape in zip(look.names, look.dtypes, look.shapes, strict=True):
+                found.setdefault(name, Tensor(dtype, shape))
+        return found
+
+    @cached_property
+    def readings(self) -> dict[str, Reading]:
+        """The layer and role of every tensor."""
+        return read_names(self.index, include="all")
+
+    def _table(self, field: str, absent: Any, kind: Any) -> NDArray[Any]:
+        table = np.full((len(self.looks), len(self.names)), absent, kind)
+        for row, look in zip(table, self.looks, strict=True):
+            row[[self.column[name] for name in look.names]] = getattr(look, field)
+        return table
+
+    @cached_property
+    def square(self) -> Floats:
+        return self._table("square", np.nan, np.float64)
+
+    @cached_property
+    def nonfinite(self) -> Floats:
+        return self._table("nonfinite", 0, np.float64)
+
+    @cached_property
+    def numel(self) -> Floats:
+        return self._table("numel", 0, np.float64).max(axis=0, initial=0)
+
+    @cached_property
+    def delta(self) -> Floats:
+        return self._table("delta", np.nan, np.float64)
+
+    @cached_property
+    def changed(self) -> Floats:
+        return self._table("changed", np.nan, np.float64)
+
+    @cached_property
+    def pattern(self) -> NDArray[np.object_]:
+        return self._table("patterns", "", object)
+
+    @cached_property
+    def still(self) -> NDArray[np.bool_]:
+        """Did not move since the row before. Of infinite values (a mask) only the sample can say it."""
+        return (self.delta == 0) | (np.isnan(self.delta) & (self.nonfinite > 0) & (self.changed == 0))
+
+    def cosine(self, row: int, name: str = "") -> float | None:
+        """The exact cosine to the row before, of a tensor or of the model as a trace counts it.
+
+        NaN if it is undefined; None if there are no sums of the two.
+        """
+        look = self.looks[row]
+        items = [look.index[name]] if name else [look.index[n] for n in look.names if n not in self.copies]
+        largest = np.zeros(len(look.names))  # not kept, and not needed
+        moments = Moments(look.numel, look.square, largest, look.nonfinite, {"previous": look.pair})
+        chosen = moments.chosen(items)
+        if row == 0 or not np.isfinite(chosen.against["previous"].delta).all():
+            return None
+        whole = chosen.grouped([0] * len(items), 1)
+        if whole.square[0] < LOST * whole.against["previous"].square[0]:
+            return float("nan")
+        return float(quantities(whole)["cosine"][0])
+
+    @cached_property
+    def copies(self) -> set[str]:
+        """Heads that are stored as a copy of the embedding they are tied to: a trace counts them once."""
+        ends = [n for n in self.names if self.readings[n].role in ("embedding", "head")]
+        seen: dict[tuple[float, ...], str] = {}
+        for name in sorted(ends, key=lambda n: self.readings[n].role == "head"):
+            column = self.column[name]
+            if self.square[0, column] > 0:
+                seen.setdefault((self.numel[column], *self.square[:, column]), name)
+        return {name for name in ends if self.square[0, self.column[name]] > 0} - set(seen.values())
+
+    def finding(self, row: int, name: str, kind: str, why: str, severity: str = "fault") -> Finding:
+        look = self.looks[row]
+        return Finding(look.step, look.spelling(name) if name else "", kind, why, look.label, severity)
+
+    def step(self, row: int) -> str:
+        return f"step {self.looks[row].step}"
+
+    def routes(self) -> Routes | None:
+        """The way of the tensors that checkpoints have in common; None where there is none.
+
+        A checkpoint that lacks half of them, or has no finite values in half of them, is left out, so
+        that it does not take them from the rest.
+        """
+        shapes = [dict(zip(look.names, look.shapes, strict=True)) for look in self.looks]
+        usual = [Counter(found.get(name) for found in shapes).most_common(1)[0][0] for name in self.names]
+        alike = np.array(
+            [[f.get(name) == shape for name, shape in zip(self.names, usual, strict=True)] for f in shapes]
+        )
+        sound = alike & (self.nonfinite == 0) & (self.numel > 0) & [shape is not None for shape in usual]
+        often = 2 * sound.sum(axis=0) > len(self.looks)
+        rows = np.flatnonzero(2 * sound[:, often].sum(axis=1) > often.sum())
+        columns = np.flatnonzero(sound[rows].all(axis=0)) if len(rows) else rows
+        if len(rows) < 2 or not len(columns):
+            return None
+        names = [self.names[i] for i in columns]
+        parts = [_parts(self.looks[row]) for row in rows.tolist()]
+        sizes = [len(parts[0][name]) for name in names]
+        delta = self.delta[np.ix_(rows[1:], columns)]
+        moved = delta > 0
+        moving = moved.any(axis=0) & (2 * moved.sum(axis=0) >= moved.any(axis=1).sum())
+        delta = np.where(moved, delta, np.nan)
+        # Gains and biases start alike in every run, so where there are matrices, those speak.
+        matrix = moving & np.array([len(usual[i] or ()) > 1 for i in columns])
+        return Routes(
+            rows.tolist(),
+            names,
+            np.concatenate([self.origin[self.names[i], usual[i] or ()] for i in columns]),
+            np.stack([np.concatenate([part[name] for name in names]) for part in parts]),
+            np.cumsum([0, *sizes[:-1]]),
+            self.numel[columns] / np.array(sizes),
+            np.array([np.nanmedian(delta[:, i]) if moves else 0.0 for i, moves in enumerate(moving)]),
+            matrix if matrix.any() else moving,
+            self.delta[np.ix_(rows, columns)],
+        )
+
+
+def _parts(look: Look) -> dict[str, NDArray[np.float32]]:
+    return dict(zip(look.names, np.split(look.sketch, look.ends[:-1]), strict=True))

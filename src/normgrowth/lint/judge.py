@@ -1,0 +1,71 @@
+"""The order of judgments: copies first, then single tensors, then the trajectory of the whole model."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from normgrowth.lint.copies import Same, tensor_copies, whole_copies
+from normgrowth.lint.findings import KINDS, Evidence, Finding
+from normgrowth.lint.looks import Look
+from normgrowth.lint.mixture import named_apart, two_runs
+from normgrowth.lint.order import order_faults, run_faults, stored_order, untrained
+from normgrowth.lint.tensors import index_faults, nonfinite_faults
+from normgrowth.lint.trajectory import Routes
+from normgrowth.lint.unchanged import unchanged_tensors
+
+
+def in_order(findings: Iterable[Finding], looks: Sequence[Look]) -> list[Finding]:
+    """By step, faults first; what has no step comes last."""
+    place = {look.label: look.position for look in looks}
+
+    def key(f: Finding) -> tuple[float, str, int, int, str]:
+        step = np.inf if f.step is None else f.step
+        return step, f.severity, KINDS.index(f.kind), place.get(f.label, -1), f.name
+
+    return sorted(findings, key=key)
+
+
+@np.errstate(all="ignore")  # damaged weights may have any size; what is not a number is not judged
+def judge(e: Evidence, buffers: Mapping[str, str], same: Same) -> list[Finding]:
+    """Everything that the looks show. A copy, or a checkpoint out of place, is not judged a second time."""
+    routes = e.routes()
+    copied, copies = whole_copies(e, routes, same)
+    partly, more = tensor_copies(e, routes, copies, same)
+    copies |= more
+    findings = [*index_faults(e), *nonfinite_faults(e, buffers), *copied, *untrained(e)]
+    if routes is not None:
+        known = _Known(copies, [*copied, *partly])
+        breaks = _trajectory(e, routes, known, range(len(e.looks)))
+        if parts := named_apart(e) if _whole(breaks) else []:
+            each = [finding for part in parts for finding in _trajectory(e, routes, known, part)]
+            if _whole(each) < _whole(breaks):
+                return [*findings, two_runs(e, parts), *each]
+        findings += breaks
+    return [*findings, *partly, *unchanged_tensors(e, copies, buffers)]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What copies explain already."""
+
+    rows: set[int]
+    findings: Sequence[Finding]
+
+
+def _trajectory(e: Evidence, routes: Routes, known: _Known, rows: Sequence[int]) -> list[Finding]:
+    """Checkpoints among these rows that are out of order, of another run or re-initialized."""
+    line = [place for place, row in enumerate(routes.rows) if row not in known.rows and row in rows]
+    moved, healed = order_faults(e, routes, line)
+    wrong = {finding.step for finding in moved if finding.severity == "fault"}
+    others = set(range(len(e.looks))) - set(rows)
+    misplaced = {row for row, look in enumerate(e.looks) if look.step in wrong}
+    stored = list(stored_order(e, known.rows | misplaced | others))
+    whole = wrong | {finding.step for finding in (*known.findings, *stored) if not finding.name}
+    single = {(finding.step, finding.name) for finding in known.findings}
+    strange = run_faults(e, routes, healed, others)
+    return [*moved, *stored, *(f for f in strange if f.step not in whole and (f.step, f.name) not in single)]
+
+
+def _whole(findings: Sequence[Finding]) -> int:
+    return sum(not finding.name for finding in findings)

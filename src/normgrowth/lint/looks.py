@@ -1,0 +1,248 @@
+"""One look at a checkpoint: what lint keeps of it once it is closed again.
+
+Beside the exact sums (`measure`), a look follows a fixed sample of values, the same places of every
+tensor in every checkpoint. The sample is a small model of its own that went the same way: distances
+between any two checkpoints, near or far, come from it without reading either of them again. What is
+kept for each checkpoint has a fixed size, however large the model is.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, Tensor
+from normgrowth.lint.renames import match_renamed
+from normgrowth.lint.values import buffer_like, pattern, sample
+from normgrowth.moments.moments import Moments, Pair
+from normgrowth.trace.by_step import measure
+
+Floats = NDArray[np.float64]
+
+SAMPLED = 1 << 21  # values in the two samples that are held at a time, of this checkpoint and the last
+MOST, LEAST = 4096, 64  # of one tensor
+KEPT = 1 << 13  # values kept of one checkpoint: fixed, so that lint and trace keep the same of any series
+
+
+@dataclass(frozen=True)
+class Look:
+    """One checkpoint; arrays and lists have an entry for each name. A pair is with the look before."""
+
+    position: int  # in the series
+    step: int
+    label: str
+    stored: int | None  # the step that the file itself gives
+    names: tuple[str, ...]  # as the tensors were called when they were first seen
+    spelt: Mapping[str, str]  # ... and as they are called here, where that differs
+    hidden: frozenset[str]  # tensors that do not count here: buffers, further names of tied ones
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    numel: NDArray[np.int64]
+    square: Floats
+    nonfinite: NDArray[np.int64]
+    pair: Pair  # sums against the look before; NaN where there is no pair
+    changed: Floats  # part of the values that are not what they were; NaN where there is no pair
+    patterns: tuple[str, ...]  # "zeros", "ones", "constant", "normal", "uniform" or ""
+    sketch: NDArray[np.float32]  # a part of the sample, less what it was at first, tensor after tensor
+    ends: NDArray[np.int64]  # where each tensor's part ends
+
+    @property
+    def delta(self) -> Floats:
+        return self.pair.delta
+
+    def spelling(self, name: str) -> str:
+        return self.spelt.get(name, name)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look reads of a checkpoint's values, read by someone else: samples, and what looks like a buffer."""
+
+    samples: Mapping[str, Floats]
+    buffers: Mapping[str, str]
+
+
+@dataclass
+class Observer:
+    """Looks at checkpoints in turn; remembers of the last what the next is compared with."""
+
+    workers: int | None = None
+    buffers: dict[str, str] = field(default_factory=dict)  # tensors that look like one, and why
+    origin: dict[tuple[str, tuple[int, ...]], Floats] = field(default_factory=dict)  # what sketches leave off
+    _spelt: dict[str, str] = field(default_factory=dict)  # name here -> name at first
+    _latest: dict[str, Floats] = field(default_factory=dict)  # the last sample of every tensor
+    _shape: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _before: tuple[Checkpoint, Look] | None = None
+    _size: Callable[[int], tuple[int, int]] | None = None  # numel -> values sampled, values kept
+
+    @np.errstate(all="ignore")  # any bits may stand where weights should be, and numpy warns of odd NaN
+    def look(
+        self,
+        position: int,
+        step: int,
+        checkpoint: Checkpoint,
+        counted: Iterable[str],
+        moments: Moments | None = None,
+        seen: Seen | None = None,
+    ) -> Look:
+        """Measure a checkpoint against the last one looked at, which must still be open.
+
+        moments: of the counted tensors, in their order, against "previous", where someone has them already.
+        seen: what would be read of the checkpoint, likewise.
+        """
+        tensors = checkpoint.tensors
+        counted = [name for name in counted if tensors[name].dtype in STORAGE]
+        size = self._size or _sizes([tensors[name].numel for name in counted])
+        if seen:
+            samples = {name: seen.samples[name] for name in counted}
+        else:
+            samples = {name: sample(checkpoint, name, size(tensors[name].numel)[0]) for name in counted}
+        spelling = self._identify(samples, tensors)
+        view = checkpoint.renamed(spelling) if any(a != b for a, b in spelling.items()) else checkpoint
+        names = tuple(spelling)
+        shapes = tuple(view.tensors[name].shape for name in names)
+        values = [samples[spelling[name]] for name in names]
+
+        before = dict(zip(self._before[1].names, self._before[1].shapes, strict=True)) if self._before else {}
+        paired = np.array(
+            [before.get(name) == shape for name, shape in zip(names, shapes, strict=True)], bool
+        )
+        moments = moments or self._measure(view, names, paired)
+        changed = [
+            float(np.mean(x != self._latest[name])) if pair and x.size else np.nan
+            for name, x, pair in zip(names, values, paired, strict=True)
+        ]
+        sketch = []
+        for name, shape, x in zip(names, shapes, values, strict=True):
+            kept = x[:: ceil(max(x.size, 1) / size(prod(shape))[1])]
+            origin = self.origin.setdefault((name, shape), kept)
+            sketch.append((kept - origin).astype(np.float32))
+            if name not in self._latest and (what := self._buffer(view, name, x, seen)):
+                self.buffers[name] = what
+        look = Look(
+            position,
+            step,
+            checkpoint.label,
+            checkpoint.step,
+            names,
+            {name: here for name, here in spelling.items() if name != here},
+            frozenset(tensors.keys() - set(counted)),
+            shapes,
+            tuple(view.tensors[name].dtype for name in names),
+            moments.numel,
+            moments.square,
+            moments.nonfinite,
+            moments.against.get("previous") or no_pair(len(names)),
+            np.array(changed),
+            tuple(map(pattern, values)),
+            np.concatenate([np.zeros(0, np.float32), *sketch]),
+            np.cumsum([len(kept) for kept in sketch], dtype=np.int64),
+        )
+        # Only now, when nothing can fail any more: a checkpoint that could not be read leaves no mark.
+        self._size = size
+        self._latest |= zip(names, values, strict=True)
+        self._shape |= zip(names, shapes, strict=True)
+        self._spelt |= {here: name for name, here in spelling.items()}
+        self._before = view, look
+        return look
+
+    def _buffer(self, view: Checkpoint, name: str, values: Floats, seen: Seen | None) -> str:
+        if seen:
+            return seen.buffers.get(name, "")
+        return buffer_like(view.tensors[name], values, lambda: view.dense(name))
+
+    def take_up(self, look: Look, checkpoint: Checkpoint, seen: Seen | None = None) -> None:
+        """Go on after a look that was kept from before; its checkpoint is open again."""
+        self._size = _sizes(look.numel.tolist())
+        for name, shape in zip(look.names, look.shapes, strict=True):
+            here = look.spelling(name)
+            self._latest[name] = (
+                seen.samples[here] if seen else sample(checkpoint, here, self._size(prod(shape))[0])
+            )
+            self._shape[name] = shape
+            self._spelt[look.spelling(name)] = name
+        self._before = checkpoint, look
+
+    def pass_over(self, look: Look) -> None:
+        """Go on after a look whose checkpoint is gone: the next one has nothing to be paired with."""
+        self._size = _sizes(look.numel.tolist())
+        self._latest |= dict.fromkeys(look.names, np.zeros(0))
+        self._shape |= zip(look.names, look.shapes, strict=True)
+        self._spelt |= {look.spelling(name): name for name in look.names}
+        self._before = None
+
+    def _measure(self, view: Checkpoint, names: tuple[str, ...], paired: NDArray[np.bool_]) -> Moments:
+        """The sums of every tensor, against the last checkpoint where that has it."""
+        size = len(names)
+        found = Moments(
+            np.zeros(size, np.int64),
+            np.full(size, np.nan),
+            np.zeros(size),
+            np.zeros(size, np.int64),
+            {"previous": no_pair(size)},
+        )
+        for chosen, last in ((paired, self._before), (~paired, None)):
+            if not chosen.any():
+                continue
+            part = [name for name, wanted in zip(names, chosen, strict=True) if wanted]
+            against = [("previous", last[0])] if last else []
+            sums = measure(view, against, part, workers=self.workers)
+            for own, theirs in zip(_own(found), _own(sums), strict=True):
+                own[chosen] = theirs
+            if last:
+                for field in fields(Pair):
+                    into, from_ = (getattr(m.against["previous"], field.name) for m in (found, sums))
+                    into[chosen] = from_
+        return found
+
+    def _identify(self, samples: Mapping[str, Floats], tensors: Mapping[str, Tensor]) -> dict[str, str]:
+        """Name at first -> name here. What is gone and what is new are one if their values say so."""
+        named: dict[str, str] = {}
+        for name in samples:
+            first = self._spelt.get(name, name)
+            named[name if first != name and first in samples else first] = name
+        gone = [name for name in self._latest if name not in named and name not in tensors]
+        new = [name for name in named if name not in self._latest]
+        if not gone or not new:
+            return named
+        matched = match_renamed(
+            {name: (self._shape[name], self._latest[name]) for name in gone},
+            {name: (tensors[named[name]].shape, samples[named[name]]) for name in new},
+        )
+        return {matched.get(name, name): here for name, here in named.items()}
+
+
+def no_pair(size: int) -> Pair:
+    """The sums of tensors that have nothing to be compared with."""
+    return Pair(*(np.full(size, np.nan) for _ in fields(Pair)))
+
+
+def _own(moments: Moments) -> tuple[NDArray[Any], ...]:
+    return moments.numel, moments.square, moments.nonfinite
+
+
+def sampled(numels: list[int]) -> tuple[int, ...]:
+    """How many values of each tensor a look takes."""
+    size = _sizes(numels)
+    return tuple(size(numel)[0] for numel in numels)
+
+
+def _sizes(numels: list[int]) -> Callable[[int], tuple[int, int]]:
+    """How many values of a tensor are sampled, and how many of those kept; fixed by the first checkpoint."""
+    count, total = max(1, len(numels)), max(1, sum(numels))
+    most = min(MOST, max(LEAST, SAMPLED // (2 * count)))
+    least = min(LEAST, max(1, KEPT // (2 * count)))
+
+    def size(numel: int) -> tuple[int, int]:
+        sampled = min(numel, most)
+        return sampled, max(1, min(sampled, max(least, KEPT * numel // total)))
+
+    return size

@@ -1,0 +1,194 @@
+"""One pass over a series: open, sample, close. At most two checkpoints are open at a time."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from normgrowth.checkpoints import selection as selected
+from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
+from normgrowth.checkpoints.parameters import Reading, read_names
+from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+from normgrowth.checkpoints.series import Entry, Series
+from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
+from normgrowth.lint.findings import Finding
+from normgrowth.lint.looks import Look, Observer, sampled
+from normgrowth.lint.mixture import Member, Mixture
+from normgrowth.trace.by_step import check_alike, check_dtypes
+
+if TYPE_CHECKING:
+    from normgrowth.trace.by_stripe import Together
+
+Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which parameters to check."""
+
+    include: str = "all"
+    select: str | None = None
+    exclude: str | None = None
+
+    def readings(self, checkpoint: Checkpoint) -> dict[str, Reading]:
+        return read_names(
+            checkpoint.tensors,
+            include=self.include,
+            select=self.select,
+            exclude=self.exclude,
+            aliases=checkpoint.aliases,
+        )
+
+
+@dataclass
+class Pass:
+    """What one pass over a series found."""
+
+    observer: Observer
+    mixture: Mixture = field(default_factory=Mixture)
+    chosen: list[Entry] = field(default_factory=list)  # the checkpoints to sample
+    looks: list[Look] = field(default_factory=list)
+    unread: list[Finding] = field(default_factory=list)
+    unsupported: list[Finding] = field(default_factory=list)  # tensors in a dtype that cannot be measured
+    parameters: tuple[int, int] = 0, 0  # how many were checked, of how many; the most of any checkpoint
+
+    def note_parameters(self, entry: Entry, checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> None:
+        counted = [name for name, reading in readings.items() if reading.counted]
+        roles = [r.role for name, r in readings.items() if name not in checkpoint.aliases]
+        total = sum(role not in ("buffer", "optimizer") for role in roles)
+        known = {finding.name for finding in self.unsupported}
+        for name in counted:
+            dtype = checkpoint.tensors[name].dtype
+            if dtype not in STORAGE and name not in known:
+                why = f"has dtype {dtype}, which cannot be measured: not checked"
+                self.unsupported.append(Finding(entry.step, name, "dtype", why, entry.label))
+        self.parameters = max(self.parameters, (len(_measurable(checkpoint, readings)), total))
+
+
+def read_series(series: Series, selection: Selection, workers: int | None, progress: Progress | None) -> Pass:
+    """Sample every checkpoint of the first group of them that has tensors to check; the others are noted only.
+
+    One that cannot be read becomes a finding.
+    """
+    found = Pass(Observer(workers))
+    last: Checkpoint | None = None
+    first_error: InputError | None = None
+    together: Together | None = None
+    done = 0
+    noted: set[str] = set()
+    try:
+        for position, entry in enumerate(series.entries):
+            current: Checkpoint | None = None
+            try:
+                current = entry.open()
+                for note in set(current.notes) - noted:
+                    noted.add(note)
+                    warnings.warn(f"{current.label}: {note}", SeriesWarning, stacklevel=3)
+                readings = selection.readings(current)
+                if not found.mixture.add(Member.of(entry, current.tensors, readings)):
+                    current.close()
+                    continue
+                found.chosen.append(entry)
+                names = _measurable(current, readings)
+                size = sum(current.tensors[name].nbytes for name in names)
+                if position == 0 and isinstance(current, RemoteCheckpoint):
+                    together = _read_once(series, names, selection, workers, progress)
+                if together:
+                    sums, seen = together.moments(position), together.seen(position)
+                    pair = {"previous": sums.against[str(position - 1)]} if position else {}
+                    look = found.observer.look(
+                        position, entry.step, current, names, replace(sums, against=pair), seen
+                    )
+                else:
+                    if progress:
+                        progress(done, max(size, 1) * len(series), entry.label)
+                    look = found.observer.look(position, entry.step, current, names)
+                found.looks.append(look)
+                found.note_parameters(entry, current, readings)
+                done += size
+            except (InputError, OSError) as error:
+                if current is not None:
+                    current.close()
+                reason = _without_label(str(error), entry)
+                first_error = first_error or InputError(f"{entry.label}: {reason}")
+                why = f"cannot be read: {reason}"
+                found.unread.append(Finding(entry.step, "", "partial", why, entry.label))
+                continue
+            if last is not None:
+                last.close()
+            last = current
+    finally:
+        if last is not None:
+            last.close()
+    if not found.looks:
+        raise first_error or _nothing_to_check(series.entries[0], selection)
+    return found
+
+
+def _nothing_to_check(entry: Entry, selection: Selection) -> InputError:
+    """Why none of a checkpoint's tensors is checked, and which option makes some count."""
+    checkpoint = entry.open()
+    try:
+        chosen = selected.Selection(**asdict(selection)).choose(
+            entry.label, checkpoint.tensors, checkpoint.aliases
+        )
+        name = chosen.readings[0].name
+        return UnsupportedDtype(entry.label, name, checkpoint.tensors[name].dtype)
+    except selected.NothingCounts as error:
+        return error
+    finally:
+        checkpoint.close()
+
+
+def _measurable(checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> list[str]:
+    counted = [name for name, reading in readings.items() if reading.counted]
+    return [name for name in counted if checkpoint.tensors[name].dtype in STORAGE]
+
+
+def _read_once(
+    series: Series,
+    names: list[str],
+    selection: Selection,
+    workers: int | None,
+    progress: Progress | None,
+) -> "Together | None":
+    """All checkpoints together, each byte once; None if one cannot be read, or has other tensors than the first."""
+    from normgrowth.trace.by_stripe import Job  # these judge what they read, too
+    from normgrowth.trace.stream import MEMORY, How, read_once
+
+    opened: dict[int, Checkpoint] = {}
+    done = 0
+    try:
+        for position, entry in enumerate(series.entries):
+            current = opened[position] = entry.open()
+            if (
+                not isinstance(current, RemoteCheckpoint)
+                or _measurable(current, selection.readings(current)) != names
+            ):
+                return None
+            check_dtypes(current, names)
+        check_alike(list(opened.values()), names)
+        numel = [opened[0].tensors[name].numel for name in names]
+        plan = {position: (position - 1,) if position else () for position in opened}
+        job = Job(opened, plan, names, np.array(numel, np.int64), sampled(numel))
+        size = sum(opened[0].tensors[name].nbytes for name in names) * len(opened)
+
+        def advance(values: int) -> None:
+            nonlocal done
+            done += values
+            if progress:
+                progress(size * done // max(sum(numel), 1), size, f"{len(opened)} checkpoints")
+
+        return read_once(job, How(workers, None, MEMORY), advance)
+    except (InputError, OSError):
+        return None  # one by one it is seen which
+    finally:
+        for checkpoint in opened.values():
+            checkpoint.close()
+
+
+def _without_label(text: str, entry: Entry) -> str:
+    """The reason alone: a finding has the file beside it, and says itself that it cannot be read."""
+    return text.removeprefix(f"{entry.label}: ").removeprefix("cannot be read: ")

@@ -1,0 +1,166 @@
+"""Lint a source: open the series, read it once, judge."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.checkpoints.checkpoint import Checkpoint
+from normgrowth.checkpoints.local_files import find_units
+from normgrowth.checkpoints.remote.discovery import is_remote
+from normgrowth.checkpoints.remote.hub import is_hub
+from normgrowth.checkpoints.remote.website import shown
+from normgrowth.checkpoints.series import Series, _roots, open_source
+from normgrowth.checkpoints.steps import likely_step, sure_step
+from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.lint.findings import Evidence, Finding
+from normgrowth.lint.judge import in_order, judge
+from normgrowth.lint.looks import Look
+from normgrowth.lint.mixture import other_series
+from normgrowth.lint.reading import Progress, Selection, read_series
+from normgrowth.text import html_table
+from normgrowth.trace.by_step import measure
+
+
+class Report(list[Finding]):
+    """Findings, and which checkpoints and parameters were checked."""
+
+    def __init__(
+        self,
+        findings: Iterable[Finding],
+        source: str,
+        steps: tuple[int, ...],
+        parameters: tuple[int, int],
+        selection: Selection,
+    ) -> None:
+        super().__init__(findings)
+        self.source = source
+        self.steps = steps  # of the checkpoints that could be read
+        self.parameters = parameters  # how many were checked, of how many
+        self.selection = selection
+
+    @property
+    def checked(self) -> str:
+        """Which parameters were checked: "all 148 parameters", "96 of 148 parameters (include blocks)"."""
+        count, total = self.parameters
+        if count == total:
+            return f"all {total:,} parameters"
+        given = {"select": self.selection.select, "exclude": self.selection.exclude}
+        said = [f"{option} {value!r}" for option, value in given.items() if value is not None]
+        if self.selection.select is None and self.selection.include != "all":
+            said.insert(0, f"include {self.selection.include}")
+        return f"{count:,} of {total:,} parameters" + (f" ({', '.join(said)})" if said else "")
+
+    def _repr_html_(self) -> str:
+        titles = ("step", "kind", "severity", "tensor", "why", "file")
+        rows = [("?" if f.step is None else f.step, f.kind, f.severity, f.name, f.why, f.label) for f in self]
+        read = [("checkpoints", len(self.steps)), ("checked", self.checked), ("findings", len(self))]
+        return html_table(("series", self.source), read) + (html_table(titles, rows) if rows else "")
+
+
+def lint_series(
+    source: str | Path | Iterable[str | Path],
+    *,
+    include: str = "all",
+    select: str | None = None,
+    exclude: str | None = None,
+    endpoint: str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Integrity checks of a series of checkpoints: a list of findings in the order of steps, empty if all is well.
+
+    A finding has `.step`, `.name` (the tensor, or "" for the whole checkpoint), `.kind`, `.why`, `.label` (the
+    file) and `.severity`: "fault", or "remark" for what honest training does too. A checkpoint that cannot be
+    read is a finding, and the rest is still checked. Files of another series or of data are findings, too, and the
+    largest series is checked.
+    """
+    source = source if isinstance(source, str | Path) else list(source)
+    series, broken = _open(source, endpoint)
+    for note in series.notes:
+        warnings.warn(note, SeriesWarning, stacklevel=2)
+
+    selection = Selection(include, select, exclude)
+    found = read_series(series, selection, workers, progress)
+    unread = found.unread
+    main, others = found.mixture.series()
+    if [member.entry for member in main] != found.chosen:  # the first group is not the series to check
+        series = replace(series, entries=tuple(member.entry for member in main))
+        found = read_series(series, selection, workers, progress)
+        unread = [*unread, *found.unread]
+    looks, observer = found.looks, found.observer
+    findings = [
+        *broken,
+        *(Finding(None, "", "partial", f"cannot be read: {why}", label) for label, why in series.damaged),
+        *unread,
+        *found.unsupported,
+        *other_series(main, others),
+        *judge(Evidence(looks, observer.origin), observer.buffers, _Comparison(series, looks, workers)),
+    ]
+    steps = tuple(look.step for look in looks)
+    return Report(in_order(findings, looks), series.label, steps, found.parameters, selection)
+
+
+class _Comparison:
+    """Reads two checkpoints again to say which of their tensors are equal; only where sums say they may be."""
+
+    def __init__(self, series: Series, looks: Sequence[Look], workers: int | None) -> None:
+        self.series, self.looks, self.workers = series, looks, workers
+
+    def __call__(self, i: int, j: int, names: Sequence[str]) -> NDArray[np.bool_]:
+        opened: list[Checkpoint] = []
+        try:
+            views: list[Checkpoint] = []
+            for look in (self.looks[i], self.looks[j]):
+                opened.append(self.series.entries[look.position].open())
+                views.append(opened[-1].renamed({name: look.spelling(name) for name in names}))
+            found = measure(views[1], [("other", views[0])], list(names), workers=self.workers)
+            return found.against["other"].delta == 0
+        except (InputError, OSError):  # it could be read before; now it cannot, and nothing is known
+            return np.zeros(len(names), bool)
+        finally:
+            for checkpoint in opened:
+                checkpoint.close()
+
+
+def _open(source: str | Path | Sequence[str | Path], endpoint: str | None) -> tuple[Series, list[Finding]]:
+    """The series; where one damaged part keeps it from being opened, without that part, which is a finding."""
+    try:
+        return open_source(source, endpoint=endpoint), []
+    except InputError:
+        parts = _parts(source)
+        if len(parts) < 2:
+            raise
+        sound: list[str | Path] = []
+        broken: list[Finding] = []
+        for part in parts:
+            try:
+                if not isinstance(part, Path) or find_units(part):
+                    open_source(part, endpoint=endpoint)
+                    sound.append(part)
+            except InputError as error:
+                where = shown(str(part))
+                name = Path(where).name
+                step = sure_step(name)
+                step = likely_step(name) if step is None else step
+                reason = str(error).removeprefix(f"{where}: ")
+                broken.append(Finding(step, "", "partial", f"cannot be read: {reason}", where))
+        if not broken or not sound:
+            raise
+        series = open_source(sound, endpoint=endpoint)
+        return replace(series, label=str(source) if isinstance(source, str | Path) else series.label), broken
+
+
+def _parts(source: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    """What a source is made of: the items of a list, what a pattern matches, the folders in a folder."""
+    if not isinstance(source, str | Path):
+        return source
+    if isinstance(source, str) and (is_hub(source) or is_remote(source)):
+        return []
+    folder = Path(source)
+    if not folder.is_dir():
+        return _roots(source)
+    return sorted(p for p in folder.iterdir() if p.is_dir() and p.name[0] != ".")

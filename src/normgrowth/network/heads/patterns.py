@@ -1,0 +1,104 @@
+"""The attention of one sentence, soft and saturated side by side: what a figure of single heads is drawn from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from normgrowth.errors import InputError
+from normgrowth.limit.module_names import counted
+from normgrowth.limit.parameters import fixed_within
+from normgrowth.network.attention_capture import Call, seen
+from normgrowth.network.heads.call_sites import Where
+from normgrowth.network.heads.passes import Passes, head_name, numbers, run
+from normgrowth.network.hidden_states import (
+    check_weights,
+    evaluating,
+    measured_part,
+    out_of_memory_hint,
+    running,
+)
+from normgrowth.network.inputs.batches import make_batches, read_rows
+from normgrowth.network.models.load import Loaded
+
+MOST_TOKENS = 64  # of a sentence whose pattern is kept: more cannot be read in a figure
+DIGITS = 4
+
+
+def patterns(
+    model: "nn.Module | Loaded",
+    sentence: str,
+    chosen: Sequence[str],
+    *,
+    tokenizer: Any = None,
+    fixed: Sequence[str] = (),
+) -> dict[str, Any]:
+    """{"tokens": […], "heads": {name: {"soft": [[…]], "saturated": [[…]]}}, "notes": […]}, a row for each query.
+
+    chosen: heads by the names that `heads` gives them. A sentence is cut at 64 tokens; words that the model does
+    not know are named in the notes. fixed: parameters that do not grow, as for `heads`.
+    """
+    if isinstance(model, Loaded):
+        tokenizer, model = tokenizer or model.tokenizer, model.model
+    if not sentence.strip():
+        raise InputError("an empty sentence has no pattern to show")
+    check_weights(model)
+    part = measured_part(model, None) if hasattr(model, "main_input_name") else model
+    text = read_rows(model, [sentence], tokenizer, 1)
+    ids = text.rows[0]["input_ids"]
+    notes = [f"the sentence was cut at {MOST_TOKENS} tokens"] if len(ids) > MOST_TOKENS else []
+    text.rows[0] = {name: cells[:MOST_TOKENS] for name, cells in text.rows[0].items()}
+    ids = ids[:MOST_TOKENS]
+    notes += _unknown(ids, sentence, tokenizer)
+    (batch,) = make_batches(text, part, MOST_TOKENS)
+
+    soft: dict[Where, Tensor] = {}
+    hard: dict[Where, Tensor] = {}
+
+    def saw(call: Call) -> None:
+        if call.shape[2] == call.shape[3] - call.sinks == len(ids):
+            soft[call.where] = call.scores(0, len(ids)).softmax(-1)[0, ..., : len(ids)].cpu()
+
+    def saw_weights(where: Where, start: int, weights: Tensor) -> None:
+        assert not start  # so few tokens are looked at at once
+        hard[where] = weights[0, ..., : len(ids)].double().cpu()
+
+    passes = Passes(part, (), True, 0.0, notes, fixed_within(model, part, fixed))
+    with evaluating(part), out_of_memory_hint(part, len(ids)):
+        with running(part, len(ids)), seen(part, saw):
+            run(part, part, batch.inputs)
+        passes.in_the_limit(batch, saw_weights, hard.clear)
+    stack = "encoder" if part is not model else "layer"
+    known = {
+        head_name(stack, layer, h): {"soft": soft[where][h], "saturated": hard[where][h]}
+        for where, layer in numbers(soft).items()
+        for h in range(len(soft[where]))
+    }
+    unknown = next((name for name in chosen if name not in known), None)
+    if unknown is not None:
+        there = f"there are {next(iter(known))} to {list(known)[-1]}" if known else "no attention was seen"
+        raise InputError(f"no head {unknown}: {there}")
+    found = {
+        name: {key: weights.round(decimals=DIGITS).tolist() for key, weights in known[name].items()}
+        for name in chosen
+    }
+    return {"sentence": sentence, "tokens": _tokens(ids, sentence, tokenizer), "heads": found, "notes": notes}
+
+
+def _tokens(ids: list[int], sentence: str, tokenizer: Any) -> list[str]:
+    """As the model reads them."""
+    if hasattr(tokenizer, "convert_ids_to_tokens"):
+        return [str(token) for token in tokenizer.convert_ids_to_tokens(ids)]
+    words = getattr(tokenizer, "words", None)
+    return [words[i] for i in ids] if words is not None else sentence.split()[: len(ids)]
+
+
+def _unknown(ids: list[int], sentence: str, tokenizer: Any) -> list[str]:
+    if hasattr(tokenizer, "ids"):
+        strange = [word for word in sentence.split() if word not in tokenizer.ids]
+        named = f": {', '.join(strange[:3])}" if strange else ""
+        count = len(strange)
+    else:
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        count, named = sum(token == unknown for token in ids), ""
+    return [f"{counted(count, 'word')} of the sentence unknown to the model{named}"] if count else []

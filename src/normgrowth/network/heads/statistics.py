@@ -1,0 +1,268 @@
+"""What one attention says about its heads, as sums over queries, from blocks of its scores.
+
+With s the scores of a query over the n positions that it sees, A = softmax(s), in float64:
+
+    entropy H = −Σ A log A      entropy_share H / log n      effective e^H      effective_2 1 / Σ A²
+    largest_share max A         first_share, previous_share  A at the first token, at the one before
+    distance Σ A |q − k|
+    hard_distance               ½ Σ |A − hard(s)|, where hard(s) shares alike among the largest scores
+    learned_sink_share          A at a learned sink, for models that have such (GPT-OSS)
+    gap                         between the largest score and the next; 0 where several tie
+    hard_scale                  the c at which softmax(c·s) leaves no more than `tolerance` beside the largest
+
+A query that sees one position has nothing to choose and counts nowhere; nor does padding, as query or as key. A learned
+sink is one more position that every query sees, at no distance. Scores within TIE units of rounding of the largest one
+tie with it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from normgrowth.errors import InputError
+from normgrowth.network.attention_capture import Call, blocks
+
+Floats = NDArray[np.float64]
+
+TIE = 256  # units of rounding of the largest score in size, as in the limit
+HALF = 0.5  # of the largest weight: a position that has it is attended
+NEWTON = 100  # steps at the most; 4 to 8 do
+
+
+class PaddingSeen(Exception):
+    """A query attends to padding, which no mask hides."""
+
+
+class NotFinite(InputError):
+    """Scores that overflowed."""
+
+
+@dataclass
+class Tally:
+    """Of each head: sums over queries, how many these are, the largest value, and values that are kept."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, Tensor] = field(default_factory=dict)
+    largest: dict[str, Tensor] = field(default_factory=dict)
+    kept: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def add(self, name: str, values: Tensor, counted: Tensor) -> None:
+        """values and counted: (rows, heads, queries)."""
+        total = torch.where(counted, values, 0.0).sum((0, 2)).cpu().double()
+        count = counted.expand(values.shape).sum((0, 2)).cpu().double()
+        self.sums[name] = self.sums[name] + total if name in self.sums else total
+        self.counts[name] = self.counts[name] + count if name in self.counts else count
+
+    def highest(self, name: str, values: Tensor) -> None:
+        before = self.largest.get(name)
+        values = values.cpu().double()
+        self.largest[name] = values if before is None else torch.maximum(before, values)
+
+    def keep(self, name: str, values: Tensor, counted: Tensor) -> None:
+        """Of every query that counts for some head; NaN for a head that it does not count for."""
+        chosen = torch.where(counted, values, torch.nan).transpose(0, 1).flatten(1)  # (heads, rows · queries)
+        some = counted.expand(values.shape).any(1).flatten()
+        self.kept.setdefault(name, []).append(chosen[:, some].cpu().double())
+
+    def merge(self, other: "Tally") -> None:
+        for mine, theirs in ((self.sums, other.sums), (self.counts, other.counts)):
+            for name, value in theirs.items():
+                mine[name] = mine[name] + value if name in mine else value
+        for name, value in other.largest.items():
+            self.highest(name, value)
+        for name, values in other.kept.items():
+            self.kept.setdefault(name, []).extend(values)
+
+    def forget(self, suffix: str) -> None:
+        for values in (self.sums, self.counts):
+            for name in [name for name in values if name.endswith(suffix)]:
+                del values[name]
+
+    def mean(self, name: str) -> Floats:
+        """NaN where no query counts."""
+        return (self.sums[name] / self.counts[name]).numpy()
+
+    def all(self, name: str) -> list[Floats]:
+        """Of each head, the values of its queries."""
+        return [values[~np.isnan(values)] for values in torch.cat(self.kept[name], 1).numpy()]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some queries of an attention: their scores, and which count."""
+
+    scores: Tensor  # (rows, heads, queries, keys), −∞ where hidden
+    start: int
+    visible: Tensor  # number of positions, (rows, heads, queries)
+    asks: Tensor  # the queries that count
+    first: Tensor  # the place of each row's first token, (rows,)
+
+    @staticmethod
+    def of(call: Call, real: Tensor | None, start: int, stop: int) -> "Block":
+        scores = call.scores(start, stop)
+        open_ = scores > -torch.inf
+        visible = open_.sum(-1)
+        asks, first = visible > 1, torch.zeros(scores.shape[0], dtype=torch.long, device=scores.device)
+        if real is not None:
+            real = real.to(scores.device)
+            asks = asks & real[:, None, start:stop]
+            first = real.long().argmax(1)
+            keys = F.pad(real, (0, call.sinks), value=True)
+            if bool((open_ & real[:, None, start:stop, None] & ~keys[:, None, None, :]).any()):
+                raise PaddingSeen
+        check_finite(call, scores, None if real is None else real[:, None, start:stop])
+        return Block(scores, start, visible, asks, first)
+
+    def at_first(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Weight on the row's first token, and which queries see it."""
+        index = self.first[:, None, None, None].expand(*self.scores.shape[:-1], 1)
+        return self._at(weights, index)
+
+    def at_previous(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        queries = torch.arange(self.scores.shape[-2], device=self.scores.device) + self.start
+        index = (queries - 1).clamp(min=0)[:, None].expand(*self.scores.shape[:-1], 1)
+        found, sees = self._at(weights, index)
+        return found, sees & (queries > 0)
+
+    def _at(self, weights: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        sees = self.scores.gather(-1, index).squeeze(-1) > -torch.inf
+        return weights.gather(-1, index).squeeze(-1), self.asks & sees
+
+
+def check_finite(call: Call, scores: Tensor, counted: Tensor | None = None) -> None:
+    bad = ~(scores < torch.inf).all(-1)  # NaN or +∞
+    if bool((bad if counted is None else bad & counted).any()):
+        raise NotFinite(
+            f"{call.where.module}: scores are not finite; a dtype with more room may help, or no padding"
+        )
+
+
+def add_soft(call: Call, real: Tensor | None, tolerance: float, tally: Tally) -> None:
+    """Add everything that the scores of the network itself say."""
+    # Room for all queries at once: many small pieces between large ones would split the memory up.
+    counted = torch.zeros(call.shape[:3], dtype=torch.bool)
+    kept = {name: torch.zeros(call.shape[:3], dtype=torch.float64) for name in ("gap", "hard_scale")}
+    for start, stop in blocks(call.shape):
+        block = Block.of(call, real, start, stop)
+        scores, asks = block.scores, block.asks
+        if not bool(asks.any()):
+            continue
+        top, best = scores.max(-1, keepdim=True)
+        below = torch.where(asks[..., None], top - scores, 0.0)  # rows that do not count stay finite
+        hidden = below == torch.inf
+        powers = torch.exp(-below)
+        total = powers.sum(-1, keepdim=True)
+        weights = powers / total
+        entropy = total.squeeze(-1).log() + (weights * below.masked_fill(hidden, 0.0)).sum(-1)
+        keys = torch.arange(scores.shape[-1], device=scores.device)
+        away = (keys - torch.arange(start, stop, device=scores.device)[:, None]).abs().to(scores.dtype)
+        away[:, len(keys) - call.sinks :] = 0
+        visible = block.visible.to(scores.dtype)
+        tally.add("visible", visible, asks)
+        tally.add("one_share", 1 / visible.clamp(min=1), asks)
+        tally.add("entropy", entropy, asks)
+        tally.add("entropy_share", (entropy / visible.clamp(min=2).log()).clamp(max=1), asks)
+        tally.add("effective", entropy.exp(), asks)
+        tally.add("effective_2", 1 / weights.square().sum(-1), asks)
+        tally.add("largest_share", 1 / total.squeeze(-1), asks)
+        tally.add("distance", (weights * away).sum(-1), asks)
+        tally.add("first_share", *block.at_first(weights))
+        tally.add("previous_share", *block.at_previous(weights))
+        if call.sinks:
+            tally.add("learned_sink_share", weights[..., -1], asks)
+
+        size = scores.masked_fill(scores == -torch.inf, 0.0).abs().amax(-1)
+        tally.highest("largest_logit", torch.where(asks, size, 0.0).amax((0, 2)))
+        within = (TIE * call.unit * size)[..., None]
+        tied = (below <= within) & asks[..., None]
+        hard = tied / tied.sum(-1, keepdim=True).clamp(min=1)
+        tally.add("hard_distance", (hard - weights).clamp(min=0).sum(-1), asks)
+        rest = below.scatter(-1, best, torch.inf)  # of the others
+        gap = rest.amin(-1)
+        gap = torch.where(gap <= within.squeeze(-1), 0.0, gap)
+        counted[..., start:stop] = asks
+        kept["gap"][..., start:stop] = gap
+        kept["hard_scale"][..., start:stop] = _hard_scale(rest, torch.where(asks, gap, 0.0), tolerance)
+    for name, values in kept.items() if bool(counted.any()) else ():
+        tally.keep(name, values, counted)
+
+
+def _hard_scale(rest: Tensor, gap: Tensor, tolerance: float) -> Tensor:
+    """The c with Σ exp(−c·d) = tolerance / (1 − tolerance) over the other positions, d below the largest; ∞ in a tie.
+
+    log Σ exp(−c·d) is convex and falls: from the left, where the nearest position alone is too much, Newton's
+    method comes up to the solution and never beyond.
+    """
+    wanted = math.log(tolerance / (1 - tolerance))
+    tie = gap == 0
+    c = torch.where(tie, 0.0, -wanted / torch.where(tie, 1.0, gap))
+    finite = rest.masked_fill(rest == torch.inf, 0.0)
+    for _ in range(NEWTON):
+        powers = torch.where(rest == torch.inf, 0.0, torch.exp(-c[..., None] * finite))
+        total = powers.sum(-1)
+        slope = (powers * finite).sum(-1) / total
+        step = torch.where(tie, 0.0, (total.log() - wanted) / torch.where(tie, 1.0, slope))
+        c = c + step.clamp(min=0)
+        if bool((step <= 1e-12 * c).all()):
+            break
+    return torch.where(tie, torch.inf, c)
+
+
+def add_limit(weights: Tensor, start: int, call: Call, real: Tensor | None, tally: Tally) -> None:
+    """Add what the weights of the limit say, of the queries from `start` on; call: the same attention, soft."""
+    shape = (*call.shape[:2], weights.shape[2], call.shape[3])
+    if tuple(weights.shape) != shape:
+        raise InputError(
+            f"{call.where.module}: weights {tuple(weights.shape)} in the limit, {shape} before it"
+        )
+    for low, high in blocks(shape):
+        block = Block.of(call, real, start + low, start + high)
+        hard = weights[:, :, low:high].to(block.scores.dtype)
+        _attended(block, attended(hard), "", tally)
+        tally.add("saturated_largest_share", hard.amax(-1), block.asks)
+        tally.add("saturated_first_share", *block.at_first(hard))
+        tally.add("saturated_previous_share", *block.at_previous(hard))
+        if call.sinks:
+            tally.add("saturated_learned_sink_share", hard[..., -1], block.asks)
+        scores = torch.where(block.asks[..., None], block.scores, 0.0)
+        own = scores.softmax(-1)
+        tally.add("saturated_distance", (hard - own).clamp(min=0).sum(-1), block.asks)
+
+
+def add_scaled(call: Call, real: Tensor | None, unit: float, suffix: str, tally: Tally) -> None:
+    """Add which positions are attended where the weights are c times themselves."""
+    for start, stop in blocks(call.shape):
+        block = Block.of(call, real, start, stop)
+        _attended(block, attended_at(block.scores, unit), suffix, tally)
+
+
+def attended(weights: Tensor) -> Tensor:
+    """Positions with at least half of the largest weight: all that tie, and of scores that do not grow the best."""
+    return (weights >= HALF * weights.amax(-1, keepdim=True)) & (weights > 0)
+
+
+def attended_at(scores: Tensor, unit: float) -> Tensor:
+    """The same by scores; large ones tie where they differ by no more than rounding."""
+    top = scores.amax(-1, keepdim=True)
+    size = scores.masked_fill(scores == -torch.inf, 0.0).abs().amax(-1, keepdim=True)
+    return (scores >= top - (TIE * unit * size).clamp(min=-math.log(HALF))) & (scores > -torch.inf)
+
+
+def _attended(block: Block, chosen: Tensor, suffix: str, tally: Tally) -> None:
+    count = chosen.sum(-1).to(block.scores.dtype)
+    tally.add(f"attended{suffix}", count, block.asks)
+    tally.add(f"attended_share{suffix}", count / block.visible.clamp(min=1), block.asks)
+    tally.add(f"attended_spread{suffix}", (count - 1) / (block.visible - 1).clamp(min=1), block.asks)
+
+
+def add_window(count: Callable[[int, int], Tensor], shape: tuple[int, ...], name: str, tally: Tally) -> None:
+    """Add how many positions are attended by every query; count(start, stop) gives (rows, heads, queries)."""
+    for start, stop in blocks(shape):
+        found = count(start, stop).cpu().double()
+        tally.add(name, found, torch.ones_like(found, dtype=torch.bool))

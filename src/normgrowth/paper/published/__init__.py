@@ -1,0 +1,1 @@
+"""The numbers that the paper and its authors' code published."""

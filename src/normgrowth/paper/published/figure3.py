@@ -1,0 +1,37 @@
+"""The published histograms of attended positions (Figure 3) as records, so that they can be drawn beside measured ones.
+
+The authors count over windows filled up with padding, 83 tokens of Penn Treebank and 700 of WikiText-2, with a causal
+mask that leaks. A head that averages over all that a true mask shows would attend to 42.0 and 350.5 positions; one that
+averages over the future, which their mask shows, to 41.012 and 349.501. The last are the largest values published.
+"""
+
+import numpy as np
+
+from normgrowth.errors import InputError
+from normgrowth.paper.published.tables import published
+from normgrowth.records import Block, Records
+
+WINDOWS = {"penn": 83, "wikitext-2": 700}
+NOTE = "The published heads could see the future: the authors' mask sets its scores to 0, where −∞ would hide them."
+
+
+def heads_records(window: int | None = None) -> Records:
+    """A run for each model, a row for each of its 144 heads, at the middle of its bar; of one window, or of both."""
+    if window not in (None, *WINDOWS.values()):
+        raise InputError(
+            f"nothing is published for a window of {window}: 83 (Penn Treebank) or 700 (WikiText-2)"
+        )
+    table = published("attention_positions")
+    parts, runs = [], {}
+    for data, size in WINDOWS.items():
+        for encoder in dict.fromkeys(table["encoder"].tolist()) if window in (None, size) else ():
+            rows = (table["data"] == data) & (table["encoder"] == encoder)
+            middles = (table["positions_from"][rows] + table["positions_to"][rows]) / 2
+            values = np.repeat(middles, table["heads"][rows].astype(np.int64))
+            names, none = [f"head.{i}" for i in range(len(values))], [None] * len(values)
+            run = f"{data}, {encoder}"
+            block = Block("head", names, none, none, [0], {"attended_window": values[None]})
+            parts.append(Records.from_blocks(run, [block], {}))
+            runs[run] = {"window": size, "largest": float(table["positions_to"][rows].max())}
+    made_by = {"command": "published", "source": table.source, "runs": runs, "notes": [NOTE], "problems": []}
+    return Records.joined(parts, made_by)

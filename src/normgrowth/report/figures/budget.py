@@ -1,0 +1,100 @@
+"""The figure of the growth budget: how much of ‖θ‖² comes from alignment, how much from the size of steps."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.records import Records
+from normgrowth.report.figures.style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    Layers,
+    label,
+    line,
+    step_axis,
+    value_axis,
+)
+from normgrowth.report.grids import Grids
+from normgrowth.report.wording import model_title, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def figure_budget(records: Records, beside: Sequence[Records]) -> "Figure | None":  # noqa: ARG001
+    """Where the growth of ‖θ‖² comes from: the steps' alignment with the weights, or their mere size."""
+    from matplotlib.figure import Figure
+
+    grids = Grids(records)
+    last = grids.budget()
+    if last is None or not grids.steps:
+        return None
+    terms = [grids.of("model", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
+    layers = all(grids.of("layer", f"total_growth{term}").drawable() for term in ("", "_alignment", "_steps"))
+    figure = Figure(figsize=(7.2, 2.9) if layers else (4.2, 2.9))
+    axes = figure.subplots(1, 2 if layers else 1, squeeze=False)[0]
+    ax: Axes = axes[0]
+    # At the first checkpoint nothing has grown yet: the curves begin there, at zero.
+    steps = np.concatenate([grids.steps[:1], terms[0].steps])
+    curves = [np.concatenate([[0.0], grid.values[:, 0]]) for grid in terms]
+    _stack_or_lines(ax, steps, curves, last)
+    ax.set_title(label(model_title(grids.made_by)), parse_math=False)
+    ax.set_ylabel(f"growth of ‖θ‖² since step {steps[0]:,}")
+    step_axis(ax, grids.steps)
+    value_axis(ax, zero_below=1.0)
+    if layers:
+        _budget_by_layer(axes[1], grids)
+    return figure
+
+
+def _stack_or_lines(
+    ax: "Axes", steps: NDArray[np.int64], curves: list[NDArray[np.float64]], last: tuple[float, float, float]
+) -> None:
+    """Alignment and size on top of each other, which make up the total; parts of unlike sign do not stack."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    total, aligned, stepped = curves
+    low, high = np.nanmin(curves), np.nanmax(curves)
+    if low >= 0:
+        ax.fill_between(steps, 0, aligned, color=BLUE, alpha=0.75, linewidth=0)
+        ax.fill_between(steps, aligned, aligned + stepped, color=ORANGE, alpha=0.75, linewidth=0)
+    else:
+        ax.axhline(0, color=GREY, linewidth=0.6)
+        line(ax, steps, aligned, color=BLUE, label="alignment")
+        line(ax, steps, stepped, color=ORANGE, label="size")
+    line(ax, steps, total, color=INK, label="growth")
+    shares = [f", {percent(part / last[0])}" if min(last) >= 0 and last[0] > 0 else "" for part in last[1:]]
+    if low < 0:
+        handles = [Line2D([], [], color=colour) for colour in (ORANGE, BLUE)]
+    else:
+        handles = [Patch(color=colour, alpha=0.75, linewidth=0) for colour in (ORANGE, BLUE)]
+    ax.legend(
+        [Line2D([], [], color=INK), *handles],
+        ["growth of ‖θ‖²", f"size of the steps, Σ‖δ‖²{shares[1]}", f"alignment, Σ2⟨θ,δ⟩{shares[0]}"],
+        loc="upper left" if high >= -low else "lower left",
+        handlelength=1.2,
+    )
+
+
+def _budget_by_layer(ax: "Axes", grids: Grids) -> None:
+    """The same at the last step, layer by layer: what is positive upwards, what is negative downwards."""
+    grid_of = [grids.of("layer", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
+    for position, names in Layers(grid_of[0]).side_by_side(ax):
+        rows = np.array([[grid.curve(name)[-1] for name in names] for grid in grid_of])
+        total, *terms = np.where(np.isfinite(rows).all(axis=0), rows, np.nan)  # a term alone would mislead
+        up, down = np.zeros(len(names)), np.zeros(len(names))
+        for height, colour in zip(np.nan_to_num(terms), (BLUE, ORANGE), strict=True):
+            bottom = np.where(height >= 0, up, down)
+            ax.bar(position, height, 0.8, bottom=bottom, color=colour, alpha=0.75, linewidth=0)
+            up, down = np.maximum(up, bottom + height), np.minimum(down, bottom + height)
+        size = min(3.0, 60 / len(grid_of[0].names))
+        line(ax, position, total, color=INK, linestyle="", markevery=None, markersize=size, label="growth")
+    ax.axhline(0, color=GREY, linewidth=0.6)
+    ax.set_title(f"by layer, at step {grid_of[0].steps[-1]:,}")
+    value_axis(ax)

@@ -1,0 +1,198 @@
+"""The phase diagram of a sweep (the paper's Figure 6): where the norm grows, where growth ends, and where it should."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from normgrowth.records import Records
+from normgrowth.report.figures.style import BLUE, FORMATS, GREY, INK, ORANGE, known_formats, save, style
+from normgrowth.report.terminal.sweep import Sweep, sentences
+from normgrowth.report.wording import visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WORDS = {"lr": "learning rate η", "weight_decay": "weight decay λ"}
+DEFAULT = {"adamw": (1e-3, 1e-2), "adam": (1e-3, 0.0), "sgd": (1e-3, 0.0)}  # PyTorch's
+NEAR, MOST = 0.002, 0.5  # decades of growth or fall: below, colour is linear; beyond, it is full
+FACTORS = (0.5, 0.9, 0.98, 1, 1.02, 1.1, 2)
+DECOUPLED, LEAST = ("adamw", "adafactor"), 2.0**-25  # up to this, 1 − ηλ is 1 in float32
+
+
+def draw_sweep(records: Records, folder: Path | str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
+    found = Sweep(records)
+    figures = {"sweep_phase": ("Where the norm grows", figure_phase(records))}
+    predicted = found.column("edge_predicted")
+    if (np.isfinite(predicted) & (predicted > 0)).any():
+        figures["sweep_edge"] = ("Where growth ends, measured and predicted", figure_edge(records))
+    return save(figures, folder, known_formats(formats), " ".join(sentences(found)))
+
+
+def figure_phase(records: Records) -> "Figure":
+    from matplotlib.figure import Figure
+
+    found = Sweep(records)
+    with style():
+        figure = Figure(figsize=(5.2, 4.2))
+        ax = figure.subplots()
+        _phase(ax, found, figure)
+        settings, corpus = found.made_by["settings"], found.made_by["corpus"]
+        ax.set_title(f"{settings['optimizer']}, {settings['kind']}, {visible(corpus['name'])}", pad=20)
+    return figure
+
+
+def _phase(ax: "Axes", found: Sweep, figure: "Figure") -> None:
+    from matplotlib.colors import SymLogNorm
+
+    x, y = (_places(axis) for axis in (found.x, found.y))
+    factor = np.where(found.diverged, np.nan, found.log_factor)
+    scale = SymLogNorm(NEAR, vmin=-MOST, vmax=MOST)  # a hundredth of growth is growth, and must be seen
+    mesh = ax.pcolormesh(_corners(x), _corners(y), factor.T, cmap="RdBu_r", norm=scale, rasterized=True)
+    bar = figure.colorbar(mesh, ax=ax, extend="both", pad=0.02)
+    bar.set_ticks(np.log10(FACTORS).tolist(), labels=[f"{factor:g}" for factor in FACTORS])
+    bar.minorticks_off()
+    bar.set_label("norm at the end over that at the start")
+    for i, j in np.argwhere(found.diverged):
+        ax.text(x[i], y[j], "×", ha="center", va="center", color=GREY, fontsize=7)
+    if len(found.records.where(level="column")):
+        _edges(ax, found, x, y)
+    for set_scale, axis in ((ax.set_xscale, found.x), (ax.set_yscale, found.y)):
+        if _logarithmic(axis):
+            set_scale("log")
+    for axis, set_ticks in ((found.x, ax.set_xticks), (found.y, ax.set_yticks)):
+        if not _logarithmic(axis):
+            set_ticks(range(len(axis["values"])), [str(value) for value in axis["values"]])
+    ax.set_xlabel(_words(found.x))
+    ax.set_ylabel(_words(found.y))
+    ax.set_xlim(_corners(x)[[0, -1]])
+    ax.set_ylim(_corners(y)[[0, -1]])
+    if ax.get_legend_handles_labels()[0]:
+        legend = ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderpad=0.2, columnspacing=1.0)
+        legend.set_in_layout(False)  # it may reach over the colour bar
+
+
+def _edges(ax: "Axes", found: Sweep, x: Any, y: Any) -> None:
+    edge, predicted = found.column("edge"), found.column("edge_predicted")
+    inside = np.isfinite(edge) & (edge > 0)
+    ax.plot(
+        x,
+        np.where(inside, _place(edge, found.y), np.nan),
+        color=INK,
+        marker="o",
+        markersize=3,
+        linewidth=1.4,
+        label="growth ends",
+    )
+    if (predicted > 0).any():
+        ax.plot(
+            x,
+            _place(predicted, found.y),
+            color=ORANGE,
+            linestyle="--",
+            linewidth=1.4,
+            label="λ* of random gradients",
+        )
+    if (found.x["setting"], found.y["setting"]) != ("lr", "weight_decay"):
+        return
+    optimizer = found.made_by["settings"]["optimizer"]
+    default = DEFAULT.get(optimizer)
+    scaled = _logarithmic(found.x) and _logarithmic(found.y)
+    if optimizer in DECOUPLED and scaled and (LEAST / x > y[0]).any():
+        ax.plot(x, LEAST / x, color=GREY, linestyle=":", linewidth=1.2)
+        said = "below the dots float32 loses decay"
+        ax.text(0.015, 0.015, said, transform=ax.transAxes, color=GREY, fontsize=6.5)
+    if default and default[1] > 0:
+        ax.plot(
+            *(
+                _place(np.array([value]), axis)
+                for value, axis in zip(default, (found.x, found.y), strict=True)
+            ),
+            marker="*",
+            markersize=11,
+            color="white",
+            markeredgecolor=INK,
+            linestyle="none",
+            label="PyTorch's default",
+        )
+
+
+def figure_edge(records: Records) -> "Figure":
+    """Measured against predicted, and which terms of the budget make up for what decay takes there."""
+    from matplotlib.figure import Figure
+
+    found = Sweep(records)
+    x = np.array(found.x["values"], float)
+    edge, predicted = found.column("edge"), found.column("edge_predicted")
+    with style():
+        figure = Figure(figsize=(7.2, 2.9))
+        left, right = figure.subplots(1, 2, sharex=True)  # terms may be missing in every column
+        inside = np.isfinite(edge) & (edge > 0)
+        low, high = found.column("edge_below"), found.column("edge_above")
+        left.fill_between(
+            x,
+            np.where(inside, low, np.nan),
+            np.where(inside, high, np.nan),
+            color=BLUE,
+            alpha=0.25,
+            linewidth=0,
+        )
+        left.plot(x, np.where(inside, edge, np.nan), color=BLUE, marker="o", markersize=3, label="measured")
+        left.plot(x, predicted, color=ORANGE, linestyle="--", label="λ* of random gradients")
+        rows = [float(v) for v in found.y["values"]]
+        left.axhspan(rows[0], rows[-1], color=GREY, alpha=0.08, linewidth=0)
+        left.set_xscale("log")
+        left.set_yscale("log")
+        left.set_xlabel(WORDS["lr"])
+        left.set_ylabel("weight decay λ where growth ends")
+        left.legend()
+        for quantity, colour, label in (
+            ("alignment", BLUE, "alignment 2⟨θ, δ⟩"),
+            ("steps", ORANGE, "steps ‖δ‖²"),
+        ):
+            right.plot(
+                x, found.column(f"edge_{quantity}"), color=colour, marker="o", markersize=3, label=label
+            )
+        right.axhline(0, color=GREY, linewidth=0.6)
+        right.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
+        right.set_xscale("log")
+        right.set_xlabel(WORDS["lr"])
+        right.set_ylabel("given, over what decay takes")
+        right.legend()
+    return figure
+
+
+def _words(axis: dict[str, Any]) -> str:
+    return WORDS.get(axis["setting"]) or visible(axis["setting"])
+
+
+def _logarithmic(axis: dict[str, Any]) -> bool:
+    values = axis["values"]
+    return all(isinstance(v, float) and v > 0 for v in values) and len(values) > 1
+
+
+def _places(axis: dict[str, Any]) -> Any:
+    return (
+        np.array(axis["values"], float) if _logarithmic(axis) else np.arange(len(axis["values"]), dtype=float)
+    )
+
+
+def _place(values: Any, axis: dict[str, Any]) -> Any:
+    """Where numbers are on an axis; between the rows of a list that holds 0, and nowhere beyond them."""
+    if _logarithmic(axis):
+        return values
+    rows = [float(value) for value in axis["values"]]
+    return np.interp(values, rows, np.arange(len(rows), dtype=float), left=np.nan, right=np.nan)
+
+
+def _corners(places: Any) -> Any:
+    """Edges of the cells around places: half way, on a logarithmic scale where places are numbers above 0."""
+    if len(places) == 1:
+        return np.array([places[0] - 0.5, places[0] + 0.5])
+    if places[0] > 0:
+        between = np.sqrt(places[1:] * places[:-1])
+        return np.concatenate([[places[0] ** 2 / between[0]], between, [places[-1] ** 2 / between[-1]]])
+    between = (places[1:] + places[:-1]) / 2
+    return np.concatenate([[2 * places[0] - between[0]], between, [2 * places[-1] - between[-1]]])

@@ -1,0 +1,325 @@
+"""Figures of a trace, ready to print: the paper's Figures 1 and 5 for any series, the budget, the roles.
+
+The same records give the same bytes. Each figure is built on its own, without pyplot, so that neither
+the user's settings nor an earlier figure shows in it. One colour means one thing: ink is the whole
+model, light to dark are the layers in their order, blue is what alignment adds to the norm, orange
+what the size of the steps adds. Where runs measured here lie over published ones, those are grey and these blue.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.records import Records
+from normgrowth.report.figures import budget
+from normgrowth.report.figures.style import (
+    BLUE,
+    FORMATS,
+    GREY,
+    INK,
+    ORANGE,
+    Layers,
+    known_formats,
+    label,
+    label_ends,
+    laid_out,
+    line,
+    save,
+    step_axis,
+    style,
+    value_axis,
+)
+from normgrowth.report.grids import Grids
+from normgrowth.report.wording import model_title, number, summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FAMILIES = ("#009e73", "#d55e00", "#7b3294", "#56b4e9", "#a07800", GREY)  # of roles; none means a term above
+DASHES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
+LABELS = {
+    "norm": "norm ‖θ‖",
+    "cosine": "cosine to the\ncheckpoint before",
+    "angle": "angle to the\ncheckpoint before (rad)",
+    "alignment": "alignment cos(δ, θ)",
+    "step_size": "step size ‖δ‖\nbetween checkpoints",
+}
+# These grow with the number of parameters, so that panels do not share their axis. It begins at zero:
+# always for steps, whose constancy is the question; for norms unless that would hide their growth.
+LENGTHS = {"norm": 0.8, "step_size": 1.0}
+
+Maker = Callable[..., "Figure | None"]  # of records, and of those to lay over them
+
+
+def draw(
+    records: Records,
+    folder: Path | str,
+    *,
+    formats: Sequence[str] = FORMATS,
+    beside: Sequence[Records] = (),
+    overwrite: bool = True,
+) -> list[Path]:
+    """Draw what the records have the data for; the paths of the files, as written.
+
+    beside: other runs, whose model is drawn in grey behind this one. A quantity `norm_fit` of the model
+    is drawn as a fitted law, under the name that `made_by["fit"]` gives it. overwrite: replace figures of another
+    series or other parameters.
+    """
+    formats = known_formats(formats)
+    counted = [f"Parameters: {records.parameters}."] if records.parameters else []
+    text = " ".join([*counted, *summary(records)])
+    drawn = ((name, title, make(records, beside)) for name, (title, make) in FIGURES.items())
+    figures = {name: (title, figure) for name, title, figure in drawn if figure is not None}
+    return save(figures, folder, formats, text, origin=_origin(records), overwrite=overwrite)
+
+
+def _origin(records: Records) -> str:
+    """The series, and the parameters that count."""
+    selection = records.made_by.get("selection")
+    chosen = selection if isinstance(selection, dict) else {}
+    said = [f"{name}={value}" for name, value in chosen.items() if value is not None]
+    return ",".join([str(records.made_by.get("source") or ",".join(records.distinct("run"))), *said])
+
+
+def _figure(make: Maker) -> Maker:
+    """In our style, and laid out once rather than at each saving."""
+
+    @functools.wraps(make)
+    def styled(records: Records, beside: Sequence[Records] = ()) -> "Figure | None":
+        with style():
+            figure = make(records, beside)
+            return None if figure is None else laid_out(figure)
+
+    return styled
+
+
+@_figure
+def figure_norm_direction(records: Records, beside: Sequence[Records]) -> "Figure | None":
+    """The paper's Figure 1: norm, and cosine between checkpoints, of the model and of its layers.
+
+    Where checkpoints lie so close that every cosine reads 1.0000, the angle takes its place.
+    """
+    grids = Grids(records)
+    if len(grids.steps) == 1:
+        return _one_step(grids)
+    cosines = np.concatenate([grids.of(level, "cosine").values.ravel() for level in ("model", "layer")])
+    close = np.isfinite(cosines).any() and np.nanmin(cosines) > 0.9999
+    return _over_steps(grids, ("norm", "angle" if close else "cosine"), beside)
+
+
+@_figure
+def figure_alignment_step(records: Records, beside: Sequence[Records]) -> "Figure | None":
+    """The paper's Figure 5, of the model and of its layers."""
+    return _over_steps(Grids(records), ("alignment", "step_size"), beside)
+
+
+@_figure
+def figure_angle(records: Records, beside: Sequence[Records]) -> "Figure | None":
+    """Does the direction settle? Angles on logarithmic axes, beside the slope that they must beat."""
+    from matplotlib.figure import Figure
+
+    grids = Grids(records)
+    curves = [(grids.model("angle"), INK, "model")]
+    curves += [(other.model("angle"), GREY, other.run) for other in map(Grids, beside)]
+    curves = [((t[(t > 0) & (y > 0)], y[(t > 0) & (y > 0)]), *look) for (t, y), *look in curves]
+    steps, angles = curves[0][0]
+    if len(steps) < 3:
+        return None
+    figure = Figure(figsize=(4.2, 2.9))
+    ax: Axes = figure.subplots()
+    for (t, y), colour, name in reversed(curves):
+        line(ax, t, y, color=colour, label=label(name))
+    middle = len(steps) // 2
+    slope = angles[middle] * steps[middle] / steps
+    ax.plot(
+        steps, slope, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="1/step: the sum has no limit"
+    )
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("training step")
+    ax.set_ylabel(LABELS["angle"])
+    ax.set_title("does the direction settle?")
+    ax.legend()
+    return figure
+
+
+figure_budget = _figure(budget.figure_budget)
+
+
+@_figure
+def figure_roles(records: Records, beside: Sequence[Records]) -> "Figure | None":  # noqa: ARG001
+    """Do all kinds of parameters grow alike? The norm of each role over its norm at the first step."""
+    from matplotlib.figure import Figure
+
+    grids = Grids(records)
+    norm = grids.of("role", "norm")
+    if len(norm.steps) < 2:
+        return None
+    factors = dict(
+        zip(norm.names, (norm.values / np.where(norm.values[0] > 0, norm.values[0], np.nan)).T, strict=True)
+    )
+    drawn = {name: factor for name, factor in factors.items() if np.isfinite(factor[1:]).any()}
+    if not drawn:
+        return None
+    figure = Figure(figsize=(5.6, 3.4))
+    ax: Axes = figure.subplots()
+    ends: list[tuple[float, str, str]] = []
+    families: dict[str, int] = {}  # colour for the family ("attention"), dashes for its members
+    for name, factor in drawn.items():
+        family = name.partition(".")[0]
+        member = families.setdefault(family, 0)
+        families[family] += 1
+        colour = FAMILIES[list(families).index(family) % len(FAMILIES)]
+        line(ax, norm.steps, factor, color=colour, linestyle=DASHES[member % len(DASHES)], label=name)
+        ends.append((float(factor[np.isfinite(factor)][-1]), name, colour))
+    steps, model = grids.model("norm")
+    if len(steps) > 1 and steps[0] == norm.steps[0] and model[0] > 0:
+        line(ax, steps, model / model[0], color=INK, linewidth=2.0, label="model")
+        ends.append((float(model[-1] / model[0]), "model", INK))
+    if min(ends)[0] > 0 and max(ends)[0] / min(ends)[0] > 20:
+        ax.set_yscale("log")
+    else:
+        value_axis(ax)
+    ax.axhline(1, color=GREY, linewidth=0.6, zorder=0)
+    ax.set_ylabel(f"norm relative to step {norm.steps[0]:,}")
+    step_axis(ax, [int(step) for step in norm.steps])
+    label_ends(ax, ends)
+    if left_out := ", ".join(label(name) for name in factors if name not in drawn):
+        note = f"not drawn, since their norm at the first step is zero or not finite: {left_out}"
+        figure.supxlabel(note, fontsize=7, color=GREY, parse_math=False, wrap=True)
+    return figure
+
+
+FIGURES: dict[str, tuple[str, Maker]] = {
+    "norm_direction": ("Norm and direction of the weights during training", figure_norm_direction),
+    "alignment_step": ("Alignment and size of the steps during training", figure_alignment_step),
+    "angle": ("Angle between successive checkpoints", figure_angle),
+    "budget": ("Where the growth of the squared norm comes from", figure_budget),
+    "roles": ("Growth of the norm by role", figure_roles),
+}
+
+
+def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Records]) -> "Figure | None":
+    """A row for each quantity; the model on the left, beside it the layers, a panel for each stack."""
+    from matplotlib.figure import Figure
+
+    levels = ("model", "layer")
+    quantities = [q for q in quantities if any(grids.of(level, q).drawable() for level in levels)]
+    if not quantities:
+        return None
+    others = list(map(Grids, beside))
+    scale = Scale.of(grids, others)
+    published = grids.made_by.get("command") == "published"
+    layers = Layers(grids.of("layer", quantities[0]), published=published)
+    own, theirs_colour = (GREY, BLUE) if published and others else (INK, GREY)
+    columns = 1 + len(layers.stacks)
+    figure = Figure(figsize=((3.9, 7.2, 9.4, 11.6)[columns - 1], 0.3 + 2.35 * len(quantities)))
+    axes: NDArray[Any] = figure.subplots(len(quantities), columns, squeeze=False, sharex=True)
+    for row, quantity in zip(axes, quantities, strict=True):
+        # What does not depend on the number of parameters is comparable from panel to panel.
+        comparable = row[1:] if quantity in LENGTHS else row
+        for ax in comparable[1:]:
+            ax.sharey(comparable[0])
+            ax.tick_params(labelleft=False)
+        model, grid = (grids.of(level, quantity) for level in levels)
+        for i, other in enumerate(others):  # behind this run, in grey and told apart by dashes
+            theirs, dashes = other.of("model", quantity), DASHES[i % len(DASHES)]
+            xy = scale.x(other, theirs.steps), scale.y(other, quantity, theirs.curve("model"))
+            line(row[0], *xy, color=theirs_colour, linestyle=dashes, label=label(other.run))
+        xy = scale.x(grids, model.steps), scale.y(grids, quantity, model.curve("model"))
+        line(row[0], *xy, color=own, label=label(grids.run) if others else "model")
+        if quantity == "norm" and grids.of("model", "norm_fit").drawable():
+            steps, fitted = grids.model("norm_fit")
+            law = str(grids.made_by.get("fit", "fit"))
+            xy = scale.x(grids, steps), scale.y(grids, "norm", fitted)
+            row[0].plot(*xy, color=ORANGE, linewidth=1.2, linestyle=(0, (4, 2)), label=label(law))
+        if quantity == quantities[0] and len(row[0].lines) > 1:
+            row[0].legend()
+        for ax, names in zip(row[1:], layers.stacks.values(), strict=True):
+            width = 1.2 if len(names) <= 16 else 0.8
+            for name in names:
+                x, colour = scale.x(grids, grid.steps), layers.colour(name)
+                line(ax, x, grid.curve(name), color=colour, linewidth=width, label=name)
+        row[0].set_ylabel(scale.label(quantity))
+        for ax in row:
+            value_axis(ax, zero_below=LENGTHS.get(quantity, 0.0))
+            if quantity == "alignment":
+                ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    axes[0, 0].set_title(label(model_title(grids.made_by)), parse_math=False)
+    for ax, stack in zip(axes[0, 1:], layers.stacks, strict=True):
+        ax.set_title(f"{label(stack)}, by layer" if columns > 2 else "by layer", parse_math=False)
+    for ax in axes[-1]:
+        scale.axis(ax, grids)
+    if columns > 1:
+        layers.bar(figure, list(axes[:, 1:].ravel()))
+    figure.align_ylabels(axes[:, 0])
+    return figure
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Runs beside each other: where they differ much in length or size, each is measured by itself."""
+
+    share: bool  # steps as a share of the run
+    relative: bool  # lengths over the norm at the first step
+
+    @staticmethod
+    def of(grids: Grids, others: Sequence[Grids]) -> "Scale":
+        runs = [run for run in (grids, *others) if run.steps]
+        if len(runs) < 2:
+            return Scale(False, False)
+        ends = [run.steps[-1] for run in runs]
+        sizes = [norms.max() for run in runs if len(norms := run.model("norm")[1])]
+        return Scale(max(ends) > 5 * min(ends), len(sizes) == len(runs) and max(sizes) > 5 * min(sizes))
+
+    def x(self, run: Grids, steps: NDArray[Any]) -> NDArray[Any]:
+        return steps / max(run.steps[-1], 1) if self.share else steps
+
+    def y(self, run: Grids, quantity: str, values: NDArray[Any]) -> NDArray[Any]:
+        return values / run.model("norm")[1][0] if self.relative and quantity in LENGTHS else values
+
+    def label(self, quantity: str) -> str:
+        first = {"norm": "norm ‖θ‖ / ‖θ₀‖", "step_size": "step size ‖δ‖ / ‖θ₀‖\nbetween checkpoints"}
+        return first[quantity] if self.relative and quantity in LENGTHS else LABELS[quantity]
+
+    def axis(self, ax: "Axes", run: Grids) -> None:
+        if self.share:
+            ax.set_xlim(-0.02, 1.02)
+            ax.set_xlabel("share of the run")
+        else:
+            step_axis(ax, run.steps)
+
+
+def _one_step(grids: Grids) -> "Figure | None":
+    """One checkpoint has no curve: the norm of each layer instead."""
+    from matplotlib.figure import Figure
+
+    grid = grids.of("layer", "norm")
+    if not grid.drawable():
+        return None
+    figure = Figure(figsize=(4.6, 2.9))
+    ax: Axes = figure.subplots()
+    for position, names in Layers(grid).side_by_side(ax):
+        values = np.array([grid.curve(name)[-1] for name in names])
+        ax.plot(
+            position,
+            values,
+            "o-",
+            color=GREY,
+            linewidth=0.8,
+            markersize=4,
+            markerfacecolor=INK,
+            markeredgewidth=0,
+        )
+    ax.set_ylabel(LABELS["norm"])
+    value_axis(ax, zero_below=1.0)
+    model = grids.model("norm")[1]
+    title = f"; {label(model_title(grids.made_by))} {number(model[0])}" if len(model) else ""
+    ax.set_title(f"step {grids.steps[0]:,}{title}", parse_math=False)
+    return figure

@@ -1,0 +1,1 @@
+"""Results as sections of the HTML page."""

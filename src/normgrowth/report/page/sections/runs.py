@@ -1,0 +1,134 @@
+"""A run as pages know it, and the tables of runs: layers, laws, tensors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite, nan
+from typing import Any
+
+import numpy as np
+
+from normgrowth.records import Records
+from normgrowth.report.grids import Grid, Grids
+from normgrowth.report.page.pieces import Column, Provenance, Table, column, words
+from normgrowth.report.terminal import fits
+from normgrowth.report.wording import cosine, number, percent, small, times, visible
+
+MOST_TENSORS = 1500  # rows and curves of all runs; of each those that changed most
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a folder. fits: by series ("model", a layer), what `Fits.facts()` gives."""
+
+    label: str
+    records: Records
+    colour: int = 0
+    fits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    provenance: Provenance = "measured"
+
+    @cached_property
+    def grids(self) -> Grids:
+        return Grids(self.records)
+
+    def grows(self) -> bool:
+        return bool(self.grids.steps)
+
+
+def counted_notes(runs: Sequence[Run]) -> list[str]:
+    """Which parameters the norms of each run count; once, where all count the same."""
+    said = {run.label: run.records.parameters for run in runs if run.grows() and run.records.parameters}
+    if len(set(said.values())) == 1:
+        return [f"Parameters: {next(iter(said.values()))}."]
+    return [f"{visible(run)}: parameters: {parameters}." for run, parameters in said.items()]
+
+
+def changed(grid: Grid) -> tuple[Any, list[int]]:
+    """Factors of growth, and which tensors changed most, by logarithm, those first."""
+    first, last = grid.values[0], grid.values[-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.where(first > 0, last / first, np.nan)
+        size = np.nan_to_num(np.abs(np.log(factor)), nan=-1.0, posinf=1e9)
+    return factor, np.argsort(-size, kind="stable").tolist()
+
+
+def layer_table(runs: Sequence[Run]) -> Table:
+    """A row for each layer of each run, and one for its model."""
+    rows = [(run, *thing) for run in runs for thing in run.grids.things()]
+
+    def of(title: str, quantity: str, write: Any, at: int = -1, reference: str | None = None) -> Column:
+        values = [
+            run.grids.value(level, name, quantity, run.grids.steps[at], reference)
+            if at == 0 or len(run.grids.steps) > 1
+            else nan
+            for run, level, name in rows
+        ]
+        return column(title, values, write)
+
+    factors = [run.grids.factor(level, name, run.grids.steps[-1]) for run, level, name in rows]
+    grown = any(len(run.grids.steps) > 1 for run in runs)
+    columns = [
+        *([words("run", [run.label for run, _, _ in rows])] if len(runs) > 1 else []),
+        words("layer", [name for _, _, name in rows]),
+        of("norm at first", "norm", number, 0),
+        of("norm at last", "norm", number),
+        *([column("factor", factors, times)] if grown else []),
+        of("step size", "step_size", number),
+        of("relative step", "relative_step", number),
+        of("cosine to previous", "cosine", cosine),
+        of("cosine to first", "cosine", cosine, reference="first"),
+        of("alignment", "alignment", small),
+        of("growth by steps", "total_share_steps", percent),
+        of("rms at first", "rms", number, 0),
+        of("rms at last", "rms", number),
+        of("largest at last", "largest", number),
+    ]
+    return Table("Layers", [one for one in columns if one.values is None or any(map(isfinite, one.values))])
+
+
+def law_table(runs: Sequence[Run]) -> Table | None:
+    rows = [(run.label, series, facts) for run in runs for series, facts in run.fits.items()]
+    if not rows:
+        return None
+
+    def of(title: str, law: str, key: str, write: Any) -> Column:
+        """Of the best law, or of the one that is named."""
+        found = [
+            next((row for row in f["laws"] if row["law"] == (law or f["best"]) and row["fitted"]), {})
+            for _, _, f in rows
+        ]
+        return column(title, [row.get(key, nan) for row in found], write)
+
+    columns = [
+        *([words("run", [label for label, _, _ in rows])] if len(runs) > 1 else []),
+        words("series", [series for _, series, _ in rows]),
+        column("points", [float(f["points"]) for _, _, f in rows], lambda x: f"{x:,.0f}"),
+        column("worth", [f["effective"] for _, _, f in rows], lambda x: number(x, 2)),
+        words("best law", [f["best"] or "-" for _, _, f in rows]),
+        of("weight", "", "weight", lambda x: f"{x:.2f}"),
+        of("r²", "", "r2", lambda x: f"{x:.4f}"),
+        of("r² of √t", fits.PAPER_LAW, "r2", lambda x: f"{x:.4f}"),
+        of("ΔAICc of √t", fits.PAPER_LAW, "delta_effective", lambda x: f"{x:,.1f}"),
+    ]
+    return Table("Growth laws", columns)
+
+
+def tensor_table(run: Run, runs: int) -> Table | None:
+    """runs: on this page."""
+    grid = run.grids.of("tensor", "norm")
+    if not grid.names:
+        return None
+    factor, order = changed(grid)
+    order = order[: MOST_TENSORS // runs]
+    norms = run.records.where(level="tensor", quantity="norm").table
+    roles = dict(zip(norms["name"].to_pylist(), norms["role"].to_pylist(), strict=True))
+    columns = [
+        words("tensor", [grid.names[i] for i in order]),
+        words("role", [roles.get(grid.names[i]) or "" for i in order]),
+        column("norm at first", [float(grid.values[0, i]) for i in order], number),
+        column("norm at last", [float(grid.values[-1, i]) for i in order], number),
+        column("factor", [float(factor[i]) for i in order], times),
+    ]
+    left = len(grid.names) - len(order)
+    rest = f" ({left:,} that changed less are left out)" if left else ""
+    return Table(f"Tensors{f' of {run.label}' if runs > 1 else ''}{rest}", columns)

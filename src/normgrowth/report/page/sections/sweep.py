@@ -1,0 +1,108 @@
+"""A sweep: where the norm grows over two settings, and where growth ends."""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from normgrowth.records import Records
+from normgrowth.report.figures.sweep import MOST, WORDS
+from normgrowth.report.page.pieces import Axis, Column, Curve, Floats, Map, Section, Table, column
+from normgrowth.report.terminal.sweep import Sweep, edge_in_words, sentences
+from normgrowth.report.wording import number, percent, times, visible
+
+MOST_CELLS = 20_000  # that say everything of themselves
+
+
+def sweep_section(found: Sequence[Records]) -> Section | None:
+    items: list[Map | Table] = []
+    said: list[str] = []
+    for place, records in enumerate(found):
+        one = Sweep(records)
+        said += [f"{visible(one.run)}: {text}" if len(found) > 1 else text for text in sentences(one)]
+        name = one.run if len(found) > 1 else ""
+        items += [_phase(one, place, name), _edges(one, name)]
+    return Section("sweep", "Where growth ends", said, items) if items else None
+
+
+def _phase(found: Sweep, place: int, name: str) -> Map:
+    factor = np.where(found.diverged, np.nan, found.log_factor)
+    loss = found.cell("dev_loss")
+    short = factor.size > MOST_CELLS  # then their places tell the settings
+    texts = [
+        [_cell(found, i, j, float(factor[i, j]), float(loss[i, j]), short) for j in range(found.shape[1])]
+        for i in range(found.shape[0])
+    ]
+    over = []
+    columns = np.arange(found.shape[0], dtype=float)
+    for quantity, label, colour, dash in (
+        ("edge", "growth ends", 0, 0),
+        ("edge_predicted", "λ* of random gradients", 1, 1),
+    ):
+        rows = _rows(found.column(quantity), found.y["values"])
+        if np.isfinite(rows).any():
+            kind = "derived" if dash else "measured"
+            said = [f"{label} at {number(value, 3)}" for value in found.column(quantity)]
+            over.append(Curve(label, columns, rows, "", colour, dash=dash, provenance=kind, said=said))
+    x, y = (_axis(axis) for axis in (found.x, found.y))
+    grown, trained = int((factor > 0).sum()), int(np.isfinite(factor).sum())
+    gone = int(found.diverged.sum())
+    alt = f"Of {trained} cells {grown} grow{f', beside {gone} that diverged' if gone else ''}; red grows, blue falls."
+    title = f"Where the norm grows{f': {name}' if name else ''}"
+    return Map(f"phase-{place}", title, alt, x, y, factor, texts, MOST, over=over)
+
+
+def _axis(axis: dict[str, Any]) -> Axis:
+    ticks = tuple(number(v, 3) if isinstance(v, float) else str(v) for v in axis["values"])
+    return Axis(WORDS.get(axis["setting"]) or str(axis["setting"]), ticks=ticks)
+
+
+def _cell(found: Sweep, i: int, j: int, log_factor: float, loss: float, short: bool) -> str:
+    if short:
+        return (
+            "diverged" if found.diverged[i, j] else f"×{10**log_factor:.3g}" if isfinite(log_factor) else "·"
+        )
+    where = ", ".join(
+        f"{axis['setting']} {number(v, 3) if isinstance(v := axis['values'][k], float) else v}"
+        for axis, k in ((found.x, i), (found.y, j))
+    )
+    if found.diverged[i, j]:
+        return f"{where}: diverged"
+    if not isfinite(log_factor):
+        return f"{where}: not trained"
+    return f"{where}: ×{times(10**log_factor)}{f', loss {loss:.3f}' if isfinite(loss) else ''}"
+
+
+def _rows(values: Floats, rows: Sequence[Any]) -> Floats:
+    """Where numbers are between the rows of an axis, by logarithm if it has one; NaN beyond the rows."""
+    try:
+        known = np.array(rows, float)
+    except (TypeError, ValueError):
+        return np.full(len(values), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        place, scale = (np.log(values), np.log(known)) if (known > 0).all() else (values, known)
+    if len(known) < 2 or not (np.diff(scale) > 0).all():
+        return np.full(len(values), np.nan)
+    return np.interp(place, scale, np.arange(len(known), dtype=float), left=np.nan, right=np.nan)
+
+
+def _edges(found: Sweep, name: str) -> Table:
+    names = [number(v, 3) if isinstance(v, float) else str(v) for v in found.x["values"]]
+    numbers = [float(v) if isinstance(v, float) else float(i) for i, v in enumerate(found.x["values"])]
+    edges = [float(value) for value in found.column("edge")]
+    columns = [
+        Column(str(found.x["setting"]), names, numbers),
+        Column(f"growth ends at {found.y['setting']}", [edge_in_words(edge) for edge in edges], edges),
+    ]
+    for title, quantity, write in (
+        ("not below", "edge_below", lambda x: number(x, 3)),
+        ("not above", "edge_above", lambda x: number(x, 3)),
+        ("for random gradients", "edge_predicted", lambda x: number(x, 3)),
+        ("given by alignment", "edge_alignment", percent),
+        ("given by steps", "edge_steps", percent),
+    ):
+        values = [float(value) for value in found.column(quantity)]
+        if any(map(isfinite, values)):
+            columns.append(column(title, values, write))
+    return Table(f"The edge of growth{f': {name}' if name else ''}", columns)

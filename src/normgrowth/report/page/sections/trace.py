@@ -1,0 +1,237 @@
+"""Norms, directions, budgets and laws: the runs of all folders, laid over each other."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from normgrowth.report.grids import Grid, Grids
+from normgrowth.report.page.pieces import (
+    Axis,
+    Chart,
+    Curve,
+    Section,
+)
+from normgrowth.report.page.sections.runs import (
+    MOST_TENSORS,
+    Run,
+    changed,
+    counted_notes,
+    law_table,
+    layer_table,
+    tensor_table,
+)
+from normgrowth.report.terminal import fits
+from normgrowth.report.wording import (
+    budget_sentence,
+    cosine,
+    growth_sentence,
+    layer_sentence,
+    number,
+    small,
+    summary,
+    visible,
+)
+
+COLOURS = 6  # that runs are told apart by
+STEPS = Axis("training step", steps=True)
+FIRST_TENSORS = 8  # that are drawn to begin with
+# quantity and reference -> title, label, logarithmic to begin with
+QUANTITIES = {
+    "cosine": ("Direction", "cosine to {before}", False),
+    "cosine first": ("Distance from the start", "cosine to the first checkpoint", False),
+    "angle": ("Angle", "angle to {before} (rad)", True),
+    "alignment": ("Alignment", "alignment cos(δ, θ)", False),
+    "step_size": ("Size of the steps", "step size ‖δ‖", True),
+    "relative_step": ("Size of the steps, relative", "‖δ‖ / ‖θ‖", True),
+    "gradient_norm": ("Gradients", "gradient norm", True),
+}
+
+
+BETWEEN = ("cosine", "angle", "alignment", "step_size", "relative_step")  # of two states of the weights
+
+
+def growth_section(runs: Sequence[Run]) -> Section | None:
+    runs = [run for run in runs if run.grows()]
+    if not runs:
+        return None
+    charts = [_norm(runs), _layer_norms(runs)]
+    charts += [_quantity(runs, quantity, *look) for quantity, look in QUANTITIES.items()]
+    charts += [_budget(runs), _roles(runs), _tensors(runs)]
+    tables = [layer_table(runs), law_table(runs), *(tensor_table(run, len(runs)) for run in runs)]
+    items = [item for item in [*charts, *tables] if item is not None]
+    return Section("growth", "How the weights grow", counted_notes(runs), items)
+
+
+def growth_sentences(run: Run) -> list[str]:
+    """What grew, by which law, how aligned."""
+    return [*summary(run.records), *(fits.verdict(run.fits["model"])[:1] if "model" in run.fits else [])]
+
+
+def _norm(runs: Sequence[Run]) -> Chart | None:
+    curves = []
+    for run in runs:
+        steps, norms = run.grids.model("norm")
+        if len(steps):
+            curves.append(_of(run, run.label, steps, norms))
+        if "model" in run.fits and "curve" in run.fits["model"]:
+            law = run.fits["model"]
+            x, y = law["curve"]
+            said = f"{run.label}: law {law['best']}"
+            curves.append(
+                Curve(said, x, y, run.label, run.colour + (len(runs) == 1), dash=1, provenance="derived")
+            )
+        steps, settled = run.grids.model("equilibrium_norm")
+        if len(steps):
+            said = f"{run.label}: where steps and decay would settle"
+            look = {"dash": 2, "shown": False, "provenance": "derived"}
+            curves.append(Curve(said, steps, settled, run.label, run.colour, **look))
+    return _chart("norm", "Norm of the model", few(_said(runs, growth_sentence)), "norm ‖θ‖", False, curves)
+
+
+def _said(runs: Sequence[Run], sentence: Callable[[Grids], str]) -> list[str]:
+    """The same sentence of every run that has what it says."""
+    return [f"{visible(run.label)}: {text}" for run in runs if (text := sentence(run.grids))]
+
+
+def _of(run: Run, label: str, x: Any, y: Any, **look: Any) -> Curve:
+    look = {"dash": run.colour // COLOURS} | look  # the seventh run is not the first
+    return Curve(label, x, y, run.label, run.colour, provenance=run.provenance, **look)
+
+
+def few(said: Sequence[str], most: int = 3) -> str:
+    """Words for a chart: of the first runs only, where there are many."""
+    rest = [f"And {len(said) - most} more: see the table."] if len(said) > most else []
+    return " ".join([*said[:most], *rest])
+
+
+def _chart(
+    name: str, title: str, alt: str, label: str, log: bool, curves: Sequence[Curve], marks: Any = ()
+) -> Chart | None:
+    if not curves:
+        return None
+    return Chart(name, title, alt, STEPS, Axis(label, log=log), curves, marks)
+
+
+def _layers(run: Run, quantity: str, dash: int, reference: str | None = None) -> list[Curve]:
+    """dash: of the run; below 0 there is one run only, and dashes tell encoder and decoder apart."""
+    grid = run.grids.of("layer", quantity, reference)
+    stack = {name: i for i, names in enumerate(grid.stacks().values()) for name in names}
+    named = any(layer is not None for layer in grid.layers)
+    prefix = f"{run.label}: " if dash >= 0 else ""
+    return [
+        _of(
+            run,
+            f"{prefix}{name}",
+            grid.steps,
+            values,
+            shade=shade,
+            dash=dash if dash >= 0 else named * stack[name],
+        )
+        for name, values, shade in zip(grid.names, grid.values.T, _shades(grid), strict=True)
+        if np.isfinite(values).any()
+    ]
+
+
+def _shades(grid: Grid) -> list[float]:
+    """Layers from first to last; of encoder and decoder, the same number the same."""
+    numbers = [i if layer is None else layer for i, layer in enumerate(grid.layers)]
+    known = sorted(set(numbers))
+    return [known.index(n) / max(len(known) - 1, 1) for n in numbers]
+
+
+def _several(runs: Sequence[Run], place: int) -> int:
+    """Dashes tell runs apart where colours tell layers; of one run there is nothing to tell."""
+    return place if len(runs) > 1 else -1
+
+
+def _layer_norms(runs: Sequence[Run]) -> Chart | None:
+    curves = [c for i, run in enumerate(runs) for c in _layers(run, "norm", _several(runs, i))]
+    alt = few(_said(runs, layer_sentence)) or f"The norm of each layer over training, {len(curves)} curves."
+    return _chart("layers", "Norm by layer", alt, "norm ‖θ‖", False, curves)
+
+
+def _quantity(runs: Sequence[Run], shown: str, title: str, label: str, log: bool) -> Chart | None:
+    quantity, _, reference = shown.partition(" ")
+    curves, said = [], []
+    for i, run in enumerate(runs):
+        steps, values = run.grids.model(quantity, reference or None)
+        if len(steps):
+            curves.append(_of(run, run.label if len(runs) > 1 else "model", steps, values))
+            first, last = (_write(quantity)(values[end]) for end in (0, -1))
+            said.append(f"{visible(run.label)}: {first} at step {steps[0]:,}, {last} at step {steps[-1]:,}.")
+        curves += _layers(run, quantity, _several(runs, i), reference or None)
+    label = label.format(before=_before(runs))
+    marks = [(0.0, "random steps")] if quantity == "alignment" else ()
+    if log and not any((np.asarray(curve.y) > 0).any() for curve in curves):
+        log = False
+    alt = few(said) or f"{title} of {len(curves)} layers."
+    tracked = [visible(run.label) for run in runs if run.grids.tracked]
+    if shown in BETWEEN and 0 < len(tracked) < len(runs):
+        alt += f" Of {', '.join(tracked)} over one training step, of the others between checkpoints."
+    return _chart(shown.replace(" ", "_"), title, alt, label, log, curves, marks)
+
+
+def _before(runs: Sequence[Run]) -> str:
+    """What a step is measured from: a trace has checkpoints, a tracker single training steps."""
+    kinds = {run.grids.tracked for run in runs}
+    if kinds == {True}:
+        return "the weights one step before"
+    return "the weights before" if True in kinds else "the checkpoint before"
+
+
+def _write(quantity: str) -> Any:
+    return {"cosine": cosine, "alignment": small}.get(quantity, number)
+
+
+def _budget(runs: Sequence[Run]) -> Chart | None:
+    curves = []
+    for run in runs:
+        for term, (name, dash) in {
+            "": ("growth", 0),
+            "_alignment": ("by alignment 2⟨θ, δ⟩", 1),
+            "_steps": ("by steps ‖δ‖²", 2),
+        }.items():
+            steps, values = run.grids.model(f"total_growth{term}")
+            if len(steps):
+                prefix = f"{run.label}: " if len(runs) > 1 else ""
+                curves.append(_of(run, f"{prefix}{name}", steps, values, dash=dash))
+    return _chart(
+        "budget",
+        "Where the growth comes from",
+        few(_said(runs, budget_sentence))
+        or "The growth of the squared norm, and the two parts that it is made of.",
+        "growth of ‖θ‖² since the start",
+        False,
+        curves,
+    )
+
+
+def _roles(runs: Sequence[Run]) -> Chart | None:
+    curves = []
+    for place, run in enumerate(runs):
+        grid = run.grids.of("role", "norm")
+        prefix = f"{run.label}: " if len(runs) > 1 else ""
+        for i, (name, values) in enumerate(zip(grid.names, grid.values.T, strict=True)):
+            if len(grid.steps) > 1 and values[0] > 0:
+                label, relative = f"{prefix}{name}", values / values[0]
+                dash = place if len(runs) > 1 else i // COLOURS
+                curves.append(Curve(label, grid.steps, relative, run.label, i % COLOURS, dash=dash))
+    alt = f"The norm of each kind of parameters over its first, {len(curves)} curves."
+    return _chart("roles", "Growth by role", alt, "norm over that at the first step", False, curves)
+
+
+def _tensors(runs: Sequence[Run]) -> Chart | None:
+    curves = []
+    for i, run in enumerate(runs):
+        grid = run.grids.of("tensor", "norm")
+        if len(grid.steps) < 2:
+            continue
+        prefix = f"{run.label}: " if len(runs) > 1 else ""
+        order = changed(grid)[1][: MOST_TENSORS // len(runs)]
+        for place, item in enumerate(order):
+            label, shown = f"{prefix}{grid.names[item]}", place < FIRST_TENSORS
+            values = grid.values[:, item]
+            curves.append(Curve(label, grid.steps, values, run.label, place % 6, dash=i, shown=shown))
+    alt = f"The norm of single tensors. {len(curves)} can be shown; to begin with, those that changed most."
+    return _chart("tensors", "Norm of single tensors", alt, "norm ‖θ‖", False, curves)

@@ -1,0 +1,115 @@
+"""A training run of the lab in the terminal: a bar while it goes on, then a table and what it says."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from normgrowth.records import Records
+from normgrowth.report.grids import Grids
+from normgrowth.report.terminal.console import (
+    Cells,
+    Progress,
+    new_console,
+    say,
+    say_parameters,
+    say_remarks,
+    show,
+)
+from normgrowth.report.wording import number, percent, times
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SMOOTH = 0.05  # the part of the loss shown that the last step has
+ROWS = 16  # of the table at most: the first step, the last, and some between
+
+
+class TrainProgress:
+    """What a bar says beside its numbers: the loss of late, and real tokens per second since the start."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._loss: float | None = None
+        self._tokens, self._since = 0, 0.0
+
+    def __call__(self, step: int, total: int, facts: dict[str, float]) -> None:
+        now = time.monotonic()
+        if self._loss is None:
+            self._loss, self._since = facts["loss"], now
+        else:
+            self._loss += SMOOTH * (facts["loss"] - self._loss)
+            self._tokens += int(facts["tokens"])
+        rate = f", {self._tokens / (now - self._since):,.0f} tokens/s" if self._tokens else ""
+        self._bar(step, total, f"step {step:,} of {total:,}, loss {self._loss:.3f}{rate}")
+
+
+def print_train(records: Records, console: "Console | None" = None) -> None:
+    """A row for each evaluation, then sentences: what was learned, how the norm grew, what became saturated."""
+    console, grids = console or new_console(), Grids(records)
+    steps = _some(grids.model("dev_loss")[0].tolist())
+
+    def column(title: str, quantity: str, write: Any, rank: int = 0) -> Cells | None:
+        values = [grids.value("model", "model", quantity, step) for step in steps]
+        return Cells(title, [write(v) for v in values], rank) if np.isfinite(values).any() else None
+
+    columns = [
+        Cells("step", [f"{step:,}" for step in steps]),
+        column("epoch", "epoch", lambda x: f"{x:.2f}", 4),
+        column("train\nloss", "train_loss", _loss, 3),
+        column("dev\nloss", "dev_loss", _loss),
+        column("perplexity", "perplexity", lambda x: number(x, 4)),
+        column("accuracy", "accuracy", percent, 3),
+        column("legal", "legal_share", percent, 1),
+        column("members", "member_share", percent, 1),
+        column("saturation", "saturation", _loss, 1),
+        column("to other\ntokens", "saturation_others", _loss, 2),
+        column("at\nc = 1000", "saturation_c1000", _loss, 4),
+    ]
+    settings, corpus = records.made_by["settings"], records.made_by["corpus"]
+    shape = f"{settings['kind']}, {settings['layers']} layers of {settings['width']}"
+    say(console, f"{grids.run}: {shape}, {settings['optimizer']} on {corpus['name']}", "bold")
+    say_parameters(console, records)
+    show(console, [column for column in columns if column is not None])
+    for sentence in sentences(records):
+        say(console, sentence)
+    say_remarks(console, records)
+
+
+def sentences(records: Records) -> list[str]:
+    grids, facts = Grids(records), records.made_by
+    losses = grids.model("dev_loss")[1]
+    best, words = float(losses.min()), facts["corpus"]["frequency_loss"]
+    said = [
+        f"Best at step {facts['best_step']:,}: dev perplexity {number(float(np.exp(best)), 4)}, "
+        f"{best:.3f} nats per token"
+        + (
+            f", {words - best:.2f} below that of word frequencies."
+            if best < words
+            else f": not below that of word frequencies ({words:.3f}), so it has learned nothing more."
+        )
+    ]
+    tested = grids.model("test_perplexity")[1]
+    if len(tested):
+        said.append(f"Its test perplexity is {number(float(tested[-1]), 4)}.")
+    norms = grids.model("norm")[1]
+    if len(norms) > 1:
+        said.append(
+            f"The norm went from {number(norms[0])} to {number(norms[-1])} ({times(norms[-1] / norms[0])})."
+        )
+    levels, others = (grids.model(name)[1] for name in ("saturation", "saturation_others"))
+    if len(levels) > 1:
+        beside = ""
+        if len(others) > 1:  # with one token a row there are none
+            beside = f"; to the saturated states of other tokens from {others[0]:.3f} to {others[-1]:.3f}"
+        said.append(f"Saturation, mean over blocks, went from {levels[0]:.3f} to {levels[-1]:.3f}{beside}.")
+    return said
+
+
+def _some(steps: list[int]) -> list[int]:
+    chosen = np.unique(np.linspace(0, len(steps) - 1, min(ROWS, len(steps))).round().astype(int))
+    return [steps[i] for i in chosen]
+
+
+def _loss(value: float) -> str:
+    return f"{value:.3f}" if np.isfinite(value) else ""

@@ -1,0 +1,75 @@
+"""A run that goes on: its last numbers by layer, and how they got there, in a terminal."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.records import Records
+from normgrowth.report.grids import Grids
+from normgrowth.report.terminal.console import Cells, fitted
+from normgrowth.report.wording import number, small, times, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BARS = "▁▂▃▄▅▆▇█"
+PLAIN = "_.-=*#"  # where the terminal has no blocks
+WIDTH = 24
+
+
+def sparkline(values: NDArray[np.float64], width: int = WIDTH, bars: str = BARS) -> str:
+    """A row of bars from the lowest value to the highest; a gap where nothing is finite."""
+    if not len(values):
+        return ""
+    parts = np.array_split(values, min(width, len(values)))
+    means = np.array([np.mean(p[np.isfinite(p)]) if np.isfinite(p).any() else np.nan for p in parts])
+    good = np.isfinite(means)
+    if not good.any():
+        return " " * len(means)
+    low, high = means[good].min(), means[good].max()
+    span = high - low or 1.0
+    return "".join(
+        bars[int((value - low) / span * (len(bars) - 1) + 0.5)] if np.isfinite(value) else " "
+        for value in means
+    )
+
+
+def watch_table(records: Records, console: "Console") -> Any:
+    """What to show of the records so far, as something that rich can draw."""
+    from rich.console import Group
+    from rich.text import Text
+
+    grids = Grids(records)
+    if not grids.steps:
+        return Text("nothing measured yet")
+    last = grids.steps[-1]
+    things = sorted(grids.things(), key=lambda thing: thing[0] != "model")  # first: a short screen cuts below
+    bars = BARS if (console.encoding or "").lower().startswith("utf") else PLAIN
+
+    def column(title: str, quantity: str, rank: int) -> Cells | None:
+        values = [grids.value(*thing, quantity, last) for thing in things]
+        known = any(np.isfinite(value) for value in values)
+        return Cells(title, [number(value, 4) for value in values], rank) if known else None
+
+    def curve(title: str, quantity: str, rank: int) -> Cells:
+        lines = [sparkline(grids.of(level, quantity).curve(name), bars=bars) for level, name in things]
+        return Cells(title, lines, rank, right=False)
+
+    columns = [
+        Cells("layer", [name for _, name in things], right=False),
+        column("norm", "norm", 0),
+        Cells("factor", [times(grids.factor(*thing, last)) for thing in things]),
+        curve("norm so far", "norm", 1),
+        column("relative\nstep", "relative_step", 2),
+        column("angle", "angle", 3),
+        column("at equi-\nlibrium", "equilibrium_angle", 6),
+        Cells("alignment", [small(grids.value(*thing, "alignment", last)) for thing in things], 5),
+        column("gradient", "gradient_norm", 4),
+    ]
+    title = f"{grids.run}: step {last:,}, {len(grids.steps):,} measured"
+    notes = [note for key in ("notes", "problems") for note in (records.made_by.get(key) or [])[-3:]]
+    shown, _ = fitted(console, [c for c in columns if c is not None])
+    said = (Text(visible(note), style="yellow") for note in notes)
+    counted = [Text(visible(f"parameters: {records.parameters}"), style="dim")] if records.parameters else []
+    return Group(Text(visible(title), style="bold"), *counted, *said, shown)

@@ -1,0 +1,73 @@
+"""Trace: measure a series of checkpoints."""
+
+TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from normgrowth.engine import Engine
+    from normgrowth.records import Records
+    from normgrowth.trace.stream import Progress
+
+
+def trace(
+    source: "str | Path | Sequence[str | Path]",
+    out: "str | Path | None" = None,
+    *,
+    overwrite: bool = False,
+    include: str = "blocks",
+    select: str | None = None,
+    exclude: str | None = None,
+    lags: "Sequence[int]" = (),
+    first: bool = True,
+    tokens_per_step: float | None = None,
+    run: str | None = None,
+    lint: bool = True,
+    endpoint: str | None = None,
+    workers: int | None = None,
+    engine: "Engine | None" = None,
+    memory: int = 2**30,
+    cache: int = 0,
+    progress: "Progress | None" = None,
+) -> "Records":
+    """Norms, steps, directions and the growth budget of every tensor, layer, role and the model.
+
+    out: output folder; call it again with the same arguments to resume, or to add new checkpoints. Steps measured
+    before stay when their checkpoints are gone. Another series or request is refused (`FolderMismatch`).
+    overwrite: replace what the folder holds.
+    lags: cosines to the checkpoint that many places back, beside the previous one.
+    first: also compare with the first checkpoint (for a hub series that keeps one more on disk).
+    tokens_per_step, run: as the folder remembers them, if not given.
+    lint: also look for checkpoints that lie, as `normgrowth.lint` does; it warns of faults, and
+    `made_by["findings"]` has all that was found.
+    engine: where to work, else threads of this process, as many as `workers`. memory: bytes of checkpoints that come
+    over a network which they may hold together. cache: bytes of such to keep, for a process that asks again.
+    """
+    import warnings
+    from pathlib import Path
+
+    from normgrowth.checkpoints.selection import Selection
+    from normgrowth.errors import SeriesWarning
+    from normgrowth.lint.alongside import told
+    from normgrowth.trace.request import Tracing
+    from normgrowth.trace.store import Store
+    from normgrowth.trace.stream import How
+    from normgrowth.workspace import Workspace
+
+    tracing = Tracing(
+        source if isinstance(source, str | Path) else list(source),
+        Selection(include, select, exclude),
+        tuple(lags),
+        first,
+        tokens_per_step,
+        run,
+        lint,
+        {"endpoint": endpoint, "cache": cache},
+    )
+    with Workspace.open(out, "trace", overwrite=overwrite) as workspace:
+        records, _ = tracing.into(workspace, How(workers, engine, memory), progress)
+        Store(workspace.folder).write(records)
+    made_by = records.made_by
+    for remark in (*made_by["notes"], *made_by["problems"], *told(made_by.get("findings", ()))):
+        warnings.warn(remark, SeriesWarning, stacklevel=2)
+    return records

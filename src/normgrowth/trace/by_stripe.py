@@ -1,0 +1,358 @@
+"""Stripes: a task takes the same values of every checkpoint, from the first to the last.
+
+Step by step, each checkpoint would be read as itself, as the next one's predecessor, and in part again for lint. That
+costs nothing while files lie in this machine's memory, and everything where they come over a network. A stripe reads
+each byte once and holds it until nothing ahead is compared with it; only sums and lint's samples leave the task. They
+are kept as they come, so that a trace that was killed repeats no stripe that it finished.
+
+Rows are cut and added as in `measure`: the sums are the same to the bit.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth import engine
+from normgrowth.checkpoints.checkpoint import (
+    DIRECT,
+    STORAGE,
+    WIDTH,
+    Checkpoint,
+    check_unchanged,
+    decode,
+    one_piece,
+)
+from normgrowth.checkpoints.remote.remote_checkpoint import Bytes, RemoteCheckpoint, Spare
+from normgrowth.lint.looks import Seen
+from normgrowth.lint.values import Floats, buffer_like, places, sample
+from normgrowth.moments.moments import CHUNK, Moments
+from normgrowth.trace.by_step import Bits, Columns, added_rows, stored_alike, sum_arrays, sum_at
+from normgrowth.trace.store import Store, digest
+
+SMALLEST = 4 * CHUNK  # values: what lint wants to see whole is not cut
+LARGEST = 16 * CHUNK
+ROUNDS = 4  # stripes for each worker, at least: they end at about the same time, and use their memory again
+Result = dict[str, NDArray[np.generic]]
+
+
+class Part(NamedTuple):
+    """Values of one tensor; of one piece of it where all checkpoints store it in the same pieces."""
+
+    item: int
+    piece: int | None  # None: of the whole, row-major
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.size // CHUNK)
+
+
+class Held(NamedTuple):
+    """The values of a stripe's parts in one checkpoint, and the memory that they were read into."""
+
+    arrays: list[Bits]
+    memory: Bytes | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all stripes of a trace share: it goes to every worker once."""
+
+    checkpoints: Mapping[int, Checkpoint]  # by place in the series, opened
+    plan: Mapping[int, tuple[int, ...]]  # measured place -> places it is compared with
+    names: Sequence[str]
+    numel: NDArray[np.int64]
+    sampled: tuple[int, ...] | None  # values of each tensor that lint looks at
+    spare: Spare = field(default_factory=Spare)
+
+    def last_use(self) -> dict[int, int]:
+        """Place -> the last one that needs it."""
+        found = {place: place for place in self.checkpoints}
+        for place, references in self.plan.items():
+            found |= {reference: max(place, found[reference]) for reference in references}
+        return found
+
+    def value_bytes(self) -> int:
+        """What a worker holds at a time of each value of a stripe, at the most."""
+        last_use = self.last_use()
+        held = max(sum(first <= place <= last for first, last in last_use.items()) for place in last_use)
+        indexes = {id(checkpoint.tensors): checkpoint.tensors for checkpoint in self.checkpoints.values()}
+        width = max(WIDTH[tensors[name].dtype] for tensors in indexes.values() for name in self.names)
+        return (held + 2) * width  # one is read ahead, by some libraries twice
+
+    def most_workers(self, memory: int) -> int:
+        """As many as can hold the smallest of stripes."""
+        return max(1, memory // (SMALLEST * self.value_bytes()))
+
+
+def measure_stripes(
+    job: Job,
+    *,
+    key: str,
+    store: Store,
+    memory: int,
+    on: engine.Engine,
+    advance: Callable[[int], None],
+) -> "Together":
+    """Every place of the job.
+
+    key: names everything that the sums depend on. memory: bytes that all workers together may hold. advance: is told
+    the values done, of each checkpoint.
+    """
+    stripes = list(cut(job, memory, on.workers))
+    keys = [digest([key, stripe]) for stripe in stripes]
+    together = Together(job, stripes)
+    given: list[int] = []  # to workers
+
+    def add(position: int, result: Result) -> None:
+        together.add(position, result)
+        advance(sum(part.size for part in stripes[position]))
+
+    def missing() -> Iterator[tuple[Part, ...]]:
+        for position, stripe in enumerate(stripes):
+            if (stored := store.load_stripe(keys[position])) is not None:
+                add(position, stored)
+            else:
+                given.append(position)
+                yield stripe
+
+    with closing(engine.map(partial(run, job), missing(), on=on)) as results:
+        for place, result in results:
+            store.save_stripe(keys[given[place]], result)
+            add(given[place], result)
+    return together
+
+
+def cut(job: Job, memory: int, workers: int) -> Iterator[tuple[Part, ...]]:
+    """All values, in the order of storage, in stripes of which each worker can hold as many as it must."""
+    checkpoints = list(job.checkpoints.values())
+    fits, share = memory // (workers * job.value_bytes()), int(job.numel.sum()) // (workers * ROUNDS)
+    largest = min(max(min(fits, share), SMALLEST), LARGEST) // CHUNK * CHUNK
+    stripe: list[Part] = []
+    values = 0
+    for item in _in_storage(checkpoints[0], job.names):
+        for part in _parts(checkpoints, job.names[item], item, int(job.numel[item]), largest):
+            if stripe and values + part.size > largest:
+                yield tuple(stripe)
+                stripe, values = [], 0
+            stripe.append(part)
+            values += part.size
+    if stripe:
+        yield tuple(stripe)
+
+
+def _in_storage(checkpoint: Checkpoint, names: Sequence[str]) -> list[int]:
+    ranges = getattr(checkpoint, "ranges", None)
+    if ranges is None:
+        return list(range(len(names)))
+    return sorted(
+        range(len(names)), key=lambda item: ranges[names[item]][0][:2] if ranges[names[item]] else ("", 0)
+    )
+
+
+def _parts(checkpoints: list[Checkpoint], name: str, item: int, numel: int, largest: int) -> Iterator[Part]:
+    """As `measure` does it: in the order of storage where that is the same everywhere, if larger than a chunk."""
+    layout = checkpoints[0].tensors[name].layout
+    if not stored_alike(checkpoints, name) or (layout is not None and numel <= CHUNK):
+        yield Part(item, None, 0, numel)
+        return
+    boxes = getattr(layout, "boxes", None)
+    sizes = [int(np.prod(size, dtype=np.int64)) for _, size in boxes] if boxes else [numel]
+    for piece, size in enumerate(sizes):
+        for start in range(0, max(size, 1), largest):
+            yield Part(item, None if layout is None else piece, start, min(start + largest, size))
+
+
+def run(job: Job, stripe: tuple[Part, ...]) -> Result:
+    """One stripe through all checkpoints. What it returns: rows of sums and samples by place, and buffers."""
+    last_use = job.last_use()
+    held: dict[int, Held] = {}
+    found: Result = {}
+    with ThreadPoolExecutor(1) as ahead:  # the next bytes come while these are summed
+        context, read = copy_context(), partial(_read, job, stripe)
+        places_left = sorted(job.checkpoints)
+        coming = ahead.submit(context.run, read, places_left[0])
+        for place, then in zip(places_left, [*places_left[1:], None], strict=True):
+            held[place] = coming.result()
+            engine.go_on()
+            if then is not None:
+                coming = ahead.submit(context.run, read, then)
+            if place in job.plan:
+                involved = [place, *job.plan[place]]
+                found[f"rows:{place}"] = _sums(job, stripe, involved, [held[p].arrays for p in involved])
+            if job.sampled is not None:
+                arrays = held[place].arrays
+                samples = [_sample(job, part, place, bits) for part, bits in zip(stripe, arrays, strict=True)]
+                found[f"sample:{place}"] = np.concatenate([taken.view(np.uint8) for taken in samples])
+                if place == places_left[0]:
+                    found["buffer"] = _buffers(job, stripe, place, arrays, samples)
+            for p in [p for p in held if last_use[p] <= place]:
+                if (memory := held.pop(p).memory) is not None:
+                    job.spare.give(memory)
+                check_unchanged(job.checkpoints[p])
+                job.checkpoints[p].close()  # its files, of which a process may not have many open
+    return found
+
+
+def _read(job: Job, stripe: Sequence[Part], place: int) -> Held:
+    checkpoint = job.checkpoints[place]
+    named = [(job.names[part.item], part) for part in stripe]
+    if isinstance(checkpoint, RemoteCheckpoint):
+        memory = job.spare.take(
+            sum(part.size * WIDTH[checkpoint.tensors[name].dtype] for name, part in named)
+        )
+        return Held(
+            checkpoint.values([(name, part.start, part.stop) for name, part in named], memory), memory
+        )
+    arrays = [
+        (checkpoint.dense(name) if part.piece is None else one_piece(checkpoint, name, part.piece))[
+            part.start : part.stop
+        ]
+        for name, part in named
+    ]
+    return Held(arrays, None)
+
+
+def _sums(job: Job, stripe: Sequence[Part], involved: list[int], held: list[list[Bits]]) -> Columns:
+    """A row for each chunk of each part: of the first place itself, and against each of the others."""
+    dtypes = [[job.checkpoints[p].tensors[job.names[part.item]].dtype for p in involved] for part in stripe]
+    direct = [d[0] if d[0] in DIRECT and len(set(d)) == 1 else "" for d in dtypes]
+    chunks = np.array([part.chunks for part in stripe], np.int64)
+    first_row = np.concatenate([[0], np.cumsum(chunks)])
+    out = np.zeros((int(first_row[-1]), 3 * len(involved)))
+    for dtype in sorted({d for d, count in zip(direct, chunks, strict=True) if count}):
+        mine = [i for i, d in enumerate(direct) if d == dtype and chunks[i]]
+        if not dtype:
+            for i in mine:
+                out[first_row[i] : first_row[i + 1]] = sum_arrays(dtypes[i], [arrays[i] for arrays in held])
+            continue
+        row = np.concatenate([np.arange(first_row[i], first_row[i + 1]) for i in mine])
+        begin = (row - np.repeat(first_row[mine], chunks[mine])) * CHUNK
+        size = np.repeat([stripe[i].size for i in mine], chunks[mine])
+        base = np.array([[arrays[i].ctypes.data for arrays in held] for i in mine], np.int64)
+        table = np.repeat(base, chunks[mine], axis=0) + begin[:, None] * STORAGE[dtype].itemsize
+        part = np.zeros((len(row), out.shape[1]))
+        sum_at(dtype, table, np.minimum(CHUNK, size - begin), part)
+        out[row] = part
+    return out
+
+
+def _sample_at(job: Job, part: Part) -> NDArray[np.int64]:
+    """Which of a part's values lint looks at. Of a tensor in pieces, all that it looks at are with the first part."""
+    assert job.sampled is not None
+    at = places(int(job.numel[part.item]), job.sampled[part.item])
+    if part.piece is not None:
+        return at[: None if part.piece == part.start == 0 else 0]
+    return at[(at >= part.start) & (at < part.stop)] - part.start
+
+
+def _sample(job: Job, part: Part, place: int, bits: Bits) -> Bits:
+    """Those values: as they are stored, which takes least; of a tensor in pieces, as numbers."""
+    at = _sample_at(job, part)
+    if part.piece is None:
+        return bits[at]
+    return sample(job.checkpoints[place], job.names[part.item], len(at)) if at.size else np.zeros(0)
+
+
+def _sample_dtype(job: Job, part: Part, place: int) -> str:
+    return job.checkpoints[place].tensors[job.names[part.item]].dtype if part.piece is None else "F64"
+
+
+def _is_cut(job: Job, part: Part) -> bool:
+    """Whether its tensor's sample is spread over several parts."""
+    return part.piece is None and part.size < job.numel[part.item]
+
+
+def _buffers(
+    job: Job, stripe: Sequence[Part], place: int, held: list[Bits], samples: Sequence[Bits]
+) -> NDArray[np.str_]:
+    """For each part with the whole sample of its tensor, the buffer that this looks like, or nothing."""
+    checkpoint, found = job.checkpoints[place], []
+    for part, bits, taken in zip(stripe, held, samples, strict=True):
+        name = job.names[part.item]
+        values = decode(_sample_dtype(job, part, place), taken)
+
+        def whole(name: str = name, part: Part = part, bits: Bits = bits) -> Bits:
+            return bits if part.piece is None else checkpoint.dense(name)
+
+        judged = not _is_cut(job, part)
+        found.append(buffer_like(checkpoint.tensors[name], values, whole) if judged else "")
+    return np.array(found, np.str_)
+
+
+class Together:
+    """What stripes found, added in their order, whichever comes first: the sums of all, and little that waits."""
+
+    def __init__(self, job: Job, stripes: Sequence[Sequence[Part]]) -> None:
+        self.job, self.stripes = job, stripes
+        self._waiting: dict[int, Result] = {}
+        self._added = 0  # stripes
+        self._columns = {p: np.zeros((len(job.names), 3 + 3 * len(r))) for p, r in job.plan.items()}
+        self._samples: dict[int, list[bytes]] = {place: [] for place in job.checkpoints}
+        self._buffers: dict[str, str] = {}
+
+    def add(self, position: int, result: Result) -> None:
+        self._waiting[position] = result
+        while self._added in self._waiting:
+            self._add_next(self.stripes[self._added], self._waiting.pop(self._added))
+            self._added += 1
+
+    def _add_next(self, stripe: Sequence[Part], result: Result) -> None:
+        items = list(dict.fromkeys(part.item for part in stripe))
+        row = np.repeat([items.index(part.item) for part in stripe], [part.chunks for part in stripe])
+        item = np.concatenate([np.arange(len(items)), row])  # first what was there
+        for place, columns in self._columns.items():
+            rows = np.concatenate([columns[items], np.asarray(result[f"rows:{place}"], np.float64)])
+            columns[items] = added_rows(rows, item, len(items))
+        if self.job.sampled is not None:
+            for place, taken in self._samples.items():
+                taken.append(result[f"sample:{place}"].tobytes())
+            said = zip(stripe, result["buffer"], strict=True)
+            self._buffers |= {self.job.names[part.item]: str(what) for part, what in said if what}
+
+    def moments(self, place: int) -> Moments:
+        """Against each place that it is compared with, by its number."""
+        labels = [str(reference) for reference in self.job.plan[place]]
+        return Moments.from_columns(self.job.numel, self._columns[place], labels)
+
+    def seen(self, place: int) -> Seen:
+        return Seen(self._decoded(place), self.buffers)
+
+    @cached_property
+    def _counts(self) -> list[tuple[Part, int]]:
+        return [(part, len(_sample_at(self.job, part))) for stripe in self.stripes for part in stripe]
+
+    def _decoded(self, place: int) -> dict[str, Floats]:
+        """Lint's samples of each tensor."""
+        raw, end = np.frombuffer(b"".join(self._samples[place]), np.uint8), 0
+        found: dict[int, list[Floats]] = {}
+        for part, count in self._counts:
+            dtype = _sample_dtype(self.job, part, place)
+            start, end = end, end + count * WIDTH[dtype]
+            found.setdefault(part.item, []).append(decode(dtype, raw[start:end].view(STORAGE[dtype])))
+        return {name: np.concatenate(found[item]) for item, name in enumerate(self.job.names)}
+
+    @cached_property
+    def buffers(self) -> dict[str, str]:
+        """Tensors that look like buffers, and as what. Of those that were cut, the whole sample is there only now."""
+        first = min(self.job.checkpoints)
+        checkpoint, samples = self.job.checkpoints[first], self._decoded(first)
+        names = dict.fromkeys(
+            self.job.names[part.item] for part, _ in self._counts if _is_cut(self.job, part)
+        )
+        judged = {
+            n: buffer_like(checkpoint.tensors[n], samples[n], partial(checkpoint.dense, n)) for n in names
+        }
+        return self._buffers | {name: what for name, what in judged.items() if what}

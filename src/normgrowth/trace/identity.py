@@ -1,0 +1,87 @@
+"""Whether a series is the one that an output folder has measured.
+
+Not by its path: folders are moved, copied and mounted elsewhere. By its checkpoints: a file that is as it was needs
+no look; one that is not is summed again, and must have the same sums.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from normgrowth.checkpoints.remote.hub import is_hub
+from normgrowth.checkpoints.remote.website import shown
+from normgrowth.errors import CheckpointChanged, FolderMismatch
+from normgrowth.moments.moments import Moments
+from normgrowth.trace.plan import Plan
+from normgrowth.trace.store import OLDER, Stored
+from normgrowth.workspace import Workspace
+
+ROUNDING = 1e-12  # relative, of a sum whose terms were added in another order
+
+
+def where(source: str | Path | list[str | Path]) -> str:
+    """Where a source is, whatever folder a command is started in; without passwords."""
+    parts = [source] if isinstance(source, str | Path) else source
+    return ", ".join(
+        part if is_hub(part) else shown(part) if "://" in part else str(Path(part).expanduser().absolute())
+        for part in map(str, parts)
+    )
+
+
+def changed_files(
+    plan: Plan,
+    workspace: Workspace,
+    facts: Mapping[str, Any],
+    other: tuple[str, str, str] | None,
+    begun: bool,
+    sums: Callable[[int], Moments],
+) -> list[Stored]:
+    """Raise if the folder has measured another series; return the steps to store anew, which measure the same.
+
+    facts: what is remembered of this series. other: a tensor that is not what was measured. begun: whether parts of
+    steps are stored. sums: of a place, read again.
+    """
+    if workspace.folder is None or workspace.overwrite:
+        return []
+    known = workspace.found.facts if workspace.found else {}
+    moved = not _same_place(known, facts)
+    old, new = ({"kind": workspace.kind, "source": said.get("source")} for said in (known, facts))
+    other_series = FolderMismatch(workspace.folder, old, new)
+    common = [i for i, place in enumerate(plan.places) if place.entry and place.stored]
+    if moved and not common and (begun or any(place.stored for place in plan.places)):
+        raise other_series
+    if other:
+        name, then, now = other
+        raise FolderMismatch(
+            workspace.folder, {**old, f"tensor {name}": then}, {**new, f"tensor {name}": now}
+        )
+    # What older files were compared with follows from records.json, until that is replaced.
+    changed = [place.stored for place in plan.places if place.stored and place.stored.fingerprint == OLDER]
+    changed = [replace(stored, fingerprint="unknown") for stored in changed]
+    for i in common:
+        place = plan.places[i]
+        if not place.changed or not place.stored or not place.entry:
+            continue
+        if not _equal(place.stored.own, sums(i)):
+            raise other_series if moved else CheckpointChanged(workspace.folder, place.label, place.step)
+        changed.append(replace(place.stored, fingerprint=place.entry.fingerprint, label=place.label))
+    return changed
+
+
+def _same_place(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """As far as the folder says where it was made from."""
+    if isinstance(old.get("where"), str):
+        return old["where"] == new["where"]
+    source = old.get("source")  # of a folder from before: relative to wherever the command was started
+    return not isinstance(source, str) or source == new["source"] or where(source) == new["where"]
+
+
+def _equal(one: Moments, other: Moments) -> bool:
+    exact = ("numel", "largest", "nonfinite")
+    return all(
+        np.array_equal(getattr(one, field), getattr(other, field), equal_nan=field == "largest")
+        for field in exact
+    ) and np.allclose(one.square, other.square, rtol=ROUNDING, atol=0, equal_nan=True)

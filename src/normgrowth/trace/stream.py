@@ -1,0 +1,342 @@
+"""The walk along a series: the moments of every checkpoint, from what is stored and from what must be read.
+
+Two ways, the same sums. Step by step, a checkpoint with those it is compared with: for files of this machine, whose
+bytes stay in memory from one step to the next, and for formats that are fetched or decoded whole. In stripes
+(`weights.stripes`), all checkpoints at once: for files that are read over a network, or on a cluster.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.checkpoints.checkpoint import Checkpoint, MappedCheckpoint, Tensor
+from normgrowth.checkpoints.parameters import Reading
+from normgrowth.checkpoints.remote.remote_checkpoint import AT_ONCE, RemoteCheckpoint
+from normgrowth.checkpoints.selection import Chosen, Selection
+from normgrowth.engine import Engine, Threads, available_cores, no_collection
+from normgrowth.errors import InputError
+from normgrowth.lint.alongside import Alongside
+from normgrowth.moments.moments import Moments
+from normgrowth.records import storable
+from normgrowth.trace.by_step import check_alike, check_dtypes, measure
+from normgrowth.trace.by_stripe import Job, Together, measure_stripes
+from normgrowth.trace.plan import Plan
+from normgrowth.trace.store import SUMS_VERSION, Store, Stored, digest
+
+MEMORY = 1 << 30
+CONNECTIONS = 8  # at a time to one server: one alone waits more than it reads
+Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
+
+
+@dataclass(frozen=True)
+class How:
+    """Where to work, and with how much memory for what comes over a network."""
+
+    workers: int | None = None
+    engine: Engine | None = None
+    memory: int = MEMORY
+
+    def striped(self, opening: Checkpoint) -> bool:
+        """Whether checkpoints are such as can all be open at once, and reading them twice would cost."""
+        costs = isinstance(opening, RemoteCheckpoint) or self.engine is not None
+        return costs and _can_stay_open(opening)
+
+
+def _can_stay_open(checkpoint: Checkpoint) -> bool:
+    """Not one that was fetched: many of those would fill the disk."""
+    if isinstance(checkpoint, RemoteCheckpoint):
+        return True
+    return isinstance(checkpoint, MappedCheckpoint) and checkpoint.on_close is None
+
+
+class Window:
+    """Opens checkpoints when they are first needed and closes them when nothing ahead needs them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.places = plan.places
+        self.last_use = {i: i for i in range(len(plan.places))}
+        self.last_use |= {position: i for i, refs in plan.reads.items() for position in (*refs.values(), i)}
+        self.opened: dict[int, Checkpoint] = {}
+        self._notes: dict[str, str] = {}  # what readers noted -> the first checkpoint of which
+
+    @property
+    def notes(self) -> list[str]:
+        """What the readers of the checkpoints noted, each once."""
+        return [f"{label}: {note}" for note, label in self._notes.items()]
+
+    def __enter__(self) -> "Window":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for position in list(self.opened):
+            self.opened.pop(position).close()
+
+    def get(self, position: int) -> Checkpoint:
+        if position not in self.opened:
+            entry = self.places[position].entry
+            assert entry is not None, "asked for a checkpoint that is gone"
+            try:
+                self.opened[position] = entry.open()
+            except OSError as error:
+                raise InputError(f"{entry.label}: cannot be opened: {error.strerror or error}") from error
+            for note in self.opened[position].notes:
+                self._notes.setdefault(note, self.opened[position].label)
+        return self.opened[position]
+
+    def done_with(self, i: int) -> None:
+        """Step i is done: close what no later step compares with."""
+        for position in [p for p in self.opened if self.last_use.get(p, -1) <= i]:
+            self.opened.pop(position).close()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The tensors that count, in the order of what was stored before."""
+
+    readings: list[Reading]
+    chosen: Chosen
+    opening: Checkpoint  # the first that is there
+    selection: Selection
+    other: tuple[str, str, str] | None = (
+        None  # a tensor that is not what was measured before: name, then, now
+    )
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [reading.name for reading in self.readings]
+
+    @cached_property
+    def numel(self) -> NDArray[np.int64]:
+        return np.array([self.opening.tensors[name].numel for name in self.names], np.int64)
+
+    def check(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint, if the same tensors count in it."""
+        if checkpoint.tensors.keys() != self.opening.tensors.keys():
+            _check_same(self.names, checkpoint, self.opening.label, self.selection)
+        return checkpoint
+
+
+def counted_tensors(plan: Plan, window: Window, selection: Selection) -> Counted:
+    opening = window.get(plan.opening)
+    with no_collection():
+        chosen = selection.choose(opening.label, opening.tensors, opening.aliases)
+    readings = chosen.readings
+    check_dtypes(opening, [reading.name for reading in readings])
+    before = next((place.stored for place in plan.places if place.stored), None)
+    if before is None:
+        return Counted(readings, chosen, opening, selection)
+    here = {storable(reading.name): reading for reading in readings}
+    then = dict(zip(before.names, before.own.numel.tolist(), strict=True))
+    now = {name: opening.tensors[reading.name].numel for name, reading in here.items()}
+    for name in {**then, **now}:
+        if then.get(name) != now.get(name):
+            old, new = ("absent" if n is None else f"{n} values" for n in (then.get(name), now.get(name)))
+            return Counted(readings, chosen, opening, selection, (name, old, new))
+    return Counted([here[name] for name in before.names], chosen, opening, selection)
+
+
+def own_sums(window: Window, counted: Counted, how: How, i: int) -> Moments:
+    """The sums of one checkpoint alone."""
+    current = counted.check(window.get(i))
+    if not how.striped(current):
+        return measure(current, [], counted.names, workers=how.workers)
+    numel = np.array([current.tensors[name].numel for name in counted.names], np.int64)
+    return read_once(Job({i: current}, {i: ()}, counted.names, numel, None), how, lambda _: None).moments(i)
+
+
+def _key(plan: Plan, i: int, names: str) -> str | None:
+    """Names everything that the new sums of a step depend on; None for one whose checkpoint is gone."""
+    own, *others = (plan.places[p].entry for p in (i, *plan.wanted[i].values()))
+    if own is None:
+        return None
+    there = zip(plan.wanted[i], others, strict=True)
+    return digest(
+        [SUMS_VERSION, names, own.fingerprint, *([label, e.fingerprint] for label, e in there if e)]
+    )
+
+
+def measure_all(
+    plan: Plan,
+    window: Window,
+    counted: Counted,
+    store: Store,
+    lint: bool,
+    how: How,
+    progress: Progress | None,
+) -> tuple[list[Moments | None], Alongside | None]:
+    """The moments at every step, None where they are lost; what is stored is not measured again."""
+    names, opening = counted.names, counted.opening
+    beside = Alongside(len(names)) if lint else None
+    bar = _Bar(progress, [opening.tensors[name] for name in names])
+
+    def get(position: int) -> Checkpoint:
+        return counted.check(window.get(position))
+
+    striped: Together | None = None
+    if plan.reads and how.striped(opening):
+        striped = _in_stripes(plan, names, get, beside, store, how, bar)
+    if striped is None:
+        bar.begin(sum(1 + len(set(refs.values())) for refs in plan.reads.values()))
+    moments: list[Moments | None] = []
+    shapes = {name: opening.tensors[name].shape for name in names}
+    for i, place in enumerate(plan.places):
+        found, stored = None, place.stored
+        if i in plan.reads:
+            current, reads = get(i), plan.reads[i]
+            sums = striped.moments(i) if striped else _one_step(current, reads, names, window, how, bar)
+            if not np.array_equal(sums.numel, counted.numel):
+                raise InputError(f"{current.label}: its tensors have other shapes than in {opening.label}")
+            pairs = {plan.places[p].step: sums.against[str(p)] for p in reads.values()}
+            if stored:  # what was measured stays to the bit; comparisons are added
+                sums, pairs = stored.own, {**stored.pairs, **pairs}
+            found = plan.moments(i, sums, pairs)
+            look: Mapping[str, Sequence[Any]] = {}
+            if beside and stored and plan.knows(i, "previous") and beside.continues(stored.look):
+                look = stored.look
+                beside.restore(i, place.step, place.label, str(place.step), shapes, found, look)
+            elif beside:
+                sampled = striped is not None and striped.job.sampled is not None
+                seen = (
+                    {p: striped.seen(p) for p in (i - 1, i) if p in striped.job.checkpoints}
+                    if striped and sampled
+                    else {}
+                )
+                previous = window.get(i - 1) if "previous" in reads else None
+                look = beside.see(i, place.step, str(place.step), current, previous, names, found, seen)
+            assert place.entry is not None
+            store.save(
+                Stored(
+                    place.step,
+                    place.label,
+                    place.entry.fingerprint,
+                    tuple(names),
+                    found.alone,
+                    pairs,
+                    look,
+                    place.entry.step_origin,
+                )
+            )
+        elif stored:
+            found = plan.moments(i, stored.own, stored.pairs)
+            if beside:
+                beside.restore(i, place.step, place.label, str(place.step), shapes, found, stored.look)
+        moments.append(found)
+        window.done_with(i)
+    store.drop_stripes()
+    return moments, beside
+
+
+def _one_step(
+    current: Checkpoint,
+    references: Mapping[str, int],
+    names: list[str],
+    window: Window,
+    how: How,
+    bar: "_Bar",
+) -> Moments:
+    """Against each checkpoint that it is compared with, by its position."""
+    positions = list(dict.fromkeys(references.values()))
+    bar.show(current.label)
+    advance = partial(bar.advance, 1 + len(positions), current.label)
+    others = [(str(position), window.get(position)) for position in positions]
+    return measure(current, others, names, workers=how.workers, advance=advance)
+
+
+def _in_stripes(
+    plan: Plan,
+    names: list[str],
+    get: Callable[[int], Checkpoint],
+    beside: Alongside | None,
+    store: Store,
+    how: How,
+    bar: "_Bar",
+) -> Together | None:
+    """All missing steps at once; of those that they are compared with, only what lint wants to see.
+
+    None if not all of these checkpoints can be open at once.
+    """
+    named = digest(names)
+    keys = {key: i for i in range(len(plan.places)) if (key := _key(plan, i, named)) is not None}
+    begun = store.begin_stripes([key for key, i in keys.items() if i in plan.reads], list(keys))
+    there = {i: {p for p in plan.wanted[i].values() if plan.places[p].entry} for i in keys.values()}
+    missing = sorted(keys[key] for key in begun)
+    involved = sorted({position for i in missing for position in (i, *there[i])})
+    bar.begin(len(involved))
+    checkpoints: dict[int, Checkpoint] = {}
+    for position in involved:
+        bar.show(plan.places[position].label)
+        checkpoints[position] = get(position)
+        if not _can_stay_open(checkpoints[position]):
+            return None
+        check_dtypes(checkpoints[position], names)
+    numel = [checkpoints[involved[0]].tensors[name].numel for name in names]
+    job = Job(
+        checkpoints,
+        {i: tuple(dict.fromkeys(p for p in plan.wanted[i].values() if p in there[i])) for i in missing},
+        names,
+        np.array(numel, np.int64),
+        beside.sampled(numel) if beside else None,
+    )
+    check_alike(list(checkpoints.values()), names)
+    found = [entry.fingerprint for p in involved if (entry := plan.places[p].entry)]
+    key = digest([begun, found, job.sampled])
+    label = f"{len(involved)} checkpoints"
+    advance = partial(bar.advance, len(involved), label)
+    return read_once(job, how, advance, store, key)
+
+
+def read_once(
+    job: Job, how: How, advance: Callable[[int], None], store: Store | None = None, key: str = ""
+) -> Together:
+    """Every place of a job, in stripes; kept in the store by the key as they come."""
+    store = store or Store(None)
+    workers = how.workers or max(CONNECTIONS, available_cores())
+    on = how.engine or Threads(min(workers, job.most_workers(how.memory)))
+    try:
+        found = measure_stripes(job, key=key, store=store, memory=how.memory, on=on, advance=advance)
+    finally:
+        if how.engine is None:
+            on.close()
+    opened = job.checkpoints.values()
+    remote = [checkpoint for checkpoint in opened if isinstance(checkpoint, RemoteCheckpoint)]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(RemoteCheckpoint.check_unchanged, remote))
+    return found
+
+
+class _Bar:
+    """Tells how many bytes were read, of how many."""
+
+    def __init__(self, progress: Progress | None, tensors: list[Tensor]) -> None:
+        self.progress = progress
+        self.bytes = sum(tensor.nbytes for tensor in tensors)
+        self.per_value = self.bytes / max(1, sum(tensor.numel for tensor in tensors))
+        self.total, self.done = 0, 0.0
+
+    def begin(self, checkpoints: int) -> None:
+        self.total = checkpoints * self.bytes
+
+    def show(self, label: str) -> None:
+        if self.progress:
+            self.progress(int(self.done), self.total, label)
+
+    def advance(self, checkpoints: int, label: str, values: int) -> None:
+        self.done += values * self.per_value * checkpoints
+        self.show(label)
+
+
+def _check_same(names: list[str], current: Checkpoint, first_label: str, selection: Selection) -> None:
+    readings = selection.readings(current.tensors, current.aliases)
+    here = {reading.name for reading in readings.values() if reading.counted}
+    missing, new = sorted(set(names) - here), sorted(here - set(names))
+    if missing or new:
+        what = f"lacks {missing[0]}" if missing else f"has a new tensor {new[0]}"
+        raise InputError(
+            f"{current.label}: {what} (compared with {first_label}; {len(missing)} missing, {len(new)} new); "
+            "trace what they share with --select or --exclude"
+        )

@@ -1,1 +1,0 @@
-"""What series of checkpoints say: traces, lint, growth laws, dynamics. numpy only."""

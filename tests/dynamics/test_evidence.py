@@ -1,0 +1,358 @@
+"""What `examine`, `direction` and `uniformity` say of runs whose dynamics are known."""
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from vectors import PARTS, norms, simulate, write_path
+
+from normgrowth.dynamics.alignment import examine
+from normgrowth.dynamics.direction import direction, uniformity, uniformity_sentence
+from normgrowth.errors import InputError
+from normgrowth.records import Block, Records
+from normgrowth.schedules import constant, cosine, inverse_sqrt
+from normgrowth.trace import trace
+
+COSINE = cosine(0.05, 400, warmup=40, end=0.005)
+LAGS = (1, 2, 4, 8, 16)
+
+
+@pytest.fixture
+def traced(tmp_path):
+    def traced(path, every=20, lags=LAGS):
+        return trace(write_path(tmp_path / f"run{len(list(tmp_path.iterdir()))}", path, every), lags=lags)
+
+    return traced
+
+
+def published(steps, norm, cosine):
+    """Records of a series of which only norms and cosines are known, as the paper's Figure 1."""
+    n0, n1 = norm[:-1], norm[1:]
+    delta = np.sqrt(n0**2 + n1**2 - 2 * n0 * n1 * cosine)
+    values = {"step_size": delta, "alignment": (n1 * cosine - n0) / delta, "angle": np.arccos(cosine)}
+
+    def block(at, values):
+        columns = {k: v[:, None] for k, v in values.items()}
+        return Block("model", ["model"], [None], [None], [int(t) for t in at], columns)
+
+    return Records.from_blocks("run", [block(steps, {"norm": norm}), block(steps[1:], values)], {})
+
+
+# --- which model ---------------------------------------------------------------------------------
+
+
+def test_misaligned_steps_are_found_to_be_so(traced):
+    path = simulate(COSINE, 1.5, 400, norm0=7.0)
+    found = examine(traced(path), COSINE, weight_decay=0.0)
+    assert found.fits == "misaligned"
+    assert found.kappa["misaligned"].value == pytest.approx(1.5, rel=0.01)
+    assert found.growth_kappa["misaligned"] == pytest.approx(1.5, rel=0.02)
+    np.testing.assert_allclose(found.predicted["misaligned"], norms(path)[::20], rtol=0.02)
+    assert found.error["misaligned"] < 0.02 < found.error["aligned"]
+    assert found.by_steps == pytest.approx(1.0, abs=0.05)
+    assert found.by_steps + found.by_alignment == pytest.approx(1.0)
+    assert abs(found.alignment) < 0.01
+    assert found.displacement == pytest.approx(1.0, abs=0.05)
+    assert found.interval == (20, 20)
+    assert found.by_decay == 0
+    assert any("20 optimiser steps apart" in text for text in found.findings)
+    assert any("single steps" in text for text in found.undecided)
+
+
+def test_aligned_steps_are_found_to_be_so(traced):
+    path = simulate(COSINE, 0.2, 400, model="aligned", dims=1_000)
+    found = examine(traced(path), COSINE, weight_decay=0.0)
+    assert found.fits == "aligned"
+    assert found.kappa["aligned"].value == pytest.approx(0.2, rel=0.01)
+    np.testing.assert_allclose(found.predicted["aligned"], norms(path)[::20], rtol=0.01)
+    assert found.alignment == pytest.approx(1.0)
+    assert found.displacement == pytest.approx(20, rel=0.3)
+    assert any("go on in one direction" in text for text in found.undecided)
+
+
+def test_in_between_and_beneath(traced):
+    between = examine(traced(simulate(COSINE, 1.5, 400, alignment=0.1)), COSINE, weight_decay=0.0)
+    assert between.fits == "between"
+    beneath = examine(traced(simulate(COSINE, 1.0, 400, alignment=-0.1)), COSINE, weight_decay=0.0)
+    assert beneath.fits == "neither"
+    assert beneath.growth < 0
+    assert np.isnan(beneath.growth_kappa["misaligned"])
+    assert any("fell by" in text for text in beneath.findings)
+    assert "less than either" in beneath.findings[-1]
+
+
+def test_kappa_of_single_steps_decides_what_checkpoints_cannot(traced):
+    """Each step turns back half of the one before: checkpoints see less than the steps took."""
+    rng = np.random.default_rng(0)
+    theta, before, path = rng.standard_normal(4_000), 0.0, []
+    lr = constant(0.01)
+    for t in range(401):
+        path.append(theta)
+        step = rng.standard_normal(4_000)
+        step = lr(t) * np.linalg.norm(theta) * step / np.linalg.norm(step)
+        theta, before = theta + step - before, step  # its length is √2·η‖θ‖
+    path = np.array(path)
+    single = np.linalg.norm(path[1:] - path[:-1], axis=1) / (0.01 * norms(path[:-1]))
+    assert single[5:].mean() == pytest.approx(np.sqrt(2), rel=0.02)
+    found = examine(traced(path), lr, weight_decay=0.0)
+    assert found.kappa["misaligned"].value < 0.4
+    known = examine(traced(path), lr, weight_decay=0.0, kappa=float(single.mean()))
+    assert known.fits == "neither"  # steps point inwards, which checkpoints cannot show
+    assert not any("single steps" in text for text in known.undecided)
+
+
+def test_decay_is_told_from_steps(traced):
+    path = simulate(COSINE, 1.0, 400, weight_decay=0.1)
+    found = examine(traced(path), COSINE, weight_decay=0.1)
+    assert found.fits == "misaligned"
+    assert found.kappa["misaligned"].value == pytest.approx(1.0, rel=0.02)
+    turned = found.by_alignment * found.growth
+    assert turned < 0
+    assert found.by_decay == pytest.approx(-turned, rel=0.1)
+    unknown = examine(traced(path), COSINE)
+    assert unknown.fits == "neither"
+    assert np.isnan(unknown.by_decay)
+    assert any("weight decay" in text for text in unknown.undecided)
+
+
+def test_one_layer_and_few_checkpoints(traced):
+    records = traced(simulate(COSINE, 1.5, 60), every=20)
+    layer = records.where(level="layer").distinct("name")[0]
+    found = examine(records, COSINE, level="layer", name=layer)
+    assert found.norms[0] == pytest.approx(records.series("norm", level="layer", name=layer)[1][0])
+    assert any("3 intervals are too few" in text for text in found.undecided)
+    with pytest.raises(InputError, match="several series"):
+        examine(records, COSINE, level="layer")
+    with pytest.raises(InputError, match="two are needed"):
+        examine(records.where(step=0), COSINE)
+    with pytest.raises(InputError, match="nothing to start from"):
+        examine(published(np.array([0, 9]), np.array([0.0, 1.0]), np.array([0.5])), COSINE)
+
+
+def test_steps_one_apart_leave_nothing_hidden(traced):
+    found = examine(traced(simulate(COSINE, 1.5, 30, dims=500), every=1, lags=()), COSINE, weight_decay=0.0)
+    assert found.kappa["misaligned"].value == pytest.approx(1.5, rel=1e-6)
+    assert not found.undecided
+    assert "1 optimiser step apart" in found.findings[0]
+    same_way = simulate(COSINE, 0.3, 30, model="aligned", dims=500)
+    found = examine(traced(same_way, every=1, lags=()), COSINE, weight_decay=0.0)
+    assert found.fits == "aligned"
+    assert not found.undecided
+
+
+faulty = pytest.mark.filterwarnings("ignore::normgrowth.errors.SeriesWarning")
+
+
+@faulty
+@pytest.mark.parametrize("lam", [0.0, 0.1])
+def test_models_that_say_the_same_are_not_told_apart(traced, lam):
+    path = simulate(COSINE, 0.0, 400, weight_decay=lam, dims=100)  # nothing moves but the decay
+    found = examine(traced(path, lags=()), COSINE, weight_decay=lam)
+    assert found.fits == "both"
+    assert any("Which model" in text for text in found.undecided)
+
+
+def test_an_uncertain_kappa_excuses_a_miss_on_its_own_side_only(traced):
+    """On a sphere nothing grows. That κ may be larger than fitted does not make misaligned growth fit."""
+    rng = np.random.default_rng(0)
+    path = rng.standard_normal(1_000) + np.cumsum(0.02 * rng.standard_normal((401, 1_000)), axis=0)
+    found = examine(traced(path / norms(path)[:, None]), COSINE)
+    assert found.kappa["misaligned"].high > 1.5 * found.kappa["misaligned"].value
+    assert found.fits == "neither"
+
+
+@faulty
+def test_sums_end_before_what_is_not_finite(traced):
+    path = simulate(COSINE, 1.5, 400, weight_decay=0.1, dims=2_000)
+    whole = examine(traced(path[:181]), COSINE, weight_decay=0.1)
+    path[200] = np.nan
+    found = examine(traced(path), COSINE, weight_decay=0.1)
+    assert found.until == 180
+    for name in ("growth", "by_steps", "by_decay", "displacement"):
+        assert getattr(found, name) == pytest.approx(getattr(whole, name))
+    assert any("up to step 180" in text for text in found.findings)
+    assert f"{found.norms[-1]:.5g} measured" in " ".join(found.findings)
+    path[200], path[400] = path[180], np.nan
+    assert "Norm at step 380" in " ".join(examine(traced(path), COSINE).findings)
+    path[400] = 0
+    assert examine(traced(path), COSINE).fits == "neither"
+
+
+def test_weights_that_move_without_a_learning_rate(traced):
+    records = traced(simulate(COSINE, 1.5, 400, dims=2_000))
+    said = " ".join(examine(records, cosine(0.05, 100)).findings)
+    assert "In 15 of 20 intervals the weights moved although η is 0, first in the one up to step 120" in said
+    assert "although" not in " ".join(examine(records, COSINE).findings)
+    shrinking = traced(simulate(cosine(0.05, 100), 1.0, 400, weight_decay=0.001, decay="eq3", dims=2_000))
+    found = examine(shrinking, cosine(0.05, 100), weight_decay=0.001, decay="eq3")
+    assert "although" not in " ".join(found.findings)
+
+
+def test_each_interval_hides_as_many_steps_as_it_has():
+    """Four steps of length 1 that were seen, then one of length 1 that may have been a hundred of 1/100."""
+    count = np.arange(1.0, 6.0)
+    values = {"step_size": np.ones(5), "alignment": np.zeros(5), "angle": np.ones(5), "total_growth": count}
+    values |= {"total_growth_alignment": np.zeros(5), "total_growth_steps": count}
+    steps = [0, 1, 2, 3, 4, 104]
+
+    def block(at, columns):
+        return Block("model", ["model"], [None], [None], at, {k: v[:, None] for k, v in columns.items()})
+
+    norm = {"norm": np.sqrt(np.arange(1.0, 7.0))}
+    records = Records.from_blocks("run", [block(steps, norm), block(steps[1:], values)], {})
+    assert "would make 80 % of" in examine(records, constant(0.1)).undecided[0]  # 4.01 of 5
+
+
+def test_published_numbers_without_a_budget():
+    steps = np.arange(0, 5_001, 500)
+    norm = np.sqrt(1 + steps / 1_000)
+    found = examine(published(steps, norm, norm[:-1] / norm[1:]), constant(1e-2), weight_decay=0.0)
+    assert np.isnan(found.by_steps)
+    assert np.isnan(found.displacement)
+    assert found.alignment == pytest.approx(0, abs=1e-6)
+
+
+def test_a_model_that_leaves_the_range_of_floats_does_not_win():
+    steps = np.arange(2_001)
+    records = published(steps, 1.25 ** (steps / 2), np.full(2_000, 1.25**-0.5))  # κ = ½ across θ
+    found = examine(records, constant(1.0), weight_decay=0.0)
+    assert found.predicted["aligned"][-1] == np.inf
+    assert found.fits == "misaligned"
+
+
+# --- direction and uniformity --------------------------------------------------------------------
+
+
+def test_misaligned_dynamics_of_the_paper_turn_on(traced):
+    """η = 1/√t: the cosine of neighbours goes to 1, and the direction does not converge."""
+    eta = inverse_sqrt(1.0)
+    found = direction(traced(simulate(eta, 1.0, 640, dims=2_000), every=10, lags=(1, 2, 4, 8, 16, 32)))
+    assert [lag.lag for lag in found.lags] == [1, 2, 4, 8, 16, 32]
+    neighbours = found.lags[0]
+    assert neighbours.cosine[-1] > 0.99 > neighbours.cosine[0]
+    assert found.q == pytest.approx(1.0, abs=0.1)
+    assert found.low < 1 < found.high + 0.05
+    assert found.verdict != "converges"
+    # ‖θ_t/2‖² = ‖θ_t‖²/2 and what came between is orthogonal, so the cosine stays √½ (or so).
+    halves = found.doubled.earlier / found.doubled.steps
+    np.testing.assert_allclose(halves, 0.5, rtol=0.1)
+    np.testing.assert_allclose(found.doubled.cosine[1:], np.sqrt(halves[1:]), atol=0.03)
+    assert found.total[-1] == pytest.approx(found.angle.sum())
+
+
+def test_constant_relative_steps_turn_on_and_fast_decay_converges(traced):
+    turning = direction(traced(simulate(constant(0.01), 1.0, 400, dims=2_000), every=10))
+    assert turning.verdict == "turns on"
+    fading = direction(traced(simulate(lambda t: 0.5 / (t + 1) ** 1.5, 1.0, 400, dims=2_000), every=10))
+    assert fading.q == pytest.approx(3.0, abs=0.2)
+    assert fading.verdict == "converges"
+    assert fading.doubled.cosine[-1] > fading.doubled.cosine[0]
+
+
+def test_a_direction_that_only_rounding_turns(traced):
+    found = direction(traced(simulate(COSINE, 0.3, 30, model="aligned", dims=500), every=1, lags=()))
+    assert found.verdict == "undecided"
+    assert np.isnan(found.q)
+
+
+def test_too_little_to_say(traced):
+    found = direction(traced(simulate(constant(0.01), 1.0, 40, dims=100), every=10, lags=()))
+    assert np.isnan(found.q)
+    assert found.verdict == "undecided"
+    assert any("too few" in text for text in found.findings)
+    assert any("Lags of 1, 2, 4" in text for text in found.findings)
+
+
+def test_uniform_growth_and_its_opposite(traced):
+    path = np.linspace(1, 3, 5)[:, None] * np.ones(100)
+    even = uniformity(traced(path, every=1, lags=()))
+    np.testing.assert_allclose(even.factor, 3)
+    np.testing.assert_allclose(even.share, 0.5)
+    assert (even.spread, even.moved) == (1.0, 0.0)
+    path[:, 50:] = 1  # the second layer stays
+    records = traced(path, every=1, lags=())
+    uneven = uniformity(records)
+    np.testing.assert_allclose(uneven.factor, [3, 1])
+    np.testing.assert_allclose(uneven.share[-1], [0.9, 0.1])
+    assert uneven.spread == pytest.approx(3)
+    assert uneven.moved == pytest.approx(0.4)
+    assert "×1 (layer.1) to ×3 (layer.0)" in uniformity_sentence(uneven, "layer")
+    assert uniformity(records, level="tensor").names == list(PARTS)
+    with pytest.raises(InputError, match="no norms at level block"):
+        uniformity(records, level="block")
+
+
+def test_several_runs_are_never_mixed():
+    """One run grows, the other stands still: shares of both together would be those of neither."""
+    steps = [0, 10]
+    grows, stands = (
+        Records.from_blocks(
+            run, [Block("layer", ["layer.0", "layer.1"], [0, 1], [None] * 2, steps, {"norm": norm})], {}
+        )
+        for run, norm in {
+            "grows": np.array([[1.0, 1.0], [3.0, 1.0]]),
+            "stands": np.array([[1.0, 1.0], [1.0, 1.0]]),
+        }.items()
+    )
+    both = Records.joined([grows, stands], {})
+    assert uniformity(grows).spread == pytest.approx(3)
+    assert uniformity(both.where(run="stands")).spread == pytest.approx(1)
+    for mixed in (
+        lambda: uniformity(both),
+        lambda: direction(both, level="layer", name="layer.0"),
+        lambda: examine(both, COSINE, level="layer", name="layer.0"),
+        lambda: both.series("norm", level="layer", name="layer.0"),
+    ):
+        with pytest.raises(InputError, match=r"2 runs \('grows', 'stands'\)"):
+            mixed()
+
+
+def test_a_layer_that_began_at_zero_has_no_factor(traced):
+    path = np.linspace(1, 3, 5)[:, None] * np.ones(100)
+    path[0, 50:] = 0
+    found = uniformity(traced(path, every=1, lags=()))
+    assert found.factor[1] == np.inf
+    assert found.spread == 1
+    assert "too little" in uniformity_sentence(found, "layer")
+
+
+# --- step sizes of a tracker, and of a series with gaps ---------------------------------------------
+
+
+def tracked(steps, norm, cosine):
+    """Records as a tracker makes them: every measured step has a size, an angle and an alignment of its own."""
+    whole = published(np.r_[steps[0] - 1, steps], np.r_[norm[0], norm], np.r_[0.5, cosine])
+    columns = {
+        quantity: whole.series(quantity)[1][-len(steps) :, None]
+        for quantity in ("norm", "step_size", "alignment", "angle")
+    }
+    return Records.from_blocks("run", [Block("model", ["model"], [None], [None], list(steps), columns)], {})
+
+
+def test_every_step_of_a_tracker_is_as_good_as_checkpoints():
+    steps, norm = np.arange(1, 41), np.sqrt(100.0 + np.arange(1, 41))
+    between = np.sqrt(np.diff(norm**2))  # of misaligned steps
+    cosine = (norm[:-1] ** 2 + norm[1:] ** 2 - between**2) / (2 * norm[:-1] * norm[1:])
+    series, tracker = published(steps, norm, cosine), tracked(steps, norm, cosine)
+    whole, found = examine(series, constant(0.1)), examine(tracker, constant(0.1))
+    np.testing.assert_equal(asdict(found), asdict(whole))
+    for key in ("steps", "angle", "total", "q", "low", "high"):
+        np.testing.assert_array_equal(getattr(direction(tracker), key), getattr(direction(series), key), key)
+
+
+def test_single_steps_with_others_between_them_are_refused():
+    records = tracked(np.arange(5, 65, 5), np.full(12, 3.0), np.full(11, 0.9))
+    with pytest.raises(InputError, match="every=1"):
+        examine(records, constant(0.1))
+    with pytest.raises(InputError, match="every=1"):
+        direction(records)
+
+
+def test_a_series_with_a_gap_says_where():
+    steps, norm = [0, 10, 20, 30], np.array([1.0, 1.1, 1.2, 1.3])
+    blocks = [
+        Block("model", ["model"], [None], [None], steps, {"norm": norm[:, None]}),
+        Block("model", ["model"], [None], [None], [10, 30], {"step_size": np.ones((2, 1))}),
+    ]
+    with pytest.raises(InputError, match="step 20"):
+        examine(Records.from_blocks("run", blocks, {}), constant(0.1))

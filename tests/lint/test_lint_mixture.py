@@ -1,0 +1,172 @@
+"""Lint where a folder holds more than one series: the other files are named, with globs, and not judged."""
+
+import re
+import shlex
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from synthetic_series import moved, save_file, tiny_state
+
+from normgrowth import cli
+from normgrowth.checkpoints.name_globs import separating_globs
+from normgrowth.checkpoints.series import open_source
+from normgrowth.errors import InputError
+from normgrowth.lint import lint
+
+
+def series(seed=0, count=8, **options):
+    states = [tiny_state(seed, **options)]
+    for i in range(1, count):
+        states.append(moved(states[-1], 100 * seed + i, 0.01))
+    return states
+
+
+def put(folder, states, name, first=0, every=10):
+    for i, state in enumerate(states):
+        path = folder / name.format(first + every * i)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(state, path)
+    return folder
+
+
+def adapters(count=8):
+    shapes = {"lora_A": (2, 8), "lora_B": (24, 2)}
+    start = {f"base.h.{i}.attn.{k}.weight": torch.randn(*s) for i in range(2) for k, s in shapes.items()}
+    return [{name: x + 0.01 * i * torch.randn_like(x) for name, x in start.items()} for i in range(count)]
+
+
+def activations(count=8):
+    return [{f"layer_{i}": torch.randn(16, 8) for i in range(3)} for _ in range(count)]
+
+
+def faults(found):
+    return [(f.step, f.kind) for f in found if f.severity == "fault"]
+
+
+def pasted(why):
+    """The sources of the commands that a finding gives."""
+    return [shlex.split(command)[2:] for command in re.findall(r"normgrowth lint [^;]+", why)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: adapters(),
+        lambda: series(1, layers=1),  # a smaller model with the same names
+        lambda: series(1, width=16),  # a wider one
+        lambda: series(1),  # the same model, another run
+    ],
+    ids=["adapters", "smaller", "wider", "run"],
+)
+def test_two_series_are_one_fault_with_commands_that_separate_them(tmp_path, other):
+    folder = put(tmp_path / "my runs", series(), "main_step_{}.safetensors")
+    put(folder, other(), "other_step_{}.safetensors", first=3)
+    (fault,) = [f for f in lint(folder) if f.severity == "fault"]
+    assert (fault.kind, fault.name) == ("mixed", "")
+    assert "two series?" in fault.why
+    sources = pasted(fault.why)
+    assert len(sources) == 2
+    for source in sources:
+        report = lint(source)
+        assert len(report.steps) == 8
+        assert report == []
+
+
+@pytest.mark.parametrize("name", ["acts_step_{}.safetensors", "step_{}.safetensors"])
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_data_files_are_a_remark_and_not_judged(tmp_path, name, count):
+    folder = put(tmp_path, series(), "step_{}.safetensors")
+    put(folder, activations(count), name, first=3)
+    (finding,) = report = lint(folder)
+    assert (finding.step, finding.kind, finding.severity) == (3, "data", "remark")
+    assert "layer_0" in finding.why
+    assert report.steps == tuple(range(0, 80, 10))
+
+
+def test_a_data_file_that_comes_first(tmp_path):
+    folder = put(tmp_path, series(), "step_{}.safetensors", first=10)
+    save_file({"tokens": torch.arange(40), "labels": torch.arange(40)}, folder / "data_step_1.safetensors")
+    (finding,) = report = lint(folder)
+    assert (finding.step, finding.kind, finding.severity) == (1, "data", "remark")
+    assert len(report.steps) == 8
+
+
+def test_faults_of_the_main_series_are_still_found(tmp_path):
+    states = series(count=10)
+    name = "transformer.h.0.mlp.c_fc.weight"
+    states[6][name] = states[5][name]
+    folder = put(tmp_path, states, "step_{}.safetensors")
+    put(folder, adapters(4), "adapter_step_{}.safetensors", first=1)
+    put(folder, activations(2), "acts_step_{}.safetensors", first=2)
+    found = lint(folder)
+    assert [(f.step, f.kind) for f in found] == [(1, "mixed"), (2, "data"), (60, "stale")]
+
+
+def test_one_model_whose_files_change_their_names_is_one_series(tmp_path):
+    states = series(count=10)
+    folder = put(tmp_path, states[:5], "warmup_step_{}.safetensors")
+    put(folder, states[5:], "main_step_{}.safetensors", first=50)
+    assert lint(folder) == []
+
+
+def test_a_stranger_is_a_stranger_whatever_the_names(tmp_path):
+    states = series(count=10)
+    states[3] = tiny_state(7)
+    folder = put(tmp_path, states[:5], "warmup_step_{}.safetensors")
+    put(folder, states[5:], "main_step_{}.safetensors", first=50)
+    assert faults(lint(folder)) == [(30, "run")]
+
+
+@pytest.mark.parametrize("names", [("a_step_{}.pt", "b_step_{}.pt"), ("a1/step_{}.pt", "a2/step_{}.pt")])
+def test_steps_that_two_series_share_are_an_error_with_globs(tmp_path, names):
+    for name, seed in zip(names, (0, 1), strict=True):
+        for i, state in enumerate(series(seed, 4)):
+            path = tmp_path / name.format(10 * i)
+            path.parent.mkdir(exist_ok=True)
+            torch.save(state, path)
+    with pytest.raises(InputError, match="two series") as caught:
+        lint(tmp_path)
+    globs = shlex.split(str(caught.value).split("Name one of them: ")[1].replace(" or ", " "))
+    assert [len(open_source(source)) for source in globs] == [4, 4]
+
+
+def test_globs_match_their_own_files_only():
+    plain, averaged = ([(f"r/step_{i}{end}.pt", i) for i in (5, 10)] for end in ("", "_ema"))
+    assert separating_globs([plain, averaged]) == [["r/step_*[0-9].pt"], ["r/step_*_ema.pt"]]
+    assert separating_globs([plain[:1], plain[1:]]) is None
+    odd = [(f"r[1]/a*{i}.pt", i) for i in (1, 2)]
+    ((found,),) = separating_globs([odd])
+    assert found == "r[[]1]/a[*]*.pt"
+
+
+def test_a_tensor_in_a_dtype_that_cannot_be_measured_is_a_finding(tmp_path):
+    folder = put(tmp_path, series(), "step_{}.safetensors")
+    for path in sorted(folder.iterdir()):
+        data = path.read_bytes()
+        (size,) = struct.unpack("<Q", data[:8])
+        header = data[8 : 8 + size].rstrip().decode()
+        end = len(data) - 8 - size
+        entry = f',"transformer.h.0.phase":{{"dtype":"C64","shape":[2],"data_offsets":[{end},{end + 16}]}}}}'
+        header = (header[:-1] + entry).encode()
+        path.write_bytes(struct.pack("<Q", len(header)) + header + data[8 + size :] + bytes(16))
+    (finding,) = report = lint(folder)
+    assert (finding.step, finding.name, finding.kind) == (0, "transformer.h.0.phase", "dtype")
+    assert "C64" in finding.why
+    assert len(report.steps) == 8
+
+
+def test_the_header_says_which_parameters_were_checked(tmp_path, capsys):
+    folder = put(tmp_path, series(), "step_{}.safetensors")
+    assert lint(folder).checked == "all 12 parameters"
+    assert lint(folder, include="blocks").checked == "10 of 12 parameters (include blocks)"
+    assert lint(folder, select="mlp").checked == "4 of 12 parameters (select 'mlp')"
+    cli.main(["lint", str(folder)])
+    assert "checked: all 12 parameters" in capsys.readouterr().out
+
+
+def test_labels_are_paths(tmp_path):
+    folder = put(tmp_path, series(), "step_{}.safetensors")
+    put(folder, activations(2), "acts_step_{}.safetensors", first=3)
+    assert all(Path(finding.label).exists() for finding in lint(folder))

@@ -1,0 +1,147 @@
+"""One default for what a norm counts, the same numbers from every command, and every header says which."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import tiny_settings
+import torch
+from synthetic_series import save_file, tiny_state, walk, write_series
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import normgrowth
+from normgrowth.checkpoints.checkpoint import Tensor
+from normgrowth.checkpoints.selection import NothingCounts, Selection
+from normgrowth.cli import main
+from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.lab.train import train
+from normgrowth.records import Records
+from normgrowth.report.figures.trace import draw, figure_norm_direction
+from normgrowth.report.terminal.console import compare, print_compare, print_trace
+
+COUNTED = {"tensors": 10, "of_tensors": 12, "values": 1104, "of_values": 1280}  # of checkpoints.tiny_state
+HEADER = "blocks (10 of 12 tensors, 1,104 of 1,280 values)"
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory) -> Records:
+    folder = tmp_path_factory.mktemp("series")
+    return normgrowth.trace(write_series(folder / "run", walk(3)), folder / "traced")
+
+
+def norms(records: Records) -> dict[int, float]:
+    return dict(zip(*(column.tolist() for column in records.series("norm")), strict=True))
+
+
+def test_trace_and_tracker_give_the_same_norm_of_the_model(tmp_path):
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=2, n_head=2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with normgrowth.NormTracker(model, optimizer, every=1) as tracker:
+        for step in range(1, 4):
+            optimizer.zero_grad()
+            ids = torch.randint(20, (2, 8))
+            model(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+            state = {n: p.clone() for n, p in model.state_dict().items() if n != "lm_head.weight"}
+            save_file(state, tmp_path / f"step_{step}.safetensors")
+    records = normgrowth.trace(tmp_path)
+    assert norms(records) == pytest.approx(norms(tracker.records), rel=1e-14)
+    assert records.made_by["selection"] == tracker.records.made_by["selection"]
+    assert records.made_by["counted"] == tracker.records.made_by["counted"]
+
+
+def test_train_and_a_trace_of_its_checkpoints_give_the_same_norm_of_the_model(tmp_path):
+    settings = replace(tiny_settings.TINY, evaluate="5", track="5", saturation_sentences=0)
+    trained = train(settings, tmp_path / "run")
+    records = normgrowth.trace(tmp_path / "run" / "checkpoints")
+    both = norms(trained).keys() & norms(records).keys()
+    assert len(both) >= 2
+    for step in both:  # tensors are added in the order of the file here, of the modules there
+        assert norms(trained)[step] == pytest.approx(norms(records)[step], rel=1e-14)
+    assert trained.made_by["counted"] == records.made_by["counted"]
+    assert trained.parameters == records.parameters != ""
+
+
+def test_the_records_say_what_counts(traced):
+    assert traced.made_by["counted"] == COUNTED
+    assert traced.parameters == HEADER
+    assert HEADER in traced._repr_html_()
+    assert Records(traced.table, {}).parameters == ""
+    assert Records(traced.table, {"selection": {"include": "all", "select": None}}).parameters == "all"
+    assert Records(traced.table, {"selection": 3, "counted": []}).parameters == ""
+
+
+def test_a_head_stored_as_a_copy_of_the_embedding_counts_nowhere(tmp_path):
+    states = [{**state, "lm_head.weight": state["transformer.wte.weight"].clone()} for state in walk(2)]
+    with pytest.warns(SeriesWarning, match="counted once"):
+        records = normgrowth.trace(write_series(tmp_path, states), include="all")
+    assert records.made_by["counted"] == {"tensors": 11, "of_tensors": 11, "values": 1192, "of_values": 1192}
+
+
+def test_every_table_says_what_counts(traced, tmp_path, capsys):
+    print_trace(traced)
+    print_compare(traced, traced)
+    assert capsys.readouterr().out.count(HEADER) == 3
+    traced.write(tmp_path / "traced")
+    assert main(["fit", str(tmp_path / "traced")]) == 0
+    assert main(["watch", str(tmp_path / "traced"), "--once"]) == 0
+    assert main(["dynamics", str(tmp_path / "traced"), "--schedule", "1e-3"]) == 0
+    assert capsys.readouterr().out.count(HEADER) == 3
+    for command in (["fit"], ["dynamics", "--schedule", "1e-3"]):
+        assert main([command[0], str(tmp_path / "traced"), *command[1:], "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["parameters"] == HEADER
+    assert compare(traced, traced)[0]["parameters_a"] == HEADER
+
+
+def test_figures_and_the_page_say_what_counts(traced, tmp_path):
+    figure = figure_norm_direction(traced, ())
+    assert figure is not None
+    assert figure.axes[0].get_title(loc="left") == "model (blocks)"
+    traced.write(tmp_path / "traced")
+    paths = draw(traced, tmp_path / "figures", formats=["svg"])
+    assert "blocks (10 of 12 tensors" in paths[0].read_text(encoding="utf-8")
+    normgrowth.write_report([tmp_path / "traced"], tmp_path / "page.html")
+    assert HEADER in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_traces_that_count_different_parameters_are_told_apart(traced, tmp_path, capsys):
+    other = normgrowth.trace(write_series(tmp_path, walk(3)), include="all")
+    print_compare(traced, other)
+    assert "different parameters" in capsys.readouterr().out
+
+
+class Unlisted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+
+def test_what_has_no_blocks_is_told_how_to_count(tmp_path, capsys):
+    model = Unlisted()
+    with pytest.raises(NothingCounts) as caught:
+        normgrowth.NormTracker(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert caught.value.parameters == 4
+    assert list(caught.value.would_count.values()) == [4]
+    assert "--include all" in str(caught.value)
+    save_file(model.state_dict(), tmp_path / "step_1.safetensors")
+    with pytest.raises(NothingCounts, match=r'include="all"'):
+        normgrowth.trace(tmp_path)
+    assert main(["trace", str(tmp_path)]) == 2
+    assert "--include all" in capsys.readouterr().err
+    normgrowth.NormTracker(model, torch.optim.SGD(model.parameters(), lr=0.1), include="all").close()
+
+
+def test_select_and_exclude_that_leave_nothing_say_what_would_count():
+    index = {name: Tensor("F32", tuple(tensor.shape)) for name, tensor in tiny_state().items()}
+    choose = partial(Selection.choose, label="x", tensors=index)
+    with pytest.raises(NothingCounts) as caught:
+        choose(Selection(select="nothing"))
+    assert caught.value.would_count == {'--include all (in Python include="all")': 12, "no --select": 10}
+    with pytest.raises(NothingCounts) as caught:
+        choose(Selection(exclude="."))
+    assert caught.value.would_count == {'--include all (in Python include="all")': 12, "no --exclude": 10}
+    with pytest.raises(InputError, match="no parameters"):
+        Selection().choose("x", {"mask": Tensor("BOOL", (4,))})
