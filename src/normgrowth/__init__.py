@@ -5,6 +5,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     trace(source, out)        a series of checkpoints -> Records
     open_source(source)       the series itself: steps, checkpoints, tensors
     Records                   the tidy table that every measurement writes
+    load(folder)              a result that was saved, as the type that its verb returned
     Moments, quantities       the sums, and everything that follows from them
     lint(source)              what in a series cannot be trusted
     fit(steps, norms)         which growth law, with intervals and evidence
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from normgrowth.network.scaled_weights import saturate
     from normgrowth.network.scaling import scaling
     from normgrowth.records import Records
+    from normgrowth.results import Result, load
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "NoLimit",
     "NormTracker",
     "Records",
+    "Result",
     "SeriesWarning",
     "UnsupportedOperation",
     "degrees",
@@ -63,6 +66,7 @@ __all__ = [
     "fit",
     "heads",
     "lint",
+    "load",
     "open_source",
     "predict_norm",
     "quantities",
@@ -83,11 +87,13 @@ _HOME = {
     "NoLimit": "normgrowth.errors",
     "NormTracker": "normgrowth.tracking.tracker",
     "Records": "normgrowth.records",
+    "Result": "normgrowth.results",
     "SeriesWarning": "normgrowth.errors",
     "UnsupportedOperation": "normgrowth.errors",
     "degrees": "normgrowth.limit.degrees",
     "equilibrium": "normgrowth.dynamics.equilibrium",
     "heads": "normgrowth.network.heads.heads",
+    "load": "normgrowth.results",
     "open_source": "normgrowth.checkpoints.series",
     "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",

@@ -102,9 +102,17 @@ class SchemaError(InputError):
     """A file that normgrowth writes has other content. place: a key or column, empty for the whole file."""
 
     def __init__(self, path: object, place: str, problem: str, advice: str = "") -> None:
-        self.path, self.place, self.problem = path, place, problem
+        self.path, self.place, self.problem, self.advice = path, place, problem, advice
         where = f"{path}: {place}" if place else f"{path}"
         super().__init__(f"{where}: {problem}{f'; {advice}' if advice else ''}")
+
+
+class MissingDependency(InputError):
+    """A package that is not installed is needed. install: the command that installs it."""
+
+    def __init__(self, package: str, install: str) -> None:
+        self.package, self.install = package, install
+        super().__init__(f"{package} is not installed; install it with: {install}")
 
 
 class SeriesWarning(UserWarning):

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("run", "step", "level", "name", "layer", "role", "quantity", "reference", "value")
-AXES = ("tokens",)  # columns that only some records have
-NULLABLE = ("layer", "role", "reference", *AXES)
+# Columns that only some records have, with their types.
+AXES = {"tokens": "double", "scale": "double", "cell": "int64", "seed": "int64"}
+NULLABLE = ("step", "layer", "role", "reference", *AXES)
 ADVICE = "run the command that wrote it again"
 
 
@@ -29,7 +30,7 @@ def conformed(table: "pa.Table", path: Path) -> "pa.Table":
         table = from_schema_1(table)
     word = pa.dictionary(pa.int32(), pa.string())
     kinds = dict.fromkeys(COLUMNS, word) | {"step": pa.int64(), "layer": pa.int32(), "value": pa.float64()}
-    kinds |= dict.fromkeys(AXES, pa.float64())
+    kinds |= {name: pa.type_for_alias(kind) for name, kind in AXES.items()}
     columns, names = [], [*COLUMNS, *(name for name in AXES if name in table.column_names)]
     for name in names:
         if (count := table.column_names.count(name)) != 1:

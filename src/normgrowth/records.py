@@ -3,7 +3,7 @@
 One row is one number. A new analysis adds quantities; nobody has to change the table.
 
     run       string   which series or training run
-    step      int64    training step
+    step      int64    training step; null where another axis takes its place
     level     string   "tensor", "layer", "role", "head" or "model": what was summed over
     name      string   which tensor, layer ("encoder.3"), role ("attention.query"), head ("encoder.3.head.5"); "model"
     layer     int32    block index, counted from 0; null outside blocks and for role and model
@@ -12,7 +12,8 @@ One row is one number. A new analysis adds quantities; nobody has to change the 
     reference string   what a comparison is with: "previous", "first" or "lag10" (checkpoint or step); null otherwise
     value     float64  NaN where the quantity is undefined (the direction of a zero tensor)
 
-Some results have further axes, each a column of its own: tokens (float64, seen in training up to the step).
+Some results have further axes, each a column of its own: tokens (float64, seen in training up to the step), scale
+(float64, the factor of the weights), cell (int64, of a sweep), seed (int64, of random weights).
 
 On disk a folder holds ``records.parquet`` and ``records.json``, which says what made it. Both carry checksums, and
 ``records.json`` that of the table it belongs to: damaged files, and files of two different runs, are refused.
@@ -21,6 +22,7 @@ On disk a folder holds ``records.parquet`` and ``records.json``, which says what
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checksums import from_parquet, to_parquet
-from normgrowth.errors import InputError, RecordsMismatch, SchemaError
-from normgrowth.record_schema import conformed, sidecar_shape, with_include
+from normgrowth.errors import InputError, MissingDependency, RecordsMismatch, SchemaError
+from normgrowth.record_schema import AXES, conformed, sidecar_shape, with_include
 from normgrowth.schema import mismatch
 from normgrowth.text import html_table, listed, visible
 from normgrowth.workspace import read_json, replacing, write_json
@@ -54,6 +56,54 @@ class Block:
     steps: Sequence[int]
     values: Mapping[str, NDArray[np.float64]]  # quantity -> (steps, items)
     reference: str | None = None  # of all quantities
+    axis: str = "step"  # the column that `steps` are values of
+    constants: Mapping[str, float] = field(default_factory=dict)  # further axis columns, with one value each
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One quantity: a row per step (or value of another axis), a column per layer, tensor, role or head."""
+
+    names: list[str]
+    layers: list[int | None]
+    steps: NDArray[Any]  # ascending
+    values: NDArray[np.float64]  # (steps, names); NaN where there is no finite value
+    axis: str = "step"
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row per step and a column per name."""
+        pandas = installed("pandas")
+        index = pandas.Index(self.steps, name=self.axis)
+        return pandas.DataFrame(self.values, index=index, columns=self.names)
+
+    def curve(self, name: str) -> NDArray[np.float64]:
+        """The values of one name over the steps."""
+        if name not in self.names:
+            return np.full(len(self.steps), np.nan)
+        return self.values[:, self.names.index(name)]
+
+    def drawable(self) -> bool:
+        """Whether any value is finite."""
+        return bool(np.isfinite(self.values).any())
+
+    def stacks(self) -> dict[str, list[str]]:
+        """Names of layers by what they are layers of: {"encoder": ["encoder.0", ...], ...}."""
+        stacks: dict[str, list[str]] = {}
+        for name, layer in zip(self.names, self.layers, strict=True):
+            stacks.setdefault(_stack(name, layer), []).append(name)
+        return stacks
+
+
+def installed(package: str) -> Any:
+    """A package that normgrowth does not depend on, imported."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise MissingDependency(package, f"pip install {package}") from error
+
+
+def _stack(name: str, layer: int | None) -> str:
+    return name.removesuffix(f".{layer}")
 
 
 @dataclass(frozen=True)
@@ -194,8 +244,34 @@ class Records:
         order = np.argsort(steps, kind="stable")
         return steps[order], values[order]
 
+    def matrix(
+        self, quantity: str, *, level: str = "layer", reference: str | None = None, axis: str = "step"
+    ) -> Matrix:
+        """A row per value of the axis, a column per name; stacks as they come, layers by number."""
+        rows = self.where(level=level, quantity=quantity).compared_with(reference)
+        rows.single_run()
+        table = rows.table
+        names = table["name"].to_pylist()
+        layer_of: dict[str, int | None] = dict(zip(names, table["layer"].to_pylist(), strict=True))
+        stacks = list(dict.fromkeys(_stack(name, layer) for name, layer in layer_of.items()))
+        ordered = sorted(
+            layer_of, key=lambda name: (stacks.index(_stack(name, layer_of[name])), layer_of[name] or 0)
+        )
+        column = {name: i for i, name in enumerate(ordered)}
+        steps, row = np.unique(table[axis].to_numpy(), return_inverse=True)
+        given = table["value"].to_numpy()
+        values = np.full((len(steps), len(ordered)), np.nan)
+        values[row, [column[name] for name in names]] = np.where(np.isfinite(given), given, np.nan)
+        return Matrix(ordered, [layer_of[name] for name in ordered], steps, values, axis)
+
     def to_pandas(self) -> Any:
+        """A pandas DataFrame, a row per number."""
+        installed("pandas")
         return self.table.to_pandas()
+
+    def to_polars(self) -> Any:
+        """A polars DataFrame, a row per number."""
+        return installed("polars").from_arrow(self.table)
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Plain rows for JSON, where NaN has no place: None instead."""
@@ -329,10 +405,17 @@ def _block_table(run: str, block: Block) -> "pa.Table":
     item = np.tile(np.repeat(np.arange(items, dtype=np.int32), steps), count)
     layer = np.array([-1 if n is None else n for n in block.layers], np.int32)[item]
     value = [np.ascontiguousarray(v.T).reshape(-1) for v in block.values.values()]
+    kind = np.float64 if AXES.get(block.axis) == "double" else np.int64
+    along = pa.array(np.tile(np.asarray(block.steps, kind), items * count))
+    axes = {} if block.axis == "step" else {block.axis: along}
+    axes |= {
+        name: pa.array(np.full(size, value, np.float64 if AXES[name] == "double" else np.int64))
+        for name, value in block.constants.items()
+    }
     return pa.table(
         {
             "run": repeated([run], np.zeros(size, np.int32)),
-            "step": pa.array(np.tile(np.asarray(block.steps, np.int64), items * count)),
+            "step": along if block.axis == "step" else pa.nulls(size, pa.int64()),
             "level": repeated([block.level], np.zeros(size, np.int32)),
             "name": repeated(block.names, item),
             "layer": pa.array(layer, mask=layer < 0),
@@ -342,5 +425,6 @@ def _block_table(run: str, block: Block) -> "pa.Table":
             ),
             "reference": repeated([block.reference], np.zeros(size, np.int32)),
             "value": pa.array(np.concatenate(value) if value else np.zeros(0)),
+            **axes,
         }
     )

@@ -269,7 +269,8 @@ def test_pyplot_is_not_needed(trace, tmp_path):
 
     trace(layers=2, steps=4).write(tmp_path)
     code = (
-        "import sys; from normgrowth.records import Records; from normgrowth.report import figures, terminal;"
+        "import sys; from normgrowth.records import Records; from normgrowth.report import terminal;"
+        "from normgrowth.report.figures import trace as figures;"
         "assert not {'matplotlib', 'rich'} & set(sys.modules);"
         f"figures.draw(Records.read({str(tmp_path)!r}), {str(tmp_path)!r}, formats=['png']);"
         "assert 'matplotlib.pyplot' not in sys.modules"

@@ -1,38 +1,11 @@
 """Records as grids: one quantity of many layers over many steps, the shape that tables and figures need."""
 
-from dataclasses import dataclass
 from math import nan
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.records import Records
-
-
-@dataclass(frozen=True)
-class Grid:
-    """One quantity of the things of a level; NaN where there is no row, or no finite value."""
-
-    names: list[str]
-    layers: list[int | None]
-    steps: NDArray[np.int64]
-    values: NDArray[np.float64]  # (steps, things)
-
-    def curve(self, name: str) -> NDArray[np.float64]:
-        """The values of one thing over the steps."""
-        return (
-            self.values[:, self.names.index(name)] if name in self.names else np.full(len(self.steps), np.nan)
-        )
-
-    def drawable(self) -> bool:
-        return bool(np.isfinite(self.values).any())
-
-    def stacks(self) -> dict[str, list[str]]:
-        """The layers of "encoder", those of "decoder": what is counted together."""
-        stacks: dict[str, list[str]] = {}
-        for name, layer in zip(self.names, self.layers, strict=True):
-            stacks.setdefault(_stack(name, layer), []).append(name)
-        return stacks
+from normgrowth.records import Matrix, Records
 
 
 class Grids:
@@ -48,7 +21,7 @@ class Grids:
         )
         self._records = records
         self._levels: dict[str, Records] = {}
-        self._grids: dict[tuple[str, str, str | None], Grid] = {}
+        self._grids: dict[tuple[str, str, str | None], Matrix] = {}
         found = (self.of(level, "norm").steps for level in ("model", "layer", "role"))
         self.steps = [int(step) for step in next((steps for steps in found if len(steps)), ())]
 
@@ -60,13 +33,12 @@ class Grids:
         table = self._records.table
         return pc.max(table["tokens"]).as_py() if "tokens" in table.column_names else None  # pyright: ignore[reportAttributeAccessIssue]
 
-    def of(self, level: str, quantity: str, reference: str | None = None) -> Grid:
+    def of(self, level: str, quantity: str, reference: str | None = None) -> Matrix:
         key = level, quantity, reference
         if key not in self._grids:
             if level not in self._levels:
                 self._levels[level] = self._records.where(level=level)
-            rows = self._levels[level].where(quantity=quantity)
-            self._grids[key] = _grid(rows.compared_with(reference))
+            self._grids[key] = self._levels[level].matrix(quantity, level=level, reference=reference)
         return self._grids[key]
 
     def model(
@@ -102,24 +74,3 @@ class Grids:
     def things(self) -> list[tuple[str, str]]:
         """Layers in order, then the model, each as level and name."""
         return [(level, name) for level in ("layer", "model") for name in self.of(level, "norm").names]
-
-
-def _stack(name: str, layer: int | None) -> str:
-    return name.removesuffix(f".{layer}")
-
-
-def _grid(rows: Records) -> Grid:
-    table = rows.table
-    thing = table["name"].to_pylist()
-    layer_of: dict[str, int | None] = dict(zip(thing, table["layer"].to_pylist(), strict=True))
-    # Stacks as they come, layers by number: names sort "layer.10" before "layer.2".
-    stacks = list(dict.fromkeys(_stack(name, layer) for name, layer in layer_of.items()))
-    names = sorted(
-        layer_of, key=lambda name: (stacks.index(_stack(name, layer_of[name])), layer_of[name] or 0)
-    )
-    column = {name: i for i, name in enumerate(names)}
-    steps, row = np.unique(table["step"].to_numpy(), return_inverse=True)
-    given = table["value"].to_numpy()
-    values = np.full((len(steps), len(names)), np.nan)
-    values[row, [column[name] for name in thing]] = np.where(np.isfinite(given), given, np.nan)
-    return Grid(names, [layer_of[name] for name in names], steps, values)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.report.grids import Grid
+from normgrowth.records import Matrix
 from normgrowth.report.wording import visible
 from normgrowth.workspace import origin_mark, refuse_foreign, refuse_other_origin, replacing
 
@@ -204,7 +204,7 @@ def _every(count: int) -> int:
 class Layers:
     """How layers are laid out: which panel, and which shade, the same in every panel."""
 
-    def __init__(self, grid: Grid, *, published: bool = False) -> None:
+    def __init__(self, grid: Matrix, *, published: bool = False) -> None:
         import matplotlib
 
         self.stacks = grid.stacks()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.records import Records
+from normgrowth.records import Matrix, Records
 from normgrowth.report.figures.style import (
     FORMATS,
     GREY,
@@ -22,7 +22,7 @@ from normgrowth.report.figures.style import (
     style,
     value_axis,
 )
-from normgrowth.report.grids import Grid, Grids
+from normgrowth.report.grids import Grids
 from normgrowth.report.terminal.console import Cells, new_console, say, say_parameters, say_remarks, show
 from normgrowth.report.terminal.saturation import METHOD, method_name
 from normgrowth.report.wording import measured_with, number, times
@@ -58,7 +58,7 @@ class Profile:
         self.evaluated = {
             row["quantity"]: row["value"] for row in model
         }  # the size of the text, among others
-        self.layers = Grid(
+        self.layers = Matrix(
             layers,
             [levels.layers[levels.names.index(name)] for name in layers],
             np.array(self.steps, np.int64),
@@ -72,7 +72,7 @@ class Profile:
         others = grids.of("model", f"{self.method}_others")
         self.others = self._at(others, "model") if others.names else np.full(len(self.steps), np.nan)
 
-    def _at(self, grid: Grid, name: str) -> Floats:
+    def _at(self, grid: Matrix, name: str) -> Floats:
         return grid.curve(name)[np.isin(grid.steps, self.steps)]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from normgrowth.records import Records
-from normgrowth.report.grids import Grid, Grids
+from normgrowth.records import Matrix, Records
+from normgrowth.report.grids import Grids
 from normgrowth.report.page.pieces import Column, Provenance, Table, column, words
 from normgrowth.report.terminal import fits
 from normgrowth.report.wording import cosine, number, percent, small, times, visible
@@ -43,7 +43,7 @@ def counted_notes(runs: Sequence[Run]) -> list[str]:
     return [f"{visible(run)}: parameters: {parameters}." for run, parameters in said.items()]
 
 
-def changed(grid: Grid) -> tuple[Any, list[int]]:
+def changed(grid: Matrix) -> tuple[Any, list[int]]:
     """Factors of growth, and which tensors changed most, by logarithm, those first."""
     first, last = grid.values[0], grid.values[-1]
     with np.errstate(divide="ignore", invalid="ignore"):

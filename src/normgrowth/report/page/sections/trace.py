@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from normgrowth.report.grids import Grid, Grids
+from normgrowth.records import Matrix
+from normgrowth.report.grids import Grids
 from normgrowth.report.page.pieces import (
     Axis,
     Chart,
@@ -133,7 +134,7 @@ def _layers(run: Run, quantity: str, dash: int, reference: str | None = None) ->
     ]
 
 
-def _shades(grid: Grid) -> list[float]:
+def _shades(grid: Matrix) -> list[float]:
     """Layers from first to last; of encoder and decoder, the same number the same."""
     numbers = [i if layer is None else layer for i, layer in enumerate(grid.layers)]
     known = sorted(set(numbers))

@@ -1,0 +1,59 @@
+"""Which file shows which result: `report/PART/KIND.py`, for each part and kind of result.
+
+terminal/KIND.py   show(result, console): the table and the sentences
+figures/KIND.py    FIGURES: name -> function of a result that returns a figure; the first is `result.plot()`
+page/sections/KIND.py   section(results): the section of the HTML page on all results of this kind
+"""
+
+import io
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from normgrowth.results import Result
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 100  # of text that no terminal shows
+
+
+def view(part: str, kind: str) -> ModuleType | None:
+    """The module that shows a kind of result, or None."""
+    name = f"normgrowth.report.{part}.{kind}"
+    return import_module(name) if find_spec(name) else None
+
+
+def show(result: Result, console: "Console | None" = None) -> None:
+    """Print a result."""
+    from normgrowth.report.terminal.console import new_console
+
+    module = view("terminal", result.kind)
+    assert module is not None, f"report/terminal/{result.kind}.py is missing"
+    module.show(result, console or new_console())
+
+
+def to_text(result: Result) -> str:
+    from rich.console import Console
+
+    file = io.StringIO()
+    show(result, Console(file=file, width=WIDTH))
+    return file.getvalue().rstrip("\n")
+
+
+def to_html(result: Result) -> str:
+    """The text that `print` shows, for a notebook: the same tables with their colors and no scripts."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True)
+    show(result, console)
+    form = '<pre style="font-family:monospace;line-height:1.3">{code}</pre>'
+    return console.export_html(inline_styles=True, code_format=form)
+
+
+def figures(result: Result) -> Mapping[str, Callable[..., Any]]:
+    """The figures of a result, by name."""
+    module = view("figures", result.kind)
+    return {} if module is None else module.FIGURES

@@ -1,0 +1,276 @@
+"""Results: what every verb returns.
+
+A result is a frozen dataclass with typed fields and a tidy table. It prints, plots, saves and loads itself:
+
+    trace = ng.trace("checkpoints/")
+    print(trace)                          # the table of the terminal
+    trace.plot()                          # a matplotlib figure; trace.plot.names lists the others
+    trace.matrix("norm", by="layer")      # steps × layers
+    trace.save("traces/gpt"); ng.load("traces/gpt")
+
+On disk a result is `records.parquet` and a JSON file beside it with the kind, the schema version and all fields.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from importlib import import_module
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+import numpy as np
+
+from normgrowth.errors import InputError, SchemaError
+from normgrowth.records import FILE, SIDECAR, Matrix, Records
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Where each kind of result is defined. A new kind is added here and gets its files in `normgrowth.report`.
+KINDS: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What made a result, and when."""
+
+    version: str = ""  # of normgrowth
+    python: str = ""
+    numpy: str = ""
+    created: str = ""  # UTC
+
+    @staticmethod
+    def now() -> "Provenance":
+        import platform
+        import time
+        from importlib.metadata import version
+
+        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return Provenance(version("normgrowth"), platform.python_version(), np.__version__, created)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What all results have. notes: remarks; problems: what a reader must know before using the numbers."""
+
+    kind: ClassVar[str]
+    schema: ClassVar[int] = 2
+
+    records: Records
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    provenance: Provenance = field(default_factory=Provenance)
+
+    def __post_init__(self) -> None:
+        # Until every reader takes typed fields, the table carries them as plain values, too.
+        object.__setattr__(self, "records", Records(self.records.table, to_plain(self)))
+
+    def to_pandas(self) -> Any:
+        """The records as a pandas DataFrame."""
+        return self.records.to_pandas()
+
+    def to_polars(self) -> Any:
+        """The records as a polars DataFrame."""
+        return self.records.to_polars()
+
+    def matrix(
+        self, quantity: str, by: str = "layer", *, run: str | None = None, reference: str | None = None
+    ) -> Matrix:
+        """One quantity as a matrix: a row per step, a column per layer (or tensor, role, head)."""
+        rows = self.records if run is None else self.records.where(run=run)
+        return rows.matrix(quantity, level=by, reference=reference)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields and the records as plain values for JSON; NaN and infinity become None."""
+        return _without_nonfinite({**to_plain(self), "records": self.records.to_rows()})
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def _repr_html_(self) -> str:
+        from normgrowth.report.dispatch import to_html
+
+        return to_html(self)
+
+    @property
+    def plot(self) -> "Plots":
+        """Figures: `result.plot()` draws the main one, `result.plot.NAME()` one of `result.plot.names`."""
+        return Plots(self)
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> Path:
+        """Write the result into an output folder and return the path.
+
+        A folder that holds another result is refused unless overwrite is set.
+        """
+        from normgrowth.workspace import Workspace
+
+        with Workspace.open(folder, self.kind, {}, overwrite=overwrite) as workspace:
+            assert workspace.folder is not None
+            self.records.write(workspace.folder)
+            return workspace.folder
+
+    @classmethod
+    def from_records(cls, records: Records) -> Self:
+        """The result whose table and fields were read from a folder."""
+        return _converted(cls, records.made_by, records)
+
+
+class Plots:
+    """The figures of a result."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._figures())
+
+    def _figures(self) -> Mapping[str, Any]:
+        from normgrowth.report.dispatch import figures
+
+        return figures(self._result)
+
+    def __call__(self, **options: Any) -> "Figure":
+        names = self.names
+        if not names:
+            raise InputError(f"there are no figures for results of kind {self._result.kind!r}")
+        return self._draw(names[0], options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._figures():
+            raise AttributeError(f"no figure {name!r}; there are {', '.join(self.names)}")
+        return lambda **options: self._draw(name, options)
+
+    def _draw(self, name: str, options: Mapping[str, Any]) -> "Figure":
+        figure = self._figures()[name](self._result, **options)
+        if figure is None:
+            raise InputError(f"this result does not hold what the figure {name!r} shows")
+        return figure
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.names]
+
+    def __repr__(self) -> str:
+        return f"Plots({', '.join(self.names)})"
+
+
+def render(result: Result) -> str:
+    """The text that `print(result)` shows."""
+    from normgrowth.report.dispatch import to_text
+
+    return to_text(result)
+
+
+def load(folder: Path | str) -> Result:
+    """The result that a folder holds, as the type that its verb returned."""
+    return result_of(Records.read(folder), folder)
+
+
+def result_of(records: Records, folder: Path | str) -> Result:
+    """Records that were read from a folder, as a typed result."""
+    kind = records.made_by.get("kind") or records.made_by.get("command")
+    if kind not in KINDS:
+        raise SchemaError(
+            Path(folder) / SIDECAR,
+            "kind",
+            f"{kind!r} is no kind of result",
+            f"known kinds: {', '.join(KINDS)}",
+        )
+    try:
+        return type_of(str(kind)).from_records(records)
+    except SchemaError as error:
+        raise SchemaError(Path(folder) / SIDECAR, error.place, error.problem, error.advice) from error
+
+
+def type_of(kind: str) -> type[Result]:
+    module, name = KINDS[kind].split(":")
+    return getattr(import_module(module), name)
+
+
+def load_all(folder: Path | str, depth: int = 2) -> Iterator[tuple[Path, Result]]:
+    """The results in a folder, else in the folders below it, up to depth levels down."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    if (folder / FILE).is_file():
+        yield folder, load(folder)
+    elif depth:
+        for below in sorted(path for path in folder.iterdir() if path.is_dir()):
+            yield from load_all(below, depth - 1)
+
+
+def to_plain(result: Result) -> dict[str, Any]:
+    """The kind, the schema and all fields but the records, as plain values."""
+    import msgspec
+
+    content = {one.name: getattr(result, one.name) for one in fields(result) if one.name != "records"}
+    plain = msgspec.to_builtins(content, str_keys=True, enc_hook=_encoded)
+    return {"kind": result.kind, "schema": result.schema, "command": result.kind, **plain}
+
+
+R = TypeVar("R", bound=Result)
+
+
+def _converted(kind: type[R], content: Mapping[str, Any], records: Records) -> R:
+    import msgspec
+
+    given = {
+        one.name: content[one.name] for one in fields(kind) if one.name in content and one.name != "records"
+    }
+    shape = _shape(kind)
+    try:
+        found = msgspec.convert(given, shape, strict=False, str_keys=True, dec_hook=_decoded)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$")
+        raise SchemaError(
+            SIDECAR, place.strip("`.") or "fields", problem, "run the command that wrote it again"
+        ) from error
+    values = {one.name: getattr(found, one.name) for one in fields(shape)}
+    return kind(records=records, **values)
+
+
+def _shape(kind: type[Result]) -> type[Any]:
+    """A dataclass of the fields without the records."""
+    from dataclasses import MISSING, make_dataclass
+    from typing import get_type_hints
+
+    hints = get_type_hints(kind)
+    given = []
+    for one in fields(kind):
+        if one.name == "records":
+            continue
+        if one.default is not MISSING:
+            given.append((one.name, hints[one.name], field(default=one.default)))
+        elif one.default_factory is not MISSING:
+            given.append((one.name, hints[one.name], field(default_factory=one.default_factory)))
+        else:
+            given.append((one.name, hints[one.name]))
+    return make_dataclass(kind.__name__, given, kw_only=True)
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, Fraction | Path):
+        return str(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise NotImplementedError(f"results hold no {type(value).__name__}")
+
+
+def _decoded(kind: type, value: Any) -> Any:
+    if kind in (Fraction, Path):
+        return kind(value)
+    if kind is np.ndarray:
+        return np.array(value)
+    raise NotImplementedError(f"results hold no {kind.__name__}")
+
+
+def _without_nonfinite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nonfinite(item) for key, item in value.items()}
+    return [_without_nonfinite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+__all__ = ["KINDS", "Plots", "Provenance", "Result", "load", "load_all", "result_of", "type_of"]
