@@ -28,7 +28,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Where each kind of result is defined. A new kind is added here and gets its files in `normgrowth.report`.
-KINDS: dict[str, str] = {}
+KINDS: dict[str, str] = {
+    "parameters": "normgrowth.checkpoints.parameter_list:Parameters",
+    "trace": "normgrowth.trace.result:Trace",
+    "findings": "normgrowth.lint.result:Findings",
+    "comparison": "normgrowth.compare.result:Comparison",
+    "fits": "normgrowth.fit.result:Fits",
+    "dynamics": "normgrowth.dynamics.result:Dynamics",
+    "degrees": "normgrowth.limit.degrees:Degrees",
+    "saturation": "normgrowth.network.saturation:Saturation",
+    "heads": "normgrowth.network.heads.heads:Heads",
+    "scaling": "normgrowth.network.scaling:Scaling",
+    "run": "normgrowth.lab.run:Run",
+    "sweep": "normgrowth.lab.sweep_result:Sweep",
+    "reproduction": "normgrowth.paper.reproduction:Reproduction",
+}
+# Folders of earlier versions name the command that wrote them.
+COMMANDS = {"train": "run", "reproduce": "reproduction", "tracker": "trace"}
 
 
 @dataclass(frozen=True)
@@ -170,6 +186,7 @@ def load(folder: Path | str) -> Result:
 def result_of(records: Records, folder: Path | str) -> Result:
     """Records that were read from a folder, as a typed result."""
     kind = records.made_by.get("kind") or records.made_by.get("command")
+    kind = COMMANDS.get(str(kind), kind)
     if kind not in KINDS:
         raise SchemaError(
             Path(folder) / SIDECAR,

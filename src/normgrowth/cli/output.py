@@ -9,6 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normgrowth.records import Records
+    from normgrowth.results import Result
+
+
+def show_result(arguments: argparse.Namespace, result: "Result") -> None:
+    """Print the result: a table, or everything as JSON with --json."""
+    from normgrowth.report.dispatch import show
+
+    if arguments.json:
+        json.dump(result.to_json(), sys.stdout)
+        print()
+    else:
+        show(result)
 
 
 def tell(
