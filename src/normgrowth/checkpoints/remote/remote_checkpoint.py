@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from normgrowth.checkpoints.checkpoint import (
 from normgrowth.checkpoints.formats import safetensors
 from normgrowth.engine import no_collection
 from normgrowth.errors import InputError
+
+if TYPE_CHECKING:
+    from normgrowth.checkpoints.remote.bucket_access import Store
 
 T = TypeVar("T")
 
@@ -65,11 +68,7 @@ class Place(Protocol):
     def read(
         self, file: str, start: int, stop: int, where: str, seen: Seen, into: Bytes | None = None
     ) -> Bytes:
-        """into: memory that may be used."""
-        ...
-
-    def check_unchanged(self, file: str, where: str, seen: Seen) -> None:
-        """After reading, where each answer does not tell by itself that the file is still the one that was seen."""
+        """These bytes of the file that was seen, or an error if it is another now. into: memory that may be used."""
         ...
 
 
@@ -86,7 +85,18 @@ class Session:
     def __init__(self) -> None:
         self.logins: dict[tuple[str, str | None, int], str] = {}  # scheme, host and port -> header
         self.queries: dict[str, str] = {}  # digest -> query of a signed address
-        self.keyless: set[tuple[int, str]] = set()  # processes and schemes without keys
+        self.etags: dict[tuple[str, str], str] = {}  # address and listed ETag -> the ETag that requests take
+        self._stores: dict[tuple[str, str], Store] = {}  # scheme and bucket -> with the keys of this machine
+        self._lock = threading.Lock()
+
+    def store(self, scheme: str, bucket: str, *, anonymous: bool = False) -> "Store":
+        """anonymous: from now on, for all."""
+        from normgrowth.checkpoints.remote.bucket_access import open_store
+
+        with self._lock:
+            if anonymous or (scheme, bucket) not in self._stores:
+                self._stores[scheme, bucket] = open_store(scheme, bucket, anonymous=anonymous)
+            return self._stores[scheme, bucket]
 
     def __reduce__(self) -> tuple[type["Session"], tuple[()]]:
         return Session, ()
@@ -207,10 +217,6 @@ class RemoteCheckpoint:
                 bits = STORAGE[self.tensors[wanted[i][0]].dtype]
                 found.append(content[spans[i][1] - first : spans[i][2] - first].view(bits))
         return found
-
-    def check_unchanged(self) -> None:
-        for file, seen in self.files.items():
-            self.place.check_unchanged(file, named(self.label, file), seen)
 
     def pieces(self, name: str) -> list[np.ndarray]:
         bits = storage_of(self.label, name, self.tensors[name].dtype)
