@@ -16,7 +16,7 @@ import normgrowth
 from normgrowth.checkpoints.series import Entry, Series
 from normgrowth.dynamics.alignment import examine
 from normgrowth.fit.result import Fit, Fits
-from normgrowth.lint.findings import Finding
+from normgrowth.lint.finding import Finding
 from normgrowth.lint.reading import Selection
 from normgrowth.lint.series import Report
 from normgrowth.records import Block, Records
@@ -101,7 +101,7 @@ def made(run="run", steps=(0, 10, 20), level="model", name="model", values=None,
 
 
 def test_records_say_what_is_in_them_with_their_own_numbers(tmp_path):
-    records = normgrowth.trace(write_series(tmp_path / "walk", walk(4)))
+    records = normgrowth.trace(write_series(tmp_path / "walk", walk(4))).records
     about, ends = tables(records)
     assert about[0] == ["records", f"{len(records):,} rows"]
     facts = dict(about[1:])
@@ -239,7 +239,7 @@ def test_a_law_that_was_not_fitted_says_why():
 
 
 def test_dynamics_show_both_models_and_the_sentences(tmp_path):
-    records = normgrowth.trace(write_series(tmp_path / "walk", walk(6)))
+    records = normgrowth.trace(write_series(tmp_path / "walk", walk(6))).records
     evidence = examine(records, constant(0.01))
     models, said = tables(evidence)
     for row in models[1:]:

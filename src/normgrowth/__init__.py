@@ -2,7 +2,7 @@
 
 The public names; each is loaded when it is first used, so that ``import normgrowth`` is instant.
 
-    trace(source, out)        a series of checkpoints -> Records
+    trace(source, out)        a series of checkpoints -> Trace
     open_source(source)       the series itself: steps, checkpoints, tensors
     Records                   the tidy table that every measurement writes
     load(folder)              a result that was saved, as the type that its verb returned
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from normgrowth.network.scaling import scaling
     from normgrowth.records import Records
     from normgrowth.results import Result, load
+    from normgrowth.trace.result import Trace
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "Records",
     "Result",
     "SeriesWarning",
+    "Trace",
     "UnsupportedOperation",
     "degrees",
     "equilibrium",
@@ -89,6 +91,7 @@ _HOME = {
     "Records": "normgrowth.records",
     "Result": "normgrowth.results",
     "SeriesWarning": "normgrowth.errors",
+    "Trace": "normgrowth.trace.result",
     "UnsupportedOperation": "normgrowth.errors",
     "degrees": "normgrowth.limit.degrees",
     "equilibrium": "normgrowth.dynamics.equilibrium",

@@ -71,7 +71,7 @@ def trace(
     with _quiet():
         found = ng.trace(
             source, out, lags=lags, tokens_per_step=tokens_per_step, run="net", workers=1, progress=progress
-        )
+        ).records
     return _rows(found, referenced=True)
 
 
@@ -110,8 +110,8 @@ def lint(source: Path) -> list[str]:
 def lint_of_trace(source: Path) -> list[str]:
     """The same, as a trace of all parameters returns them."""
     with _quiet():
-        found = ng.trace(source, include="all").made_by["findings"]
-    return [_finding(finding) for finding in found]
+        found = ng.trace(source, include="all").findings
+    return [_finding(asdict(finding)) for finding in found or ()]
 
 
 def _finding(f: Mapping[str, Any]) -> str:
@@ -123,7 +123,7 @@ def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
     from normgrowth.report.terminal.console import compare
 
     with _quiet():
-        return list(compare(*(ng.trace(source, run=source.name) for source in (one, other))))
+        return list(compare(*(ng.trace(source, run=source.name).records for source in (one, other))))
 
 
 # --- laws and dynamics -----------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def fit_trace(source: Path, level: str) -> dict[str, Numbers]:
     from normgrowth.fit.fitting import fit_records
 
     with _quiet():
-        found = fit_records(ng.trace(source), level, bootstrap=0)
+        found = fit_records(ng.trace(source).records, level, bootstrap=0)
     return {name: _fits(fits) for name, fits in found.items()}
 
 
@@ -167,7 +167,7 @@ def dynamics(source: Path, schedule: str, *, lags: Sequence[int], weight_decay: 
     from normgrowth.schedules import parse
 
     with _quiet():
-        records = ng.trace(source, lags=lags)
+        records = ng.trace(source, lags=lags).records
     evidence = examine(records, parse(schedule), weight_decay=weight_decay)
     found: Numbers = {}
     for model, kappa in evidence.kappa.items():

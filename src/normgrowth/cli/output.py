@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from normgrowth.results import Result
 
 
-def show_result(arguments: argparse.Namespace, result: "Result") -> None:
-    """Print the result: a table, or everything as JSON with --json."""
+def show_result(arguments: argparse.Namespace, result: "Result", **options: Any) -> None:
+    """Print the result: a table, or everything as JSON with --json; options: of the table."""
     from normgrowth.report.dispatch import show
 
     if arguments.json:
         json.dump(result.to_json(), sys.stdout)
         print()
     else:
-        show(result)
+        show(result, **options)
 
 
 def tell(

@@ -210,7 +210,7 @@ def _summary(parts: Parts) -> list[str]:
             said += [f"{visible(run.label)}: {' '.join(texts)}"] if len(parts.runs) > 1 and texts else texts
         said += [text for records in parts.levels for text in saturation_sentences(records)]
         said += [text for records in parts.heads for text in heads_sentences(records)]
-    findings = [made_by["findings"] or [] for made_by in parts.made_by.values() if "findings" in made_by]
+    findings = [found for made_by in parts.made_by.values() if (found := made_by.get("findings")) is not None]
     if findings:
         count = sum(map(len, findings))
         said.append(f"Lint found {count} places to look at." if count else "Lint found nothing.")
