@@ -8,7 +8,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     load(folder)              a result that was saved, as the type that its verb returned
     Moments, quantities       the sums, and everything that follows from them
     lint(source)              what in a series cannot be trusted
-    fit(steps, norms)         which growth law, with intervals and evidence
+    fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
     saturate(model, c)        a context under which the parameters are c times themselves
     saturated(model)          the exact limit of the network as they grow
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from normgrowth.dynamics.equilibrium import equilibrium
     from normgrowth.dynamics.prediction import predict_norm
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
+    from normgrowth.fit.result import Fits
     from normgrowth.lab.sweep import sweep
     from normgrowth.limit.degrees import degrees
     from normgrowth.limit.saturated import saturated
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Fits",
     "InputError",
     "Moments",
     "NoLimit",
@@ -84,6 +86,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Fits": "normgrowth.fit.result",
     "InputError": "normgrowth.errors",
     "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",

@@ -131,28 +131,27 @@ def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
 
 def fit(steps: Sequence[float], norms: Sequence[float], *, replicates: int) -> Numbers:
     """Everything about every law, keys "law quantity"."""
-    return _fits(ng.fit(steps, norms, bootstrap=replicates))
+    return _fits(ng.fit(steps, norms, bootstrap=replicates).only)
 
 
 def fit_trace(source: Path, level: str) -> dict[str, Numbers]:
     """Fits of each series of a trace, without intervals."""
-    from normgrowth.fit.fitting import fit_records
-
     with _quiet():
-        found = fit_records(ng.trace(source).records, level, bootstrap=0)
-    return {name: _fits(fits) for name, fits in found.items()}
+        found = ng.fit(ng.trace(source), level=level, bootstrap=0)
+    return {name: _fits(fits) for name, fits in found.series.items()}
 
 
 def _fits(fits: Any) -> Numbers:
     found: Numbers = {
         "points": fits.points,
-        "needed": fits.needed,
-        "effective": fits.effective,
-        "rho": fits.rho,
-        "best": fits.best.name,
+        "needed": fits.points_needed,
+        "effective": fits.effective_points,
+        "rho": fits.autocorrelation,
+        "best": fits.best.law,
     }
     for name, law in fits.items():
-        for quantity in ("r2", "rmse", "ahead", "aicc", "aicc_effective", "weight"):
+        found[f"{name} ahead"] = law.held_out_error
+        for quantity in ("r2", "rmse", "aicc", "aicc_effective", "weight"):
             found[f"{name} {quantity}"] = getattr(law, quantity)
         for param, value in law.params.items():
             low, high = law.interval(param)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.errors import InputError
+from normgrowth.fit.result import SeriesFit
 from normgrowth.records import FILE, Records
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.pieces import Section, Table, words
@@ -33,7 +34,7 @@ from normgrowth.report.terminal.saturation import METHOD
 from normgrowth.report.wording import visible
 from normgrowth.schema import read_json
 
-Fitted = Callable[[Records], Mapping[str, Mapping[str, Any]]]
+Fitted = Callable[[Records], Mapping[str, SeriesFit]]
 Read = Callable[[Path], Records | None]  # None: the folder itself holds none
 DEEPEST = 2  # folders below the one that is named
 TRACKER = "tracker"
