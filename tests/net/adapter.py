@@ -246,10 +246,15 @@ def heads(
 
 def scaling(model: nn.Module, inputs: Mapping[str, Tensor], scales: Sequence[float]) -> tuple[Rows, Numbers]:
     """Rows whose step is the index of the scale, and what is known of the whole curve."""
-    found = ng.scaling(model, inputs, scales=scales)
-    (facts,) = found.made_by["runs"].values()
-    rate = {key: facts["rate"][key] for key in ("law", "power") if key in facts["rate"]}
-    return _rows(found), {"degree": facts["degree"], "norm": facts["norm"], **rate}
+    found = ng.scaling(model, inputs, c=scales)
+    (network,) = found.networks
+    rows = {}
+    for row in found.records.table.to_pylist():
+        key = (row["level"], row["name"], list(scales).index(row["scale"]), row["quantity"], None)
+        rows[key] = row["value"]
+    rows |= {("model", "model", i, "scale", None): c for i, c in enumerate(scales)}
+    rate = {"law": network.rate.law, "power": network.rate.power}
+    return rows, {"degree": network.degree, "norm": network.norm, **rate}
 
 
 def scaled_output(model: nn.Module, inputs: Mapping[str, Tensor], c: float) -> Tensor:

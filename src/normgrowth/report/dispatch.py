@@ -27,7 +27,7 @@ def view(part: str, kind: str) -> ModuleType | None:
 
 
 def show(result: Result, console: "Console | None" = None, **options: Any) -> None:
-    """Print a result; options: of its renderer."""
+    """Print a result. options: those of `show` in the file of its kind."""
     from normgrowth.report.terminal.console import new_console
 
     module = view("terminal", result.kind)
