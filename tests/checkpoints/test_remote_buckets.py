@@ -192,7 +192,7 @@ def test_a_file_that_is_replaced_between_two_reads(server, scheme, takes_conditi
 
 def test_a_store_that_lists_files_in_other_words_than_it_describes_them(server, naps):
     server.other_words = True
-    assert len(trace("s3://runs/gpt/a run").distinct("step")) == 3
+    assert len(trace("s3://runs/gpt/a run").records.distinct("step")) == 3
     heads = [request.path for request in server.requests if request.method == "HEAD"]
     assert len(heads) <= 2 * 3  # and not one for each range
 

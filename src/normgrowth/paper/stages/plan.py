@@ -8,7 +8,6 @@ paper   the paper's sizes: WikiText-2 and Penn Treebank, 12 layers of 768, a gri
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,16 +98,21 @@ def _scaling(scale: Scale) -> Stage:
     def run(work: Work) -> Records:
         import numpy as np
 
-        from normgrowth.network.scaling import joined, paper_configs, scaling
+        from normgrowth.network.scaling import Scaling, joined, scaling
+        from normgrowth.network.scaling_curves import paper_configs
 
         configs = paper_configs()
         parts = []
         for i, config in enumerate(configs):
             scales = np.geomspace(1, 10, points).tolist()
-            parts.append(_part(work, i, partial(scaling, config, scales=scales, seeds=seeds)))
+
+            def measured(config: Any = config, scales: Any = scales) -> Records:
+                return scaling(config, c=scales, seeds=seeds).records
+
+            parts.append(Scaling.from_records(_part(work, i, measured)))
             if work.progress:
                 work.progress(i + 1, len(configs), config.kind)
-        return joined(parts)
+        return joined(parts).records
 
     cost = Cost("nothing", POINT * points * len(seeds))
     return Stage("scaling", "Figure 4: 12 layers of 768 against c", ("limit", "network"), settings, cost, run)
