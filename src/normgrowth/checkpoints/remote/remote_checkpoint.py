@@ -8,11 +8,9 @@ wants several at a time calls `read` from several threads.
 """
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -128,38 +126,6 @@ class Spare:
             self._free.append(memory)
 
 
-class RangeCache:
-    """The ranges last read, up to a number of bytes; one for each process and size."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.held = limit, 0
-        self._ranges: OrderedDict[Hashable, Bytes] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __reduce__(self) -> tuple[Callable[[int], "RangeCache"], tuple[int]]:
-        return range_cache, (self.limit,)
-
-    def get(self, key: Hashable, read: Callable[[], Bytes]) -> Bytes:
-        with self._lock:
-            if (kept := self._ranges.get(key)) is not None:
-                self._ranges.move_to_end(key)
-                return kept
-        content = read()
-        content.flags.writeable = False
-        with self._lock:
-            if content.nbytes <= self.limit and key not in self._ranges:
-                self._ranges[key] = content
-                self.held += content.nbytes
-                while self.held > self.limit:
-                    self.held -= self._ranges.popitem(last=False)[1].nbytes
-        return content
-
-
-@lru_cache(maxsize=4)
-def range_cache(limit: int) -> RangeCache:
-    return RangeCache(limit)
-
-
 @dataclass
 class RemoteCheckpoint:
     """Tensors that are byte ranges of files elsewhere. Pickles as its index and the address."""
@@ -174,13 +140,12 @@ class RemoteCheckpoint:
     aliases: dict[str, str] = field(default_factory=dict)
     copies_whole: bool = True
     on_close: Callable[[], None] | None = None
-    cache: RangeCache | None = None
     notes: tuple[str, ...] = ()
 
     def read(self, file: str, start: int, stop: int, into: Bytes | None = None) -> Bytes:
         """These bytes of a file, asked for with one request; safe from several threads at once.
 
-        into: memory for them, which is used unless they are to be kept for others.
+        into: memory for them.
         """
         file = file or self.main
         seen, where = self.files[file], named(self.label, file)
@@ -188,8 +153,7 @@ class RemoteCheckpoint:
             raise InputError(f"{where}: has {seen.size} bytes, asked for those from {start} to {stop}")
         if start == stop:
             return np.zeros(0, np.uint8)
-        ask = partial(self.place.read, file, start, stop, where, seen)
-        return self.cache.get((self.place, file, seen.tag, start, stop), ask) if self.cache else ask(into)
+        return self.place.read(file, start, stop, where, seen, into)
 
     def values(self, wanted: Sequence[tuple[str, int, int]], memory: Bytes) -> list[np.ndarray]:
         """Values of tensors, each from one to before another; what lies side by side in a file is asked for at once.
