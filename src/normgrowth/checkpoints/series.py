@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, check_unchanged, decode
+from normgrowth.checkpoints.formats.registry import CERTAIN, without_suffix
 from normgrowth.checkpoints.local_files import Unit, find_units, why_nothing
 from normgrowth.checkpoints.name_globs import by_pattern, name_pattern, separating_globs
 from normgrowth.checkpoints.remote import hub
@@ -183,14 +184,14 @@ def _has_weights(path: Path) -> bool:
     try:
         return bool(find_units(path))
     except InputError:
-        return path.suffix in {".safetensors", ".pt", ".pth"}  # broken, but meant to be one: say so later
+        return path.suffix in CERTAIN  # broken, but meant to be one: say so later
 
 
 def _without_final_model(units: list[_Unit], notes: list[str]) -> list[_Unit]:
     """The weights at the top of a folder and those below it: steps and the final model, or a model and its parts."""
     top = [(root, unit) for root, unit in units if unit.main.parent == root]
     inner = [(root, unit) for root, unit in units if unit.main.parent != root and unit.main != root]
-    if len(top) != 1 or not inner or sure_step(_stem(top[0][1].main.name)) is not None:
+    if len(top) != 1 or not inner or sure_step(without_suffix(top[0][1].main.name)) is not None:
         return units
     steps = [pair for pair in inner if _below(*pair) is not None or pair[1].trainer_step() is not None]
     others = [pair for pair in units if pair not in top and pair not in inner]
@@ -204,7 +205,7 @@ def _without_final_model(units: list[_Unit], notes: list[str]) -> list[_Unit]:
 def _naming(root: PurePath, unit: Unit | RemoteUnit) -> str:
     """The name that says the step: of the checkpoint, or of a folder between it and the root; "" if none does."""
     parts = unit.path.relative_to(root).parts if unit.path.is_relative_to(root) else ()
-    names = [_stem(name) for name in reversed(parts or (unit.path.name,))]
+    names = [without_suffix(name) for name in reversed(parts or (unit.path.name,))]
     return next((name for name in names if sure_step(name) is not None), "")
 
 
@@ -277,7 +278,7 @@ def _other_step(unit: Unit | RemoteUnit) -> tuple[int | None, int]:
     """From what is stored beside the weights or inside, else a guess from the name."""
     if (step := unit.trainer_step()) is not None:
         return step, STORED
-    stem = _stem(unit.path.name)
+    stem = without_suffix(unit.path.name)
     guess = likely_step(stem)
     if unit.slow and guess is not None:  # its name will do, if what it stores cannot be had
         step = _stored_step(unit) if isinstance(unit, Unit) else None
@@ -290,10 +291,6 @@ def _other_step(unit: Unit | RemoteUnit) -> tuple[int | None, int]:
     if guess is None:
         guess = likely_step(unit.path.parent.name)
     return guess, UNKNOWN if guess is None else GUESSED
-
-
-def _stem(name: str) -> str:
-    return re.sub(r"\.(safetensors|pth?|bin|ckpt|chkpt|index|tar|json|pkl)$", "", name)
 
 
 def _by_number_that_varies(found: list[_Found]) -> list[_Found]:

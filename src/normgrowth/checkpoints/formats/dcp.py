@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from normgrowth.checkpoints.checkpoint import (
@@ -39,6 +39,7 @@ from normgrowth.checkpoints.formats.torch_archive import (
     stored_tensor,
     unpickle,
 )
+from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.checkpoints.steps import LARGEST_STEP
 from normgrowth.checkpoints.storage.boxes import Box, Corner, covering
 from normgrowth.checkpoints.storage.mapped_file import FileState, opened_map, unreadable
@@ -240,8 +241,7 @@ def _check_apart(files: Mapping[str, Path], by_file: Mapping[str, Sequence[_Item
 
 
 def _file_below(folder: Path, relative: str, metadata: Path) -> Path:
-    parts = PurePosixPath(relative.replace("\\", "/"))
-    if not relative or "\0" in relative or parts.is_absolute() or ".." in parts.parts or ":" in relative:
+    if not relative or not stays_below(relative):
         raise InputError(f"{metadata}: names {relative!r}, a path outside its folder; refused")
     path = folder / relative
     if not path.is_file():

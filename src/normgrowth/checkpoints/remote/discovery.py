@@ -4,32 +4,29 @@ As `folder` does for this machine and by the same rules, but formats are told by
 file would be a request for each.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from urllib.parse import unquote
 
-from normgrowth.checkpoints.file_groups import PICKLED
-from normgrowth.checkpoints.formats import safetensors
-from normgrowth.checkpoints.local_files import (
+from normgrowth.checkpoints.file_groups import (
     NO_WEIGHTS_FOLDER,
     TRAINER_STATE,
     goes_deeper,
     grouped,
-    index_format,
     is_generic,
 )
-from normgrowth.checkpoints.remote import hub
+from normgrowth.checkpoints.formats import safetensors
+from normgrowth.checkpoints.formats.registry import FORMATS, SUFFIXES, format_of_name
 from normgrowth.checkpoints.remote.object_store import Bucket
 from normgrowth.checkpoints.remote.remote_checkpoint import AT_ONCE, Folder, Seen, Session
 from normgrowth.checkpoints.remote.remote_file import SMALL_FILE, Reading, RemoteUnit, path_of
 from normgrowth.checkpoints.remote.website import Website, shown
+from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError
 
 MOST_FOLDERS = 20_000
-_NAMED = (".safetensors", *PICKLED, ".index", ".index.json")
 BUCKETS = ("s3", "gs")
 _MAGIC = {"http": "*[", "https": "*[", "s3": "*?[", "gs": "*?["}  # a web address ends at its ?
 
@@ -77,14 +74,14 @@ def _roots(address: str, session: Session, threads: ThreadPoolExecutor) -> list[
             raise InputError(f"{shown(address)}: nothing matches this pattern")
         return sorted(matches, key=lambda match: match[0].show(match[1]))
     if scheme in BUCKETS:
-        if not hub.stays_below(rest.rstrip("/")):
+        if not stays_below(rest.rstrip("/")):
             raise InputError(f"{shown(address)}: has an empty name, a . or .. between its slashes")
         bucket = Bucket(scheme, rest.rstrip("/"), session)
         parent, _, name = bucket.path.rpartition("/")
         is_file = [entry.name for entry in bucket.ls()] == [""]
         return [(Bucket(scheme, parent, session), name)] if is_file else [(bucket, "")]
     site, name = Website.of(address, session)
-    if not name or site.query or index_format(name) or _format(name, (name,)):
+    if not name or site.query or format_of_name(name, (name,)):
         return [(site, name)]
     return [(site.child(name), "")]
 
@@ -119,7 +116,7 @@ def _matching(top: Folder, pattern: Sequence[str], threads: ThreadPoolExecutor) 
                     below.append((place.child(entry.name), left))
                 elif not left and entry.is_folder:
                     found.append((place.child(entry.name), ""))
-                elif not left and (index_format(entry.name) or _format(entry.name, [e.name for e in listed])):
+                elif not left and format_of_name(entry.name, [e.name for e in listed]):
                     found.append((place, entry.name))
         level = below
     return found
@@ -166,9 +163,9 @@ def _named_unit(place: Folder, name: str, reading: Reading) -> RemoteUnit:
         files = {
             file: seen for file, seen in files.items() if file.startswith(f"{name.removesuffix('.index')}.")
         }
-    format = index_format(name) or _format(name, list(files))
+    format = format_of_name(name, list(files))
     if format is None and not getattr(place, "query", ""):  # what a query brings may be called anything
-        raise InputError(f"{place.show(name)}: not named as a checkpoint is ({', '.join(_NAMED)})")
+        raise InputError(f"{place.show(name)}: not named as a checkpoint is ({', '.join(SUFFIXES)})")
     format = format or "safetensors"
     return _unit(place, name, format, False, files, reading, {})
 
@@ -183,7 +180,9 @@ def _units(place: Folder, files: dict[str, Seen | None], reading: Reading) -> li
         contents[name] = _weight_map(place, name, reading)
         return set(safetensors.parse_index(contents[name], place.show(name)).values())
 
-    found = grouped(names, format_of=lambda name: _format(name, names), shards_of=shards_of, show=place.show)
+    found = grouped(
+        names, format_of=lambda name: format_of_name(name, names), shards_of=shards_of, show=place.show
+    )
     return [
         _unit(place, name, format, len(found) == 1 and is_generic(name), files, reading, contents)
         for name, format in found
@@ -204,7 +203,7 @@ def _unit(
         wanted = [file for file in listed if file == name or file.endswith(".distcp")]
     elif format == "tensorflow":
         wanted = [file for file in listed if file.startswith(f"{name.removesuffix('.index')}.")]
-    elif format.endswith("index"):
+    elif FORMATS[format].is_index:
         content = contents.get(name) or _weight_map(place, name, reading)
         wanted = sorted(set(safetensors.parse_index(content, place.show(name)).values()))
     else:
@@ -218,16 +217,6 @@ def _weight_map(place: Folder, name: str, reading: Reading) -> bytes:
     where = place.show(name)
     content = place.content(name, SMALL_FILE, where)
     for shard in set(safetensors.parse_index(content, where).values()):
-        if not hub.stays_below(shard) or not hub.stays_below(unquote(shard)):
+        if not stays_below(shard) or not stays_below(unquote(shard)):
             raise InputError(f"{where}: names {shard[:200]!r}, a path outside its folder; refused")
     return reading.indexes.setdefault(content, content)
-
-
-def _format(name: str, beside: Sequence[str]) -> str | None:
-    if name.endswith(".safetensors"):
-        return "safetensors"
-    if name.endswith(PICKLED):
-        return "pytorch"
-    data = re.compile(re.escape(name.removesuffix(".index")) + r"\.data-\d{5}-of-\d{5}")
-    is_tensorflow = name.endswith(".index") and any(data.fullmatch(other) for other in beside)
-    return "tensorflow" if is_tensorflow else None

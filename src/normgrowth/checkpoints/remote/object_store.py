@@ -14,9 +14,9 @@ import numpy as np
 
 from normgrowth import engine
 from normgrowth.checkpoints.remote.bucket_access import NO_GOOGLE_KEYS, SETUP
-from normgrowth.checkpoints.remote.hub import stays_below
 from normgrowth.checkpoints.remote.remote_checkpoint import Bytes, Listed, Seen, Session
 from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, check_speed, persist
+from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError
 
 T = TypeVar("T")

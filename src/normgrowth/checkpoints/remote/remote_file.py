@@ -13,7 +13,9 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from normgrowth.checkpoints.checkpoint import Checkpoint
-from normgrowth.checkpoints.local_files import TRAINER_STATE, grouped, open_fetched, step_of_trainer
+from normgrowth.checkpoints.file_groups import TRAINER_STATE, grouped, step_of_trainer
+from normgrowth.checkpoints.formats.registry import FORMATS, format_of_name
+from normgrowth.checkpoints.local_files import open_fetched
 from normgrowth.checkpoints.remote import hub
 from normgrowth.checkpoints.remote import hub_download as download
 from normgrowth.checkpoints.remote.remote_checkpoint import (
@@ -83,7 +85,7 @@ class RemoteUnit:
 
     @property
     def slow(self) -> bool:
-        return not self.format.startswith("safetensors")  # it would be fetched
+        return not FORMATS[self.format].by_ranges  # it would be fetched
 
     def look(self) -> None:
         """Find out what the listing did not say."""
@@ -108,7 +110,7 @@ class RemoteUnit:
         return self._step(lambda: step_of_trainer(self.place.content(TRAINER_STATE, SMALL_FILE, where)))
 
     def open(self) -> Checkpoint:
-        if self.format.startswith("safetensors"):
+        if FORMATS[self.format].by_ranges:
             files = self._seen()
             index = self._index(
                 lambda: self.reading.sharing(read_index(self.place, self.label, files, self.weight_map))
@@ -153,7 +155,7 @@ class RevisionUnit:
         """What its headers say; None if it has no safetensors."""
         sizes, index, files = hub.chosen(self.revision)
         label, place, content = self.revision.label, HubFiles(self.revision), None
-        if not (index or files[0]).endswith((".safetensors", ".safetensors.index.json")):
+        if not FORMATS[format_of_name(index or files[0], files) or "distributed"].by_ranges:
             return None
         if index is not None:
             content = place.content(index, SMALL_FILE, named(label, index))

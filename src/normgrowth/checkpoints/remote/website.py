@@ -17,6 +17,7 @@ from normgrowth.checkpoints.remote.connections import basic, origin, saved_login
 from normgrowth.checkpoints.remote.http import Target, get_page, get_range
 from normgrowth.checkpoints.remote.remote_checkpoint import Bytes, Listed, Seen, Session
 from normgrowth.checkpoints.remote.retry import Failure
+from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError
 
 PAGE_LIMIT = 16 << 20  # bytes of a list of files
@@ -137,7 +138,7 @@ class Website(_Web):
             name = unquote(target.removeprefix(base).removesuffix("/"))
             if not target.startswith(base) or "?" in target or "/" in name:
                 continue  # a column to sort by, the folder above, another host
-            if name and hub.stays_below(name):
+            if name and stays_below(name):
                 names[name] = names.get(name, False) or target.endswith("/")
         return [Listed(name, is_folder) for name, is_folder in names.items()]
 
