@@ -7,7 +7,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     Records                   the tidy table that every measurement writes
     load(folder)              a result that was saved, as the type that its verb returned
     Moments, quantities       the sums, and everything that follows from them
-    lint(source)              what in a series cannot be trusted
+    lint(source)              what in a series cannot be trusted -> Findings
     fit(steps, norms)         which growth law, with intervals and evidence
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
     saturate(model, c)        a context under which the parameters are c times themselves
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from normgrowth.lab.sweep import sweep
     from normgrowth.limit.degrees import degrees
     from normgrowth.limit.saturated import saturated
+    from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
     from normgrowth.network.heads.heads import heads
     from normgrowth.network.saturated_attention import saturated_attention
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Findings",
     "InputError",
     "Moments",
     "NoLimit",
@@ -84,6 +86,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Findings": "normgrowth.lint.result",
     "InputError": "normgrowth.errors",
     "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",

@@ -1,14 +1,11 @@
 """The parts of lint: samples, patterns, sums that are known, how much is open at a time."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_series import save_numpy, walk, write_series
 
-import normgrowth.lint as package
 from normgrowth.checkpoints.checkpoint import Chunked, MappedCheckpoint, Piece, Ranges, Strided, Tensor
 from normgrowth.checkpoints.series import open_source
 from normgrowth.lint import lint
@@ -122,19 +119,13 @@ def test_odd_runs(values, odd):
     assert odd_runs(values) == odd
 
 
-def test_the_package_says_what_is_in_it():
-    folder = Path(package.__file__).parent
-    modules = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
-    assert {line.split()[0] for line in package.__doc__.splitlines()[2:] if line.strip()} == modules
-
-
 def test_float64_and_mixed_series(tmp_path, rng):
     """Relative steps of 1e-9, which float32 would not see, and integers beside them."""
     values = {"h.0.attn.q.weight": rng.normal(size=(32, 32)), "h.0.attn.k.weight": rng.normal(size=(32, 32))}
     steps = [{name: x + 1e-9 * i * rng.normal(size=x.shape) for name, x in values.items()} for i in range(6)]
     for i, state in enumerate(steps):
         save_numpy({**state, "h.0.ids": np.arange(4)}, tmp_path / f"step_{i}.safetensors")
-    assert lint(tmp_path) == []
+    assert not lint(tmp_path)
 
 
 @pytest.mark.slow

@@ -2,15 +2,15 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from normgrowth.checkpoints import selection as selected
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
-from normgrowth.checkpoints.parameters import Reading, read_names
+from normgrowth.checkpoints.parameters import Reading
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+from normgrowth.checkpoints.selection import NothingCounts, Selection
 from normgrowth.checkpoints.series import Entry, Series
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 from normgrowth.lint.finding import Finding
@@ -22,24 +22,6 @@ if TYPE_CHECKING:
     from normgrowth.trace.by_stripe import Together
 
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which parameters to check."""
-
-    include: str = "all"
-    select: str | None = None
-    exclude: str | None = None
-
-    def readings(self, checkpoint: Checkpoint) -> dict[str, Reading]:
-        return read_names(
-            checkpoint.tensors,
-            include=self.include,
-            select=self.select,
-            exclude=self.exclude,
-            aliases=checkpoint.aliases,
-        )
 
 
 @dataclass
@@ -86,7 +68,7 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
                 for note in set(current.notes) - noted:
                     noted.add(note)
                     warnings.warn(f"{current.label}: {note}", SeriesWarning, stacklevel=3)
-                readings = selection.readings(current)
+                readings = selection.readings(current.tensors, current.aliases)
                 if not found.mixture.add(Member.of(entry, current.tensors, readings)):
                     current.close()
                     continue
@@ -131,12 +113,10 @@ def _nothing_to_check(entry: Entry, selection: Selection) -> InputError:
     """Why none of a checkpoint's tensors is checked, and which option makes some count."""
     checkpoint = entry.open()
     try:
-        chosen = selected.Selection(**asdict(selection)).choose(
-            entry.label, checkpoint.tensors, checkpoint.aliases
-        )
+        chosen = selection.choose(entry.label, checkpoint.tensors, checkpoint.aliases)
         name = chosen.readings[0].name
         return UnsupportedDtype(entry.label, name, checkpoint.tensors[name].dtype)
-    except selected.NothingCounts as error:
+    except NothingCounts as error:
         return error
     finally:
         checkpoint.close()
@@ -165,7 +145,7 @@ def _read_once(
             current = opened[position] = entry.open()
             if (
                 not isinstance(current, RemoteCheckpoint)
-                or _measurable(current, selection.readings(current)) != names
+                or _measurable(current, selection.readings(current.tensors, current.aliases)) != names
             ):
                 return None
             check_dtypes(current, names)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.errors import InputError
+from normgrowth.lint.finding import Finding
 from normgrowth.records import FILE, Records
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.pieces import Section, Table, words
@@ -233,7 +234,7 @@ def _of_run(run: Run) -> list[str]:
 def _findings(parts: Parts) -> Section | None:
     items = []
     for label, made_by in parts.made_by.items():
-        found = finding_rows(made_by.get("findings") or [])
+        found = finding_rows([Finding(**finding) for finding in made_by.get("findings") or []])
         if found:
             titles = ("step", "kind", "severity", "tensor or file", "why")
             columns = [words(t, c) for t, c in zip(titles, zip(*found, strict=True), strict=True)]
