@@ -9,11 +9,11 @@ from synthetic_series import save_numpy, walk, write_series
 from normgrowth.checkpoints.checkpoint import Chunked, MappedCheckpoint, Piece, Ranges, Strided, Tensor
 from normgrowth.checkpoints.series import open_source
 from normgrowth.lint import lint
-from normgrowth.lint.looks import Observer
 from normgrowth.lint.tensors import odd_runs
 from normgrowth.lint.trajectory import reordered
-from normgrowth.lint.values import pattern, places, sample
 from normgrowth.trace.by_step import measure
+from normgrowth.trace.sampled_steps import StepSampler
+from normgrowth.trace.samples import pattern, places, sample
 
 
 def test_two_checkpoints_are_open_at_most(tmp_path, monkeypatch):
@@ -52,11 +52,11 @@ def test_known_sums_are_taken_as_they_are(tmp_path):
     series = open_source(write_series(tmp_path, walk(2)))
     one, other = (entry.open() for entry in series.entries)
     names = list(one.tensors)
-    own, given_sums = Observer(), Observer()
+    own, given_sums = StepSampler(), StepSampler()
     for observer, known in ((own, None), (given_sums, measure(one, [], names))):
-        observer.look(0, 0, one, names, known)
+        observer.sample(0, 0, one, names, known)
     sums = measure(other, [("previous", one)], names)
-    a, b = own.look(1, 100, other, names), given_sums.look(1, 100, other, names, sums)
+    a, b = own.sample(1, 100, other, names), given_sums.sample(1, 100, other, names, sums)
     assert np.array_equal(a.delta, b.delta)
     assert np.array_equal(a.square, b.square)
     assert np.array_equal(a.changed, b.changed)

@@ -18,15 +18,15 @@ from normgrowth.checkpoints.series import Series, _roots, open_source
 from normgrowth.checkpoints.steps import likely_step, sure_step
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lint.finding import Finding
-from normgrowth.lint.findings import Evidence
 from normgrowth.lint.judge import in_order, judge
-from normgrowth.lint.looks import Look
 from normgrowth.lint.mixture import other_series
 from normgrowth.lint.reading import Progress, read_series
 from normgrowth.lint.result import Findings
+from normgrowth.lint.step_table import StepTable
 from normgrowth.results import Provenance
 from normgrowth.trace.by_step import measure
 from normgrowth.trace.result import Trace
+from normgrowth.trace.sampled_steps import SampledStep
 
 
 def findings_of_trace(trace: Trace) -> Findings:
@@ -69,14 +69,14 @@ def lint_series(
         series = replace(series, entries=tuple(member.entry for member in main))
         found = read_series(series, selection, workers, progress)
         unread = [*unread, *found.unread]
-    looks, observer = found.looks, found.observer
+    looks, sampler = found.looks, found.sampler
     findings = [
         *broken,
         *(Finding(None, "", "partial", f"cannot be read: {why}", label) for label, why in series.damaged),
         *unread,
         *found.unsupported,
         *other_series(main, others),
-        *judge(Evidence(looks, observer.origin), observer.buffers, _Comparison(series, looks, workers)),
+        *judge(StepTable(looks, sampler.origin), sampler.buffers, _Comparison(series, looks, workers)),
     ]
     steps = tuple(look.step for look in looks)
     return Findings(
@@ -94,7 +94,7 @@ def lint_series(
 class _Comparison:
     """Reads two checkpoints again to say which of their tensors are equal; only where sums say they may be."""
 
-    def __init__(self, series: Series, looks: Sequence[Look], workers: int | None) -> None:
+    def __init__(self, series: Series, looks: Sequence[SampledStep], workers: int | None) -> None:
         self.series, self.looks, self.workers = series, looks, workers
 
     def __call__(self, i: int, j: int, names: Sequence[str]) -> NDArray[np.bool_]:
