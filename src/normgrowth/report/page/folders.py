@@ -116,7 +116,7 @@ def collected(folders: Sequence[Path | str], read: Read = read_records) -> Parts
 def _worth_showing(records: Records) -> list[str]:
     """All runs; of a reproduction's models those of the tracker, which has more steps than their checkpoints."""
     runs = records.distinct("run")
-    if records.made_by.get("stage") != "lab":
+    if records.made_by.get("stage") not in ("language_models", "lab"):
         return runs
     heads = [run for run in runs if run.endswith(", heads")]
     return [run for run in runs if not run.endswith((", checkpoints", ", heads"))] + heads[:1]
