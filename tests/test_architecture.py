@@ -23,6 +23,7 @@ BASE = {
     "errors",
     "text",
     "workspace",
+    "named_data",
 }
 ENGINES = {"checkpoints", "moments", "foreign_files"} | BASE
 VERBS = {"trace", "lint", "fit", "dynamics", "limit", "network", "tracking", "lab"}
@@ -50,6 +51,7 @@ ALLOWED = {
     "text": set(),
     "foreign_files": set(),
     "schedules": {"errors"},
+    "named_data": {"records", "errors"},
     "engine": {"errors"},
     "errors": set(),
 }

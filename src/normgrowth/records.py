@@ -55,7 +55,7 @@ class Block:
     names: Sequence[str]
     layers: Sequence[int | None]
     roles: Sequence[str | None]
-    steps: Sequence[int]
+    steps: Sequence[int] | Sequence[float]
     values: Mapping[str, NDArray[np.float64]]  # quantity -> (steps, items)
     reference: str | None = None  # of all quantities
     axis: str = "step"  # the column that `steps` are values of
