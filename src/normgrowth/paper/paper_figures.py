@@ -33,19 +33,19 @@ TITLES = {
 
 def figures(evidence: Mapping[str, Records]) -> dict[str, tuple[str, "Figure"]]:
     """Name -> title and figure, of what the evidence has. T5's own are drawn whatever was run."""
-    own = [_traced(evidence["lab"])] if "lab" in evidence else []
+    own = [_traced(evidence["language_models"])] if "language_models" in evidence else []
     drawn: dict[str, Any] = {
         "fig1": figure_norm_direction(t5_trace(), overlay=own),
         "fig5": figure_alignment_step(t5_trace(), overlay=own),
     }
     if "pretrained" in evidence:
         drawn["fig2"] = figure_saturation(evidence["pretrained"], saturation_records())
-    if "lab" in evidence:
-        drawn["fig3"] = figure_positions(_heads(evidence["lab"]), heads_records(83))
+    if "language_models" in evidence:
+        drawn["fig3"] = figure_positions(_heads(evidence["language_models"]), heads_records(83))
     if "scaling" in evidence:
         drawn["fig4"] = scaling_curves(Scaling.from_records(evidence["scaling"]), figure4())
-    if "sweep" in evidence:
-        drawn["fig6"] = figure_phase(evidence["sweep"])
+    if "decay" in evidence:
+        drawn["fig6"] = figure_phase(evidence["decay"])
     return {name: (TITLES[name], drawn[name]) for name in sorted(drawn) if drawn[name] is not None}
 
 

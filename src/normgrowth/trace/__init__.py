@@ -44,9 +44,10 @@ def trace(
     from pathlib import Path
 
     from normgrowth.checkpoints.selection import Selection
+    from normgrowth.lint.judge import judge_samples
     from normgrowth.trace.request import Tracing
     from normgrowth.trace.store import Store
-    from normgrowth.trace.stream import How
+    from normgrowth.trace.stream import Reader
     from normgrowth.workspace import Workspace
 
     tracing = Tracing(
@@ -56,11 +57,11 @@ def trace(
         first,
         tokens_per_step,
         run,
-        lint,
+        judge_samples if lint else None,
         {"endpoint": endpoint},
     )
     with Workspace.open(out, "trace", overwrite=overwrite) as workspace:
-        result, _ = tracing.into(workspace, How(workers, engine, memory), progress)
+        result, _ = tracing.into(workspace, Reader(workers, engine, memory), progress)
         Store(workspace.folder).write(result.records)
     result.warn()
     return result
