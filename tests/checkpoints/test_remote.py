@@ -25,8 +25,9 @@ from normgrowth.checkpoints.remote import http as web
 from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote import website as places
 from normgrowth.checkpoints.remote.http import Target, get_range
-from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint, Spare
-from normgrowth.checkpoints.remote.website import Website, shown
+from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+from normgrowth.checkpoints.remote.transport import BufferPool
+from normgrowth.checkpoints.remote.website import Website, redact_url
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +142,7 @@ def test_another_process_reads_it(server, tmp_path):
 
 
 def test_memory_is_used_again(server):
-    spare = Spare()
+    spare = BufferPool()
     checkpoint = opened(server)
     names = ["transformer.h.0.ln_1.weight", "lm_head.weight", "transformer.h.1.ln_1.weight"]
     wanted = [(name, 1, checkpoint.tensors[name].numel) for name in names]
@@ -456,9 +457,9 @@ def test_an_unreadable_address_is_not_repeated_in_full():
 
 
 def test_what_is_shown():
-    assert shown("https://a:b@host:1/x/y.z?q=1#f") == "https://host:1/x/y.z"
-    assert shown("s3://bucket/a?b") == "s3://bucket/a?b"
-    assert shown("runs/a@b?c") == "runs/a@b?c"
+    assert redact_url("https://a:b@host:1/x/y.z?q=1#f") == "https://host:1/x/y.z"
+    assert redact_url("s3://bucket/a?b") == "s3://bucket/a?b"
+    assert redact_url("runs/a@b?c") == "runs/a@b?c"
 
 
 def test_the_saved_login_of_a_host(run, tmp_path):

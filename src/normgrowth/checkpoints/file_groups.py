@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence, Set
 
 from normgrowth.checkpoints.formats.registry import FORMATS, format_of_name, may_hold_weights
-from normgrowth.checkpoints.steps import LARGEST_STEP, sure_step
+from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step
 from normgrowth.errors import InputError
 
 NO_WEIGHTS_FOLDER = re.compile(r"^(\.|optim|train$|__pycache__)", re.IGNORECASE)
@@ -52,7 +52,7 @@ def grouped(
             return [
                 (name, format)
                 for name, format in found
-                if name.startswith(usual) or sure_step(name) is not None
+                if name.startswith(usual) or explicit_step(name) is not None
             ]
     return found
 
@@ -67,7 +67,7 @@ def goes_deeper(folder: str, depth: int, found: Sequence[tuple[str, str]]) -> bo
 
     What lies below a distributed checkpoint, or below the folder of one step with its weights, is part of it.
     """
-    is_step = sure_step(folder) is not None and any(is_generic(name) for name, _ in found)
+    is_step = explicit_step(folder) is not None and any(is_generic(name) for name, _ in found)
     return depth < _DEPTH and not is_step and not any(format == "distributed" for _, format in found)
 
 

@@ -31,7 +31,7 @@ from normgrowth.foreign_files import foreign_kind
 
 
 @dataclass(frozen=True)
-class Unit:
+class LocalFile:
     """One checkpoint on disk, not opened."""
 
     path: Path  # what to call it: the file, or the folder where that holds nothing else
@@ -126,7 +126,7 @@ def _file_fingerprint(file: Path) -> str:
     return f"{file.name}:{stat.st_size}:{stat.st_mtime_ns}:{digest}"
 
 
-def find_units(root: Path) -> list[Unit]:
+def find_checkpoints(root: Path) -> list[LocalFile]:
     """Every checkpoint at or below a path, in the order of names; a link to one that was found is not another."""
     if not root.exists():
         raise InputError(f"{root}: no such file or folder")
@@ -137,14 +137,14 @@ def find_units(root: Path) -> list[Unit]:
                 "neither safetensors, nor PyTorch, nor TensorFlow (told by its first bytes); is it truncated?"
             )
             raise InputError(f"{root}: {foreign_kind(root) or unknown}")
-        return [Unit(root, root, format)]
-    found: dict[Path, Unit] = {}
+        return [LocalFile(root, root, format)]
+    found: dict[Path, LocalFile] = {}
     for unit in sorted(_below(root, 0), key=lambda unit: unit.path.is_symlink() or unit.main.is_symlink()):
         found.setdefault(unit.main.resolve(), unit)
     return sorted(found.values(), key=lambda unit: unit.path)
 
 
-def _below(folder: Path, depth: int) -> list[Unit]:
+def _below(folder: Path, depth: int) -> list[LocalFile]:
     try:
         inside = sorted(folder.iterdir())
     except OSError as error:
@@ -157,9 +157,9 @@ def _below(folder: Path, depth: int) -> list[Unit]:
     return units
 
 
-def _directly_in(folder: Path, files: list[Path]) -> list[Unit]:
+def _directly_in(folder: Path, files: list[Path]) -> list[LocalFile]:
     if dcp.is_distributed(folder):
-        return [Unit(folder, folder / ".metadata", "distributed")]
+        return [LocalFile(folder, folder / ".metadata", "distributed")]
     found = grouped(
         [file.name for file in files],
         format_of=lambda name: format_of_file(folder / name),
@@ -168,7 +168,7 @@ def _directly_in(folder: Path, files: list[Path]) -> list[Unit]:
     )
     alone = len(found) == 1
     return [
-        Unit(folder if alone and is_generic(name) else folder / name, folder / name, format)
+        LocalFile(folder if alone and is_generic(name) else folder / name, folder / name, format)
         for name, format in found
     ]
 
@@ -188,7 +188,7 @@ def open_fetched(label: str, fetch: Callable[[Path], Path], scratch: Path | None
     folder = Path(tempfile.mkdtemp(prefix="normgrowth-", dir=scratch))
     remove = partial(shutil.rmtree, folder, ignore_errors=True)
     try:
-        units = find_units(fetch(folder))
+        units = find_checkpoints(fetch(folder))
         if len(units) != 1:
             raise InputError(f"{label}: holds {len(units)} checkpoints, not one")
         checkpoint = units[0].open()

@@ -21,7 +21,7 @@ from normgrowth.checkpoints.file_groups import is_trainer_state
 from normgrowth.checkpoints.formats.registry import PICKLED, format_of_name
 from normgrowth.checkpoints.formats.safetensors import parse_index
 from normgrowth.checkpoints.remote import retry as attempts
-from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, persist, wait_asked_for
+from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, retry, wait_asked_for
 from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError, raised_here
 
@@ -236,10 +236,10 @@ def ask(call: Callable[[], T], what: str, address: str) -> T:
             headers = dict(getattr(getattr(error, "response", None), "headers", {}))
             # Not `from error`: its words may have a signed address in them.
             raise Failure(
-                _reason(error, address), again=_may_pass(error), wait=wait_asked_for(headers)
+                _reason(error, address), retryable=_may_pass(error), wait=wait_asked_for(headers)
             ) from None
 
-    return persist(attempt, what)
+    return retry(attempt, what)
 
 
 def _may_pass(error: Exception) -> bool:
