@@ -24,7 +24,6 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth.checkpoints.checkpoint import STORAGE
-    from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
     from normgrowth.checkpoints.selection import Selection, stored_copies
     from normgrowth.checkpoints.series import open_source
     from normgrowth.report.terminal.console import print_names
@@ -36,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         warnings.warn(note, SeriesWarning, stacklevel=2)
     try:
         readings = selection.readings(checkpoint.tensors, checkpoint.aliases)
-        if not isinstance(checkpoint, RemoteCheckpoint):  # of which only the header is read
+        if not checkpoint.is_remote:  # of which only the header is read
             copies = stored_copies(checkpoint, readings)
             readings = selection.readings(checkpoint.tensors, {**checkpoint.aliases, **copies})
         rows = [

@@ -231,7 +231,7 @@ def _checkpoint(label: str, root: Path, index: _Index, step: int | None) -> Mapp
         index.ranges,
         step,
         aliases,
-        copies_whole=copied,
+        reads_whole=copied,
         states=index.states,
         notes=_notes(index),
     )

@@ -10,7 +10,7 @@ wants several at a time calls `read` from several threads.
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ from normgrowth.errors import InputError
 class RemoteCheckpoint:
     """Tensors that are byte ranges of files elsewhere. Pickles as its index and the address."""
 
+    is_remote: ClassVar[bool] = True
+    can_stay_open: ClassVar[bool] = True
     label: str
     store: FileStore
     tensors: dict[str, Tensor]  # possibly shared: not to be changed
@@ -44,7 +46,7 @@ class RemoteCheckpoint:
     main: str = ""  # the name of the file, where there is one and pieces call it ""
     step: int | None = None
     aliases: dict[str, str] = field(default_factory=dict)
-    copies_whole: bool = True
+    reads_whole: bool = True
     on_close: Callable[[], None] | None = None
     notes: tuple[str, ...] = ()
 
