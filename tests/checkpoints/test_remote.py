@@ -10,6 +10,7 @@ import time
 import traceback
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +27,7 @@ from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote import website as places
 from normgrowth.checkpoints.remote.http import Target, get_range
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+from normgrowth.checkpoints.remote.session import _session_of
 from normgrowth.checkpoints.remote.transport import BufferPool
 from normgrowth.checkpoints.remote.website import Website, redact_url
 
@@ -37,7 +39,7 @@ def fresh(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    forget = (connections._pool_of, connections._proxy, connections.saved_login, connections._trust)
+    forget = (_session_of, connections._proxy, connections._trust)
     for cached in forget:
         cached.cache_clear()
     yield
@@ -175,7 +177,7 @@ def test_connections_are_kept(server):
         get_range(target, start, start + 5, "x")
     assert len(server._http.connections) == 1
     server.fail("step_100", status=404)
-    refused(get_range, Target(f"{server.url}step_100.safetensors"), 0, 5, "x")
+    refused(get_range, replace(target, url=f"{server.url}step_100.safetensors"), 0, 5, "x")
     get_range(target, 0, 5, "x")
     assert len(server._http.connections) == 1
 

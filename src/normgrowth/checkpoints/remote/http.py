@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth import engine
-from normgrowth.checkpoints.remote.connections import Answer, origin, pool
+from normgrowth.checkpoints.remote.connections import Answer, Pool, origin
 from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, check_speed, retry, wait_asked_for
 from normgrowth.errors import InputError
 
@@ -41,6 +41,7 @@ class Target:
     url: str
     private: Mapping[str, str] = field(default_factory=dict, repr=False)  # headers
     explain: Callable[[int, str], str | None] | None = None  # its own words for a status and X-Error-Code
+    pool: Pool = field(default_factory=Pool, repr=False)
 
 
 class Got(NamedTuple):
@@ -143,7 +144,7 @@ def _tag(answer: Answer) -> str:
 @contextmanager
 def _exchange(target: Target, headers: Mapping[str, str]) -> Iterator[Answer]:
     """The answer to one request, behind redirects; its connection is kept if the answer was read to its end."""
-    kept = pool()
+    kept = target.pool
     place, host = target.url, urlsplit(target.url).hostname
     try:
         remembered, until = kept.moved.get(target.url, ("", 0.0))

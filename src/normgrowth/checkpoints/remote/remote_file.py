@@ -129,12 +129,12 @@ class RemoteRevision:
         if (found := self._found(self._find)) is None:
             fetch = partial(download.fetch, self.revision)
             return open_fetched(self.revision.label, fetch, self.session.scratch)
-        return _checkpoint(self.revision.label, HubFiles(self.revision), *found)
+        return _checkpoint(self.revision.label, HubFiles(self.revision, self.session), *found)
 
     def _find(self) -> tuple[Index, dict[str, FileInfo]] | None:
         """What its headers say; None if it has no safetensors."""
         sizes, index, files = hub.chosen(self.revision)
-        label, store, content = self.revision.label, HubFiles(self.revision), None
+        label, store, content = self.revision.label, HubFiles(self.revision, self.session), None
         if not FORMATS[format_of_name(index or files[0], files) or "distributed"].by_ranges:
             return None
         if index is not None:

@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from normgrowth.checkpoints.remote.connections import Pool, origin, saved_login
+
 if TYPE_CHECKING:
     from normgrowth.checkpoints.remote.bucket_access import Store
     from normgrowth.checkpoints.remote.remote_checkpoint import Index
@@ -24,11 +26,19 @@ class RemoteSession:
         self.scratch = scratch
         self.shared_index = SharedIndex()
         self.weight_maps: dict[bytes, bytes] = {}  # content of *.index.json, each once
-        self.logins: dict[tuple[str, str | None, int], str] = {}  # scheme, host and port -> header
+        self.pool = Pool()
+        self.logins: dict[tuple[str, str | None, int], str] = {}  # scheme, host and port -> header, or empty
         self.queries: dict[str, str] = {}  # digest -> query of a signed address
         self.etags: dict[tuple[str, str], str] = {}  # address and listed ETag -> the ETag that requests take
         self._stores: dict[tuple[str, str], Store] = {}  # scheme and bucket -> with the keys of this machine
         self._lock = threading.Lock()
+
+    def login(self, url: str) -> str | None:
+        """As a header: what its address said, or what ~/.netrc has for the host."""
+        place = origin(url)
+        if place not in self.logins:
+            self.logins[place] = saved_login(place[1] or "") or ""
+        return self.logins[place] or None
 
     def store(self, scheme: str, bucket: str, *, anonymous: bool = False) -> "Store":
         """anonymous: from now on, for all."""

@@ -13,7 +13,7 @@ from functools import partial
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from normgrowth.checkpoints.remote import hub
-from normgrowth.checkpoints.remote.connections import basic, origin, saved_login
+from normgrowth.checkpoints.remote.connections import basic, origin
 from normgrowth.checkpoints.remote.http import Target, get_page, get_range
 from normgrowth.checkpoints.remote.retry import Failure
 from normgrowth.checkpoints.remote.session import RemoteSession
@@ -67,6 +67,7 @@ class HubFiles(_Web):
     """The files of one revision. Its commit never changes, so its ETags need not be watched."""
 
     revision: hub.Revision
+    session: RemoteSession = field(default_factory=RemoteSession, compare=False, repr=False)
 
     def show(self, file: str = "") -> str:
         return f"{self.revision.label}: {file}" if file else self.revision.label
@@ -81,7 +82,7 @@ class HubFiles(_Web):
 
     def _target(self, file: str, where: str) -> Target:  # noqa: ARG002
         url, private, address = hub.file_address(self.revision, file)
-        return Target(url, private, partial(hub.refusal, address=address))
+        return Target(url, private, partial(hub.refusal, address=address), self.session.pool)
 
 
 @dataclass(frozen=True)
@@ -120,12 +121,13 @@ class Website(_Web):
         return f"{self.base}{quote(file, safe=_PLAIN)}"
 
     def _target(self, file: str, where: str) -> Target:
-        queries, logins = self.session.queries, self.session.logins
+        queries = self.session.queries
         if self.query and self.query not in queries:
             raise InputError(f"{where}: the query of its address stays in the process that was given it")
         query = f"?{queries[self.query]}" if self.query else ""
-        login = logins.get(origin(self.base)) or saved_login(urlsplit(self.base).hostname or "")
-        return Target(f"{self.show(file)}{query}", {"Authorization": login} if login else {})
+        login = self.session.login(self.base)
+        private = {"Authorization": login} if login else {}
+        return Target(f"{self.show(file)}{query}", private, pool=self.session.pool)
 
     def ls(self) -> list[DirectoryEntry]:
         """What an index page links to, directly below it."""
