@@ -19,6 +19,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     heads(model, texts)       what every attention head does, and what its saturated self does
     scaling(model)            how it turns into its saturated self as the weights grow
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
+    reproduce(out)            the claims of the paper with verdicts, its figures, one page
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
     write_report(folders)     one html page on everything that folders of ours hold
     InputError                what bad input raises: one line, with the way out
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from normgrowth.network.saturation_series import saturation_profile
     from normgrowth.network.scaled_weights import saturate
     from normgrowth.network.scaling import scaling
+    from normgrowth.paper.reproduce import reproduce
+    from normgrowth.paper.reproduction import Reproduction
     from normgrowth.records import Records
     from normgrowth.results import Result, load
     from normgrowth.tracking.tracker import NormTracker
@@ -58,6 +61,7 @@ __all__ = [
     "NoLimit",
     "NormTracker",
     "Records",
+    "Reproduction",
     "Result",
     "SeriesWarning",
     "UnsupportedOperation",
@@ -70,6 +74,7 @@ __all__ = [
     "open_source",
     "predict_norm",
     "quantities",
+    "reproduce",
     "saturate",
     "saturated",
     "saturated_attention",
@@ -87,6 +92,7 @@ _HOME = {
     "NoLimit": "normgrowth.errors",
     "NormTracker": "normgrowth.tracking.tracker",
     "Records": "normgrowth.records",
+    "Reproduction": "normgrowth.paper.reproduction",
     "Result": "normgrowth.results",
     "SeriesWarning": "normgrowth.errors",
     "UnsupportedOperation": "normgrowth.errors",
@@ -97,6 +103,7 @@ _HOME = {
     "open_source": "normgrowth.checkpoints.series",
     "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",
+    "reproduce": "normgrowth.paper.reproduce",
     "saturate": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",

@@ -84,6 +84,7 @@ def write_report(
     overwrite: replace the page of other folders that is at the path.
     """
     from normgrowth.report.page.folders import report
+    from normgrowth.report.page.growth_laws import growth_laws
 
     several = [folders] if isinstance(folders, str | Path) else list(folders)
     target = Path(several[0]) / "report.html" if path is None else Path(path)
@@ -91,7 +92,7 @@ def write_report(
     if path is not None and not overwrite:
         refuse_other_origin(target, origin)
     made_by = {"command": command, "versions": versions(), "folders": origin}
-    fitted = laws if fit else None
+    fitted = growth_laws if fit else None
     return Page(report(several, target, title=title, fitted=fitted, read=read, made_by=made_by))
 
 
@@ -110,24 +111,6 @@ def read(folder: Path) -> "Records | None":
     return (
         journal.read(folder) if any((folder / name).is_file() for name in (FILE, journal.JOURNAL)) else None
     )
-
-
-def laws(records: "Records") -> dict[str, Any]:
-    """The growth laws of the model and its layers, and the curve of the model's best."""
-    from normgrowth.errors import InputError
-    from normgrowth.fit.fitting import fit_records
-
-    found: dict[str, Any] = {}
-    for level in ("model", "layer"):
-        try:
-            fits = fit_records(records, level, bootstrap=0)
-        except InputError:
-            continue
-        found |= {name: one.facts() for name, one in fits.items()}
-        if level == "model" and found.get("model", {}).get("best"):
-            steps = records.series("norm")[0]
-            found["model"]["curve"] = steps, fits["model"].best.predict(steps)
-    return found
 
 
 def versions() -> dict[str, str]:
