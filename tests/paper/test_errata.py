@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from normgrowth.network.models.encoders import EncoderConfig, LanguageModel
+from normgrowth.network.scaling import ScaledNetwork, Scaling
 from normgrowth.paper.claim import check
 from normgrowth.paper.departures import (
     DEPARTURES,
@@ -115,23 +116,24 @@ def test_figures_of_departures_known_by_hand():
 @pytest.mark.parametrize(("change", "fails"), [(0.001, True), (0.2, False)])
 def test_what_biases_change(change, fails):
     """Curves with and without biases, so far apart: less than the published lines are, or more."""
-    parts, runs = [], {}
+    parts, networks = [], []
     for kind in KINDS.values():
         for bias in (True, False):
-            scales = np.array([1.0, 3.0, 10.0])
-            values = {"scale": scales, "cosine_flattened": np.array([0.5, 0.8, 0.9]) + change * bias}
+            values = {"cosine_flattened": np.array([0.5, 0.8, 0.9]) + change * bias}
             block = Block(
                 "model",
                 ["model"],
                 [None],
                 [None],
-                [0, 1, 2],
+                [1.0, 3.0, 10.0],
                 {name: column[:, None] for name, column in values.items()},
+                axis="scale",
             )
             run = f"{kind}, {bias}"
             parts.append(Records.from_blocks(run, [block], {}))
-            runs[run] = {"kind": kind, "bias": bias}
-    found = check(ALL["bias-switch"], Evidence({"scaling": Records.joined(parts, {"runs": runs})}))
+            networks.append(ScaledNetwork(run, kind=kind, bias=bias))
+    scaling = Scaling(records=Records.joined(parts, {}), networks=tuple(networks))
+    found = check(ALL["bias-switch"], Evidence({"scaling": scaling.records}))
     assert found.measured["the same weights with and without biases by"] == pytest.approx(change)
     assert found.measured["published lines with and without biases differ by"] == pytest.approx(
         0.0588, abs=1e-4

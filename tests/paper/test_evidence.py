@@ -78,10 +78,10 @@ def test_typed_values_of_earlier_records(kept):
     with pytest.raises(MissingEvidence):
         _ = kept.theory.table1["nothing"]
     with pytest.raises(MissingEvidence):
-        _ = kept.scaling["nothing", True]
+        kept.curve("nothing", bias=True)
     with pytest.raises(MissingEvidence):
         kept.language_models.where(optimizer="nothing")
-    assert kept.scaling["post_norm", True].at(10) > 0.9
+    assert kept.curve("post_norm", bias=True).at(10) > 0.9
     assert kept.pretrained["minilm"].trained > kept.pretrained["minilm"].random
     models = kept.language_models
     assert len(list(models)) == 12

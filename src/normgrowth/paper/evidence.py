@@ -10,13 +10,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.records import Records
+from normgrowth.trace.result import Trace
+
+if TYPE_CHECKING:
+    from normgrowth.network.scaling import Scaling
 
 Floats = NDArray[np.float64]
 
@@ -49,8 +53,17 @@ class Evidence:
         return Theory.read(self.records_of("theory"))
 
     @cached_property
-    def scaling(self) -> "ScalingCurves":
-        return ScalingCurves.read(self.records_of("scaling"))
+    def scaling(self) -> "Scaling":
+        from normgrowth.network.scaling import Scaling
+
+        return Scaling.from_records(self.records_of("scaling"))
+
+    def curve(self, kind: str, bias: bool) -> "Curve":
+        """The mean curve of one kind of network, of the stage `scaling`."""
+        curves = mean_curves(self.scaling)
+        if (kind, bias) not in curves:
+            raise MissingEvidence("scaling", f"it has no curve of {kind}")
+        return curves[kind, bias]
 
     @cached_property
     def pretrained(self) -> "dict[str, Levels]":
@@ -179,24 +192,11 @@ class Curve:
         return float(np.interp(np.log(c), np.log(self.scales), self.cosines))
 
 
-@dataclass(frozen=True)
-class ScalingCurves:
-    curves: dict[tuple[str, bool], Curve]  # by kind of network, and whether it has biases
-
-    def __getitem__(self, key: tuple[str, bool]) -> Curve:
-        if key not in self.curves:
-            raise MissingEvidence("scaling", f"it has no curve of {key[0]}")
-        return self.curves[key]
-
-    @staticmethod
-    def read(records: Records) -> "ScalingCurves":
-        found: dict[tuple[str, bool], list[Floats]] = {}
-        scales = np.zeros(0)
-        for run, facts in records.made_by["runs"].items():
-            own = records.where(run=run)
-            scales = own.series("scale")[1]
-            found.setdefault((facts["kind"], facts["bias"]), []).append(own.series("cosine_flattened")[1])
-        return ScalingCurves({key: Curve(scales, np.mean(own, axis=0)) for key, own in found.items()})
+def mean_curves(scaling: "Scaling") -> dict[tuple[str, bool], Curve]:
+    """By kind of network, and whether it has biases."""
+    return {
+        (one.kind, bool(one.bias)): Curve(one.scales, one.mean("cosine_flattened")) for one in scaling.curves
+    }
 
 
 # pretrained --------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class TrainedModel:
     seed: int
     frequency_loss: float
     measured: Records  # evaluations and tracker
-    trace: Records  # of its checkpoints
+    trace: Trace  # of its checkpoints
     heads: Records  # of its checkpoints
 
     def first_and_last(self, quantity: str) -> tuple[float, float]:
@@ -289,7 +289,7 @@ class LanguageModels:
                     **{key: facts[key] for key in ("kind", "optimizer", "leaking", "corpus", "seed")},
                     frequency_loss=corpora.get(facts["corpus"], {}).get("frequency_loss", nan),
                     measured=records.where(run=name),
-                    trace=Records(records.where(run=f"{name}, checkpoints").table, {"source": name}),
+                    trace=Trace(records=records.where(run=f"{name}, checkpoints"), source=name),
                     heads=Records(table, known),
                 )
             )

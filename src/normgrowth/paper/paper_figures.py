@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normgrowth.paper.evidence import Evidence
-from normgrowth.paper.published.figure1 import t5_records
+from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.figure2 import saturation_records
 from normgrowth.paper.published.figure3 import heads_records
-from normgrowth.paper.published.figure4 import figure4_records
+from normgrowth.paper.published.figure4 import figure4
 from normgrowth.records import Records
 from normgrowth.report.figures.heads import figure_positions
+from normgrowth.report.figures.scaling import curves as scaling_curves
 from normgrowth.report.figures.style import FORMATS, save
 from normgrowth.report.figures.sweep import figure_phase
 from normgrowth.report.figures.trace import figure_alignment_step, figure_norm_direction
 from normgrowth.report.terminal.saturation import figure_saturation
-from normgrowth.report.terminal.scaling import figure_scaling
+from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +40,7 @@ class PaperFigure:
         return (*self.needs, *self.overlay)
 
 
-def _own_trace(evidence: Evidence) -> list[Records]:
+def _own_trace(evidence: Evidence) -> list[Trace]:
     """The checkpoints of the first model, the paper's pre-norm."""
     return [next(iter(evidence.language_models)).trace] if evidence.has("language_models") else []
 
@@ -59,7 +60,7 @@ FIGURES: dict[str, PaperFigure] = {
             "fig1",
             "Norm and direction of T5, as published, and of a model trained here",
             (),
-            lambda evidence: figure_norm_direction(t5_records(), _own_trace(evidence)),
+            lambda evidence: figure_norm_direction(t5_trace(), overlay=_own_trace(evidence)),
             overlay=("language_models",),
         ),
         PaperFigure(
@@ -78,13 +79,13 @@ FIGURES: dict[str, PaperFigure] = {
             "fig4",
             "Cosine to the saturated network as weights grow",
             ("scaling",),
-            lambda evidence: figure_scaling(evidence.records_of("scaling"), figure4_records()),
+            lambda evidence: scaling_curves(evidence.scaling, figure4()),
         ),
         PaperFigure(
             "fig5",
             "Alignment and step size of T5, derived from Figure 1, and of a model trained here",
             (),
-            lambda evidence: figure_alignment_step(t5_records(), _own_trace(evidence)),
+            lambda evidence: figure_alignment_step(t5_trace(), overlay=_own_trace(evidence)),
             overlay=("language_models",),
         ),
         PaperFigure(

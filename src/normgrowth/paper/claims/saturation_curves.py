@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, needs_weights, number
-from normgrowth.paper.evidence import Evidence
+from normgrowth.paper.evidence import Evidence, mean_curves
 from normgrowth.paper.published.figure4 import KINDS
 from normgrowth.paper.published.tables import published
 
@@ -35,11 +35,11 @@ class RisesWithScale(Claim):
         theirs = published("scaling_curves")
         apart = []
         for position, kind in KINDS.items():
-            curve = evidence.scaling[kind, True]
+            curve = evidence.curve(kind, bias=True)
             rows = (theirs["norm_position"] == position) & (theirs["bias"] == "bias")
             pairs = zip(theirs["c"][rows], theirs["cosine_to_saturated"][rows], strict=True)
             apart += [abs(curve.at(c) - value) for c, value in pairs]
-        own = [curve for (kind, _), curve in evidence.scaling.curves.items() if kind in KINDS.values()]
+        own = [curve for (kind, _), curve in mean_curves(evidence.scaling).items() if kind in KINDS.values()]
         return cls(min(curve.at(1) for curve in own), min(curve.at(10) for curve in own), max(apart))
 
     def judge(self) -> Ruling:
@@ -53,11 +53,8 @@ class RisesWithScale(Claim):
 
 def bias_effect(evidence: Evidence) -> float:
     """The largest distance of a curve with biases from the one without, all other weights the same."""
-    return max(
-        abs(evidence.scaling[kind, True].at(c) - evidence.scaling[kind, False].at(c))
-        for kind in KINDS.values()
-        for c in evidence.scaling[kind, True].scales
-    )
+    pairs = [(evidence.curve(kind, bias=True), evidence.curve(kind, bias=False)) for kind in KINDS.values()]
+    return max(abs(biased.at(c) - bare.at(c)) for biased, bare in pairs for c in biased.scales)
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class Biases(Claim):
     def measure(cls, evidence: Evidence) -> Self:
         rows = evidence.theory.table1
         changed = sum(rows[biased].computed != rows[bare].computed for biased, bare in PAIRS)
-        scales = evidence.scaling["paper_pre_norm", True].scales
+        scales = evidence.curve("paper_pre_norm", bias=True).scales
         return cls(bias_effect(evidence), scales[-1], changed, len(PAIRS))
 
     def judge(self) -> Ruling:

@@ -61,7 +61,7 @@ class NormLayers(Claim):
 
     @classmethod
     def measure(cls, _: Evidence) -> Self:
-        from scipy.stats import spearmanr
+        from scipy.stats import rankdata
 
         table = published("t5_norm_by_layer")
         factors, slopes, r2 = [], [], []
@@ -72,7 +72,8 @@ class NormLayers(Claim):
             factors.append(own["norm"][-1] / own["norm"][0])
             slopes.append(law.params["a"])
             r2.append(law.r2)
-        return cls(min(factors), min(r2), float(spearmanr(slopes, numbers)[0]))
+        ranks = np.corrcoef(rankdata(slopes), numbers)[0, 1]  # layers are their own ranks
+        return cls(min(factors), min(r2), float(ranks))
 
     def judge(self) -> Ruling:
         factor, r2, rank = self.least_factor, self.least_r2, self.rank_correlation

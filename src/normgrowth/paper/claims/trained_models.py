@@ -31,7 +31,7 @@ class UniformGrowth(Claim):
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
         models = evidence.language_models.where(leaking=False)
-        spreads = [uniformity(model.trace, level="layer").spread for model in models]
+        spreads = [uniformity(model.trace.records, level="layer").spread for model in models]
         t5 = uniformity(t5_records(), level="layer")
         return cls(min(t5.factor), max(t5.factor), min(spreads), max(spreads))
 

@@ -124,7 +124,7 @@ def measured(
     checkpoints = sorted(series.iterdir())
     parts = [
         _only(run, KEPT),
-        _only(trace(series, run=f"{name}, checkpoints"), TRACED),
+        _only(trace(series, run=f"{name}, checkpoints").records, TRACED),
         _authors_perplexity(name, checkpoints[-1], settings, corpus),
     ]
     lines = sentences(corpus)

@@ -1,7 +1,7 @@
 """The stage `scaling`: the paper's encoders at its size, and their cosine to the saturated network as weights grow."""
 
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +18,19 @@ class Curves(StageSettings):
 
 
 def scaling_curves(context: StageContext, settings: Curves) -> Records:
-    from normgrowth.network.scaling import joined, paper_configs, scaling
+    from normgrowth.network.scaling import Scaling, joined, scaling
+    from normgrowth.network.scaling_curves import paper_configs
 
     configs, parts = paper_configs(), []
-    scales = np.geomspace(1, 10, settings.points).tolist()
+    c = np.geomspace(1, 10, settings.points).tolist()
     for i, config in enumerate(configs):
-        measure = partial(scaling, config, scales=scales, seeds=list(settings.seeds))
-        parts.append(context.cached(f"part-{i}", measure))
+
+        def measured(config: Any = config) -> Records:
+            return scaling(config, c=c, seeds=list(settings.seeds)).records
+
+        parts.append(Scaling.from_records(context.cached(f"part-{i}", measured)))
         context.done(i + 1, len(configs), config.kind)
-    return joined(parts)
+    return joined(parts).records
 
 
 SCALING = Stage(

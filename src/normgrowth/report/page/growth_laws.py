@@ -1,23 +1,17 @@
 """The growth laws that the page shows of a run."""
 
-from typing import Any
-
 from normgrowth.errors import InputError
+from normgrowth.fit import fit
+from normgrowth.fit.result import SeriesFit
 from normgrowth.records import Records
 
 
-def growth_laws(records: Records) -> dict[str, Any]:
-    """Laws of the norm of the model and its layers, and the curve of the model's best law."""
-    from normgrowth.fit.fitting import fit_records
-
-    found: dict[str, Any] = {}
+def growth_laws(records: Records) -> dict[str, SeriesFit]:
+    """Laws of the norm of the model and its layers, by name."""
+    found: dict[str, SeriesFit] = {}
     for level in ("model", "layer"):
         try:
-            fits = fit_records(records, level, bootstrap=0)
+            found |= fit(records, level=level, bootstrap=0).series
         except InputError:
             continue
-        found |= {name: one.facts() for name, one in fits.items()}
-        if level == "model" and found.get("model", {}).get("best"):
-            steps = records.series("norm")[0]
-            found["model"]["curve"] = steps, fits["model"].best.predict(steps)
     return found
