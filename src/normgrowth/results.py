@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import numpy as np
 
 from normgrowth.errors import InputError, SchemaError
-from normgrowth.records import FILE, SIDECAR, Matrix, Records
+from normgrowth.records import SIDECAR, Matrix, Records, has_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -195,7 +195,7 @@ def load(folder: Path | str) -> Result:
 
 
 def holds_reproduction(folder: Path | str) -> bool:
-    return (Path(folder) / CLAIMS).is_file() and not (Path(folder) / FILE).is_file()
+    return (Path(folder) / CLAIMS).is_file() and not has_records(Path(folder))
 
 
 def result_of(records: Records, folder: Path | str) -> Result:
@@ -225,7 +225,7 @@ def load_all(folder: Path | str, depth: int = 2) -> Iterator[tuple[Path, Result]
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    if (folder / FILE).is_file() or holds_reproduction(folder):
+    if has_records(folder) or holds_reproduction(folder):
         yield folder, load(folder)
     elif depth:
         for below in sorted(path for path in folder.iterdir() if path.is_dir()):

@@ -238,9 +238,10 @@ class TrainedModel:
     heads: Records  # of its checkpoints
 
     def first_and_last(self, quantity: str) -> tuple[float, float]:
-        _, values = self.measured.series(quantity)
-        if not len(values):
-            raise MissingEvidence("language_models", f"{self.name} has no {quantity}")
+        try:
+            _, values = self.measured.series(quantity)
+        except InputError as error:
+            raise MissingEvidence("language_models", f"{self.name} has no {quantity}") from error
         return float(values[0]), float(values[-1])
 
     def last(self, quantity: str) -> float:

@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 
 from normgrowth import schedules
-from normgrowth.dynamics.alignment import examine
+from normgrowth.dynamics import dynamics
 from normgrowth.dynamics.prediction import predict_norm
 from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, number
 from normgrowth.paper.evidence import Evidence, MissingEvidence
@@ -33,14 +33,16 @@ class MisalignedDynamics(Claim):
 
     @classmethod
     def measure(cls, _: Evidence) -> Self:
-        t5 = examine(t5_records(), schedules.parse(SCHEDULE))
+        t5 = dynamics(t5_records(), SCHEDULE)
+        assert t5.aligned is not None
+        assert t5.misaligned is not None
         return cls(
             growth_power(kappa=1.0),
             growth_power(kappa=0.5),
-            t5.kappa["misaligned"].value,
+            t5.misaligned.kappa,
             t5.norms[-1],
-            t5.predicted["misaligned"][-1],
-            float(np.log10(t5.predicted["aligned"][-1])),
+            t5.misaligned.predicted[-1],
+            float(np.log10(t5.aligned.predicted[-1])),
         )
 
     def judge(self) -> Ruling:

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from normgrowth.dynamics.direction import uniformity
+from normgrowth.dynamics.uniformity import uniformity
 from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, number
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.published.figure1 import t5_records
