@@ -31,7 +31,7 @@ ALLOWED = {
     "cli": {"paper", "report"} | VERBS | ENGINES,
     "paper": {"report"} | VERBS | ENGINES,
     # Renderers know the result types of the verbs, and nothing that measures.
-    "report": {"records", "results", "schema", "errors", "text", "workspace"} | VERBS,
+    "report": {"records", "results", "schema", "errors", "text", "workspace", "checkpoints"} | VERBS,
     "lab": {"tracking", "network", "limit", "trace", "dynamics"} | ENGINES,
     "tracking": {"network", "limit", "trace", "dynamics"} | ENGINES,
     "network": {"limit", "trace", "lint"} | ENGINES,
@@ -40,7 +40,7 @@ ALLOWED = {
     "fit": ENGINES,
     "dynamics": {"fit"} | ENGINES,
     "limit": {"errors", "text"},
-    "checkpoints": {"engine", "errors", "text", "foreign_files"},
+    "checkpoints": {"engine", "errors", "text", "foreign_files", "records", "results"},
     "moments": {"errors"},
     "results": {"records", "errors", "workspace"},
     "records": {"record_schema", "schema", "checksums", "errors", "text", "workspace"},

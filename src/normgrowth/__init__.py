@@ -3,6 +3,7 @@
 The public names; each is loaded when it is first used, so that ``import normgrowth`` is instant.
 
     trace(source, out)        a series of checkpoints -> Trace
+    parameters(source)        how each tensor is read, and which count -> Parameters
     open_source(source)       the series itself: steps, checkpoints, tensors
     Records                   the tidy table that every measurement writes
     load(folder)              a result that was saved, as the type that its verb returned
@@ -33,6 +34,7 @@ TYPE_CHECKING = False  # as in typing, whose import takes long enough for a Ctrl
 if TYPE_CHECKING:
     from typing import Any
 
+    from normgrowth.checkpoints.parameter_list import Parameters, parameters
     from normgrowth.checkpoints.series import open_source
     from normgrowth.cli.report import write_report
     from normgrowth.dynamics.equilibrium import equilibrium
@@ -62,6 +64,7 @@ __all__ = [
     "Moments",
     "NoLimit",
     "NormTracker",
+    "Parameters",
     "Records",
     "Result",
     "Scaling",
@@ -75,6 +78,7 @@ __all__ = [
     "lint",
     "load",
     "open_source",
+    "parameters",
     "predict_norm",
     "quantities",
     "saturate",
@@ -95,6 +99,7 @@ _HOME = {
     "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",
     "NormTracker": "normgrowth.tracking.tracker",
+    "Parameters": "normgrowth.checkpoints.parameter_list",
     "Records": "normgrowth.records",
     "Result": "normgrowth.results",
     "Scaling": "normgrowth.network.scaling",
@@ -106,6 +111,7 @@ _HOME = {
     "heads": "normgrowth.network.heads.heads",
     "load": "normgrowth.results",
     "open_source": "normgrowth.checkpoints.series",
+    "parameters": "normgrowth.checkpoints.parameter_list",
     "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",
     "saturate": "normgrowth.network.scaled_weights",

@@ -47,12 +47,8 @@ def _quiet() -> Iterator[None]:
 
 def parameters(source: Path) -> dict[str, dict[str, Plain]]:
     """How each tensor of the first checkpoint is read."""
-    from normgrowth.checkpoints.selection import Selection
-
-    checkpoint = ng.open_source(source).entries[0].open()
-    with closing(checkpoint):
-        readings = Selection().readings(checkpoint.tensors, checkpoint.aliases)
-    return {r.name: {"layer": r.layer_name, "role": r.role, "counted": r.counted} for r in readings.values()}
+    found = ng.parameters(source)
+    return {p.name: {"layer": p.layer_name or None, "role": p.role, "counted": p.counted} for p in found}
 
 
 def trace(

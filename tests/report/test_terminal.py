@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from normgrowth.checkpoints.parameter_list import Parameter, Parameters
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
+from normgrowth.report.terminal import parameters
 from normgrowth.report.terminal.console import (
     Progress,
     compare,
     print_compare,
-    print_names,
 )
 from normgrowth.report.terminal.trace import show
 from normgrowth.report.wording import cosine, number, percent, small, summary, times, visible
@@ -41,6 +42,10 @@ def shown(what, *arguments, width=200):
     console = Console(record=True, width=width, file=io.StringIO())
     what(*arguments, console)
     return console.export_text()
+
+
+def print_parameters(listed, console):
+    parameters.show(Parameters(source="series", parameters=tuple(listed)), console)
 
 
 def print_trace(records, console):
@@ -271,19 +276,11 @@ def test_records_of_something_else_are_refused(trace):
 @pytest.mark.parametrize("width", [80, 200])
 def test_hostile_names_print_as_spelt(name, width):
     records = known(names=(f"{name}.0", f"{name}.1"), made_by={"source": name})
-    reading = {
-        "name": name,
-        "shape": (2,),
-        "dtype": name,
-        "layer": name,
-        "role": name,
-        "counted": False,
-        "reason": name,
-    }
+    parameter = Parameter(name, (2,), name, name, 0, name, "parameter", False, name)
     for what, arguments in (
         (print_trace, (records,)),
         (print_compare, (records, records)),
-        (print_names, ([reading],)),
+        (print_parameters, ([parameter],)),
     ):
         out = io.StringIO()
         what(*arguments, Console(file=out, width=width, force_terminal=False))
@@ -295,35 +292,21 @@ def test_a_terminal_that_lacks_letters_gets_them_spelt_out():
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding="ascii", write_through=True), width=80)
     print_trace(known(made_by={"source": "日本"}), console)
-    print_names(
-        [
-            {
-                "name": "é",
-                "shape": (2, 3),
-                "dtype": "f",
-                "layer": 0,
-                "role": "r",
-                "counted": True,
-                "reason": "",
-            }
-        ],
-        console,
-    )
+    print_parameters([Parameter("é", (2, 3), "f", "layer", 0, "r", "parameter", True, "")], console)
     assert rb"\u65e5\u672c: steps" in raw.getvalue()
 
 
-def reading(name, shape, counted=True, reason=None, layer="encoder.0", role="attention.query"):
-    keys = {"name": name, "shape": shape, "dtype": "float32", "layer": layer, "role": role}
-    return keys | {"counted": counted, "reason": reason}
+def parameter(name, shape, counted=True, reason="", layer=0, role="attention.query"):
+    return Parameter(name, shape, "float32", "encoder", layer, role, "parameter", counted, reason)
 
 
 def test_names_are_ticked_and_totalled():
-    readings = [
-        reading("a.weight", (10, 20)),
-        reading("scale", (), False, "a scalar", layer=None, role=None),
-        reading("embed", [50, 2], False, "an embedding", layer=None, role="embedding"),
+    listed = [
+        parameter("a.weight", (10, 20)),
+        parameter("scale", (), False, "a scalar", layer=None, role=""),
+        parameter("embed", (50, 2), False, "an embedding", layer=None, role="embedding"),
     ]
-    text = shown(print_names, iter(readings))
+    text = shown(print_parameters, listed)
     lines = [line.split() for line in text.splitlines()]
     assert ["✓", "a.weight", "10×20", "float32", "encoder.0", "attention.query"] in lines
     assert ["scale", "scalar", "float32", "left", "out:", "a", "scalar"] in lines
@@ -333,7 +316,7 @@ def test_names_are_ticked_and_totalled():
 
 def test_long_names_fold_and_stay_whole():
     name = "model.decoder.layers.11.self_attention.query_key_value.lora_A.default.weight"
-    text = shown(print_names, [reading(name, (4096, 4096), False, "left out by --exclude")], width=80)
+    text = shown(print_parameters, [parameter(name, (4096, 4096), False, "left out by --exclude")], width=80)
     assert max(map(len, text.splitlines())) <= 80
     column = [line[3:43].split()[0] for line in text.splitlines()[2:] if line[3:4].strip()]
     assert name.startswith(column[0])
@@ -342,7 +325,7 @@ def test_long_names_fold_and_stay_whole():
 
 
 def test_no_tensor_at_all():
-    assert "0 of 0 tensors are counted, with 0 of 0 parameters." in shown(print_names, [])
+    assert "0 of 0 tensors are counted, with 0 of 0 parameters." in shown(print_parameters, [])
 
 
 # --- two traces -------------------------------------------------------------------------------------

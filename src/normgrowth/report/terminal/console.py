@@ -5,9 +5,9 @@ escape sequence that retitles the window: both are printed as they are spelt.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite, nan, prod
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.records import Records
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from normgrowth.trace.result import Trace
 
-__all__ = ["Progress", "compare", "print_compare", "print_names"]
+__all__ = ["Progress", "compare", "print_compare"]
 
 Write = Callable[[float], str]
 
@@ -36,52 +36,6 @@ class Cells:
     rank: int = 0  # where the terminal is narrow the highest goes first; 0 stays
     right: bool = True
     widest: float = 0.5  # of the console; longer text folds
-
-
-def print_names(readings: Iterable[Mapping[str, Any]], console: "Console | None" = None) -> None:
-    """How each tensor was read: its layer and role, whether it counts, and if not, why."""
-    console, rows = console or new_console(), list(readings)
-
-    def column(title: str, write: Callable[[Mapping[str, Any]], object], rank: int = 0, **look: Any) -> Cells:
-        cells = ["" if (cell := write(row)) is None else str(cell) for row in rows]
-        return Cells(title, cells, rank, right=False, **look)
-
-    columns = [
-        column("", lambda row: "✓" if row["counted"] else None),
-        column("tensor", lambda row: row["name"]),
-        column("shape", lambda row: "×".join(map(str, row["shape"])) or "scalar", rank=1),
-        column("dtype", lambda row: row["dtype"], rank=2),
-        column("layer", lambda row: row["layer"]),
-        column("role", _role, widest=0.25),
-    ]
-    show(console, columns)
-    parameters = [row for row in rows if row.get("kind") not in NOT_PARAMETERS]
-    counted = [row for row in parameters if row["counted"]]
-    tensors = f"{len(counted):,} of {len(parameters):,} tensors"
-    say(console, f"{tensors} are counted, with {_values(counted):,} of {_values(parameters):,} parameters.")
-    for kind, called in NOT_PARAMETERS.items():
-        if apart := [row for row in rows if row.get("kind") == kind]:
-            say(console, f"Not parameters: {len(apart):,} {called}, {_values(apart):,} values.")
-
-
-NOT_PARAMETERS = {
-    "optimizer": "tensors of optimizer or training state",
-    "buffer": "buffers",
-    "tied": "further names of tied parameters",
-}
-
-
-def _values(rows: Iterable[Mapping[str, Any]]) -> int:
-    return sum(prod(row["shape"]) for row in rows)
-
-
-def _role(row: Mapping[str, Any]) -> str:
-    if row["counted"]:
-        return row["role"]
-    role, reason = row["role"], row["reason"]
-    left_out = "left out" if not reason or reason == role else f"left out: {reason}"
-    says_role = not role or (reason and reason != role and reason.startswith(role))
-    return left_out if says_role else f"{role}, {left_out}"
 
 
 # quantity -> title, how it is written, which go first where the terminal is narrow
