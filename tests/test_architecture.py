@@ -26,7 +26,7 @@ BASE = {
     "named_data",
 }
 ENGINES = {"checkpoints", "moments", "foreign_files"} | BASE
-VERBS = {"trace", "lint", "fit", "dynamics", "limit", "network", "tracking", "lab"}
+VERBS = {"trace", "lint", "compare", "fit", "dynamics", "limit", "network", "tracking", "lab"}
 ALLOWED = {
     "cli": {"paper", "report"} | VERBS | ENGINES,
     "paper": {"report"} | VERBS | ENGINES,
@@ -37,6 +37,7 @@ ALLOWED = {
     "network": {"limit", "trace", "lint"} | ENGINES,
     "trace": ENGINES,
     "lint": {"trace"} | ENGINES,
+    "compare": {"trace"} | ENGINES,
     "fit": ENGINES,
     "dynamics": {"fit"} | ENGINES,
     "limit": {"errors", "text"},

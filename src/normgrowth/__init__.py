@@ -9,6 +9,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     load(folder)              a result that was saved, as the type that its verb returned
     Moments, quantities       the sums, and everything that follows from them
     lint(source)              what in a series cannot be trusted -> Findings
+    compare(a, b)             two traces side by side -> Comparison
     fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
     saturate(model, c)        a context under which the parameters are c times themselves
@@ -26,6 +27,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
 """
 
+from normgrowth.compare import compare
 from normgrowth.fit import fit
 from normgrowth.lint import lint
 from normgrowth.trace import trace
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from normgrowth.checkpoints.parameter_list import Parameters, parameters
     from normgrowth.checkpoints.series import open_source
     from normgrowth.cli.report import write_report
+    from normgrowth.compare.result import Comparison
     from normgrowth.dynamics.equilibrium import equilibrium
     from normgrowth.dynamics.prediction import predict_norm
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Comparison",
     "Findings",
     "Fits",
     "InputError",
@@ -71,6 +75,7 @@ __all__ = [
     "SeriesWarning",
     "Trace",
     "UnsupportedOperation",
+    "compare",
     "degrees",
     "equilibrium",
     "fit",
@@ -93,6 +98,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Comparison": "normgrowth.compare.result",
     "Findings": "normgrowth.lint.result",
     "Fits": "normgrowth.fit.result",
     "InputError": "normgrowth.errors",

@@ -116,10 +116,14 @@ def _finding(f: Mapping[str, Any]) -> str:
 
 def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
     """Two series side by side: rows of the model and its layers."""
-    from normgrowth.report.terminal.console import compare
-
     with _quiet():
-        return list(compare(*(ng.trace(source, run=source.name).records for source in (one, other))))
+        found = ng.compare(*(ng.trace(source, run=source.name) for source in (one, other)))
+    return [
+        {"name": row.name, "norm_ratio": row.norm_ratio, "factor_ratio": row.factor_ratio}
+        | {f"{key}_a": value for key, value in asdict(row.a).items()}
+        | {f"{key}_b": value for key, value in asdict(row.b).items()}
+        for row in found.rows
+    ]
 
 
 # --- laws and dynamics -----------------------------------------------------------------------------

@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from normgrowth.checkpoints.parameter_list import Parameter, Parameters
+from normgrowth.compare import compare
+from normgrowth.compare.result import Comparison
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
-from normgrowth.report.terminal import parameters
-from normgrowth.report.terminal.console import (
-    Progress,
-    compare,
-    print_compare,
-)
+from normgrowth.report.terminal import comparison, parameters
+from normgrowth.report.terminal.console import Progress
 from normgrowth.report.terminal.trace import show
 from normgrowth.report.wording import cosine, number, percent, small, summary, times, visible
+from normgrowth.results import load
 from normgrowth.trace.result import Trace
 
 HOSTILE = [
@@ -42,6 +41,10 @@ def shown(what, *arguments, width=200):
     console = Console(record=True, width=width, file=io.StringIO())
     what(*arguments, console)
     return console.export_text()
+
+
+def print_compare(a, b, console):
+    comparison.show(compare(a, b), console)
 
 
 def print_parameters(listed, console):
@@ -333,14 +336,14 @@ def test_no_tensor_at_all():
 
 def test_compare_takes_the_last_common_step():
     a, b = known(), known(steps=(0, 100), scale=2.0)
-    table = compare(a, b)
-    assert [row["name"] for row in table] == ["layer.0", "layer.1", "model"]
-    model = table[-1]
-    assert (model["step_a"], model["step_b"], model["matched"]) == (100, 100, True)
-    assert (model["norm_a"], model["norm_b"], model["norm_ratio"]) == (8.4, 16.8, 2.0)
-    assert model["factor_a"] == pytest.approx(8.4 / 5)
-    assert model["factor_ratio"] == pytest.approx(1.0)
-    assert (model["cosine_first_a"], model["alignment_b"], model["total_share_steps_a"]) == (0.95, 0.3, 0.7)
+    found = compare(a, b)
+    assert [row.name for row in found.rows] == ["layer.0", "layer.1", "model"]
+    assert (found.a.step, found.b.step, found.matched) == (100, 100, True)
+    model = found.rows[-1]
+    assert (model.a.norm, model.b.norm, model.norm_ratio) == (8.4, 16.8, 2.0)
+    assert model.a.factor == pytest.approx(8.4 / 5)
+    assert model.factor_ratio == pytest.approx(1.0)
+    assert (model.a.cosine_first, model.b.alignment, model.a.total_share_steps) == (0.95, 0.3, 0.7)
     text = shown(print_compare, a, b)
     assert "Both at step 100, the last that they share." in text
     assert (
@@ -351,27 +354,46 @@ def test_compare_takes_the_last_common_step():
 
 def test_compare_without_a_common_step_takes_each_ones_last():
     a, b = known(), known(steps=(0, 150, 300))  # the beginning in common says nothing about growth
-    assert {(row["step_a"], row["step_b"], row["matched"]) for row in compare(a, b)} == {(200, 300, False)}
+    found = compare(a, b)
+    assert (found.a.step, found.b.step, found.matched) == (200, 300, False)
     assert "a at its last, 200; b at its last, 300" in shown(print_compare, a, b)
     one = known(steps=(5,))
-    assert {(row["step_a"], row["matched"]) for row in compare(one, one)} == {(5, True)}
+    found = compare(one, one)
+    assert (found.a.step, found.matched) == (5, True)
 
 
 def test_compare_of_unlike_models_has_a_row_for_every_layer():
     a, b = known(), known(names=("layer.1", "layer.2"))
-    table = {row["name"]: row for row in compare(a, b)}
+    table = {row.name: row for row in compare(a, b).rows}
     assert list(table) == ["layer.0", "layer.1", "layer.2", "model"]
-    assert table["layer.0"]["norm_b"] is None
-    assert table["layer.2"]["norm_a"] is None
-    assert table["layer.1"]["norm_ratio"] == 9 / 6
+    assert table["layer.0"].b.norm is None
+    assert table["layer.2"].a.norm is None
+    assert table["layer.1"].norm_ratio == 9 / 6
     assert rows(shown(print_compare, a, b))["layer.0"].startswith("9.0000 - - 3.0000 - -")
 
 
 def test_compare_is_plain_json():
     import json
 
-    text = json.dumps(compare(known(), replaced(known(), "norm", None)), allow_nan=False)
-    assert json.loads(text)[-1]["norm_b"] is None
+    text = json.dumps(compare(known(), replaced(known(), "norm", None)).to_json(), allow_nan=False)
+    assert json.loads(text)["rows"][-1]["b"]["norm"] is None
+
+
+def test_compare_of_what_has_no_norms_is_refused(trace):
+    with pytest.raises(InputError, match="no norm of a model"):
+        compare(known(), trace(layers=1, steps=2).where(level="role"))
+
+
+def test_a_comparison_is_saved_and_loaded(tmp_path):
+    known().write(tmp_path / "a")
+    known(scale=2.0).write(tmp_path / "b")
+    found = compare(tmp_path / "a", str(tmp_path / "b"))
+    again = load(found.save(tmp_path / "compared"))
+    assert isinstance(again, Comparison)
+    assert (again.a, again.b, again.rows) == (found.a, found.b, found.rows)
+    assert str(again) == str(found)
+    norms = found.records.where(quantity="norm", level="model").table["value"].to_pylist()
+    assert norms == [found.rows[-1].a.norm, found.rows[-1].b.norm]
 
 
 def test_compare_at_80_columns():
