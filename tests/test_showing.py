@@ -14,12 +14,11 @@ from synthetic_series import walk, write_series
 
 import normgrowth
 from normgrowth.checkpoints.series import Entry, Series
-from normgrowth.dynamics.alignment import examine
 from normgrowth.fit.result import LawFit, SeriesFit
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.records import Block, Records
-from normgrowth.schedules import constant
+from normgrowth.report.sentences.dynamics import findings, undecided
 from normgrowth.text import MOST, WIDEST, html_table
 
 HOSTILE = [
@@ -228,17 +227,14 @@ def test_a_law_that_was_not_fitted_says_why():
     assert repr(series) == "SeriesFit(1 laws on 1 points; none is best)"
 
 
-def test_dynamics_show_both_models_and_the_sentences(tmp_path):
-    records = normgrowth.trace(write_series(tmp_path / "walk", walk(6))).records
-    evidence = examine(records, constant(0.01))
-    models, said = tables(evidence)
-    for row in models[1:]:
-        kappa = evidence.kappa[row[0]]
-        assert list(map(float, row[1:4])) == pytest.approx(
-            [kappa.value, kappa.low, kappa.high], rel=1e-5, nan_ok=True
-        )
-    assert [text for _, text in said[1:]] == [*evidence.findings, *evidence.undecided]
-    assert repr(evidence) == f"Evidence(6 checkpoints; fits: {evidence.fits})"
+def test_dynamics_show_the_verdict_in_a_line_and_all_sentences(tmp_path):
+    records = normgrowth.trace(write_series(tmp_path / "walk", walk(6)))
+    found = normgrowth.dynamics(records, "0.01")
+    assert repr(found) == f"Dynamics(model, 6 checkpoints; verdict: {found.verdict})"
+    shown = " ".join(str(found).split())
+    for sentence in [*findings(found), *undecided(found)]:
+        assert sentence in shown
+        assert sentence.split()[0] in found._repr_html_()
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -11,6 +11,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     lint(source)              what in a series cannot be trusted -> Findings
     compare(a, b)             two traces side by side -> Comparison
     fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
+    dynamics(trace, schedule) why the norm grew: budget, direction, aligned or misaligned -> Dynamics
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
     saturate(model, c)        a context under which the parameters are c times themselves
     saturated(model)          the exact limit of the network as they grow
@@ -28,6 +29,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
 """
 
 from normgrowth.compare import compare
+from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
 from normgrowth.lint import lint
 from normgrowth.trace import trace
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from normgrowth.compare.result import Comparison
     from normgrowth.dynamics.equilibrium import equilibrium
     from normgrowth.dynamics.prediction import predict_norm
+    from normgrowth.dynamics.result import Dynamics
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
     from normgrowth.fit.result import Fits
     from normgrowth.lab.sweep import sweep
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison",
+    "Dynamics",
     "Findings",
     "Fits",
     "InputError",
@@ -77,6 +81,7 @@ __all__ = [
     "UnsupportedOperation",
     "compare",
     "degrees",
+    "dynamics",
     "equilibrium",
     "fit",
     "heads",
@@ -99,6 +104,7 @@ __all__ = [
 
 _HOME = {
     "Comparison": "normgrowth.compare.result",
+    "Dynamics": "normgrowth.dynamics.result",
     "Findings": "normgrowth.lint.result",
     "Fits": "normgrowth.fit.result",
     "InputError": "normgrowth.errors",

@@ -330,7 +330,6 @@ def test_over_a_network_each_byte_is_asked_for_once(tmp_path):
             t.nbytes for t in open_source(tmp_path).entries[0].open().tensors.values()
         )
         assert data == inside + header  # nothing but headers and what counts
-        same(found, trace(server.url, run="x", lags=[2], cache=1 << 20))  # whose memory is not used again
     same(found, trace(tmp_path, run="x", lags=[2]))
 
 

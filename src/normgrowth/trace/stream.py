@@ -6,7 +6,6 @@ bytes stay in memory from one step to the next, and for formats that are fetched
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint, MappedCheckpoint, Tensor
 from normgrowth.checkpoints.parameters import Reading
-from normgrowth.checkpoints.remote.remote_checkpoint import AT_ONCE, RemoteCheckpoint
+from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.selection import Chosen, Selection
 from normgrowth.engine import Engine, Threads, available_cores, no_collection
 from normgrowth.errors import InputError
@@ -298,15 +297,10 @@ def read_once(
     workers = how.workers or max(CONNECTIONS, available_cores())
     on = how.engine or Threads(min(workers, job.most_workers(how.memory)))
     try:
-        found = measure_stripes(job, key=key, store=store, memory=how.memory, on=on, advance=advance)
+        return measure_stripes(job, key=key, store=store, memory=how.memory, on=on, advance=advance)
     finally:
         if how.engine is None:
             on.close()
-    opened = job.checkpoints.values()
-    remote = [checkpoint for checkpoint in opened if isinstance(checkpoint, RemoteCheckpoint)]
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        list(threads.map(RemoteCheckpoint.check_unchanged, remote))
-    return found
 
 
 class _Bar:

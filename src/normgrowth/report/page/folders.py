@@ -14,7 +14,7 @@ from typing import Any
 from normgrowth.errors import InputError
 from normgrowth.fit.result import SeriesFit
 from normgrowth.lint.finding import Finding
-from normgrowth.records import FILE, Records
+from normgrowth.records import Records, has_records
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.pieces import Section, Table, words
 from normgrowth.report.page.sections.networks import (
@@ -90,7 +90,7 @@ def report(
 
 
 def read_records(folder: Path) -> Records | None:
-    return Records.read(folder) if (folder / FILE).is_file() else None
+    return Records.read(folder) if has_records(folder) else None
 
 
 def collected(folders: Sequence[Path | str], read: Read = read_records) -> Parts:
