@@ -26,21 +26,22 @@ BASE = {
     "named_data",
 }
 ENGINES = {"checkpoints", "moments", "foreign_files"} | BASE
-VERBS = {"trace", "lint", "fit", "dynamics", "limit", "network", "tracking", "lab"}
+VERBS = {"trace", "lint", "compare", "fit", "dynamics", "limit", "network", "tracking", "lab"}
 ALLOWED = {
     "cli": {"paper", "report"} | VERBS | ENGINES,
     "paper": {"report"} | VERBS | ENGINES,
     # Renderers know the result types of the verbs, and nothing that measures.
-    "report": {"records", "results", "schema", "errors", "text", "workspace"} | VERBS,
+    "report": {"records", "results", "schema", "errors", "text", "workspace", "checkpoints"} | VERBS,
     "lab": {"tracking", "network", "limit", "trace", "dynamics"} | ENGINES,
     "tracking": {"network", "limit", "trace", "dynamics"} | ENGINES,
     "network": {"limit", "trace", "lint"} | ENGINES,
     "trace": ENGINES,
     "lint": {"trace"} | ENGINES,
+    "compare": {"trace"} | ENGINES,
     "fit": ENGINES,
     "dynamics": {"fit"} | ENGINES,
     "limit": {"errors", "text"},
-    "checkpoints": {"engine", "errors", "text", "foreign_files"},
+    "checkpoints": {"engine", "errors", "text", "foreign_files", "records", "results"},
     "moments": {"errors"},
     "results": {"records", "errors", "workspace"},
     "records": {"record_schema", "schema", "checksums", "errors", "text", "workspace"},

@@ -3,11 +3,13 @@
 The public names; each is loaded when it is first used, so that ``import normgrowth`` is instant.
 
     trace(source, out)        a series of checkpoints -> Trace
+    parameters(source)        how each tensor is read, and which count -> Parameters
     open_source(source)       the series itself: steps, checkpoints, tensors
     Records                   the tidy table that every measurement writes
     load(folder)              a result that was saved, as the type that its verb returned
     Moments, quantities       the sums, and everything that follows from them
     lint(source)              what in a series cannot be trusted -> Findings
+    compare(a, b)             two traces side by side -> Comparison
     fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
     dynamics(trace, schedule) why the norm grew: budget, direction, aligned or misaligned -> Dynamics
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
@@ -27,6 +29,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
 """
 
+from normgrowth.compare import compare
 from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
 from normgrowth.lint import lint
@@ -36,8 +39,10 @@ TYPE_CHECKING = False  # as in typing, whose import takes long enough for a Ctrl
 if TYPE_CHECKING:
     from typing import Any
 
+    from normgrowth.checkpoints.parameter_list import Parameters, parameters
     from normgrowth.checkpoints.series import open_source
     from normgrowth.cli.report import write_report
+    from normgrowth.compare.result import Comparison
     from normgrowth.dynamics.equilibrium import equilibrium
     from normgrowth.dynamics.prediction import predict_norm
     from normgrowth.dynamics.result import Dynamics
@@ -62,6 +67,7 @@ if TYPE_CHECKING:
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Comparison",
     "Dynamics",
     "Findings",
     "Fits",
@@ -69,6 +75,7 @@ __all__ = [
     "Moments",
     "NoLimit",
     "NormTracker",
+    "Parameters",
     "Records",
     "Reproduction",
     "Result",
@@ -76,6 +83,7 @@ __all__ = [
     "SeriesWarning",
     "Trace",
     "UnsupportedOperation",
+    "compare",
     "degrees",
     "dynamics",
     "equilibrium",
@@ -84,6 +92,7 @@ __all__ = [
     "lint",
     "load",
     "open_source",
+    "parameters",
     "predict_norm",
     "quantities",
     "reproduce",
@@ -99,6 +108,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Comparison": "normgrowth.compare.result",
     "Dynamics": "normgrowth.dynamics.result",
     "Findings": "normgrowth.lint.result",
     "Fits": "normgrowth.fit.result",
@@ -106,6 +116,7 @@ _HOME = {
     "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",
     "NormTracker": "normgrowth.tracking.tracker",
+    "Parameters": "normgrowth.checkpoints.parameter_list",
     "Records": "normgrowth.records",
     "Reproduction": "normgrowth.paper.reproduction",
     "Result": "normgrowth.results",
@@ -118,6 +129,7 @@ _HOME = {
     "heads": "normgrowth.network.heads.heads",
     "load": "normgrowth.results",
     "open_source": "normgrowth.checkpoints.series",
+    "parameters": "normgrowth.checkpoints.parameter_list",
     "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",
     "reproduce": "normgrowth.paper.reproduce",

@@ -47,12 +47,8 @@ def _quiet() -> Iterator[None]:
 
 def parameters(source: Path) -> dict[str, dict[str, Plain]]:
     """How each tensor of the first checkpoint is read."""
-    from normgrowth.checkpoints.selection import Selection
-
-    checkpoint = ng.open_source(source).entries[0].open()
-    with closing(checkpoint):
-        readings = Selection().readings(checkpoint.tensors, checkpoint.aliases)
-    return {r.name: {"layer": r.layer_name, "role": r.role, "counted": r.counted} for r in readings.values()}
+    found = ng.parameters(source)
+    return {p.name: {"layer": p.layer_name or None, "role": p.role, "counted": p.counted} for p in found}
 
 
 def trace(
@@ -120,10 +116,14 @@ def _finding(f: Mapping[str, Any]) -> str:
 
 def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
     """Two series side by side: rows of the model and its layers."""
-    from normgrowth.report.terminal.console import compare
-
     with _quiet():
-        return list(compare(*(ng.trace(source, run=source.name).records for source in (one, other))))
+        found = ng.compare(*(ng.trace(source, run=source.name) for source in (one, other)))
+    return [
+        {"name": row.name, "norm_ratio": row.norm_ratio, "factor_ratio": row.factor_ratio}
+        | {f"{key}_a": value for key, value in asdict(row.a).items()}
+        | {f"{key}_b": value for key, value in asdict(row.b).items()}
+        for row in found.rows
+    ]
 
 
 # --- laws and dynamics -----------------------------------------------------------------------------
