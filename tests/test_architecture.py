@@ -157,7 +157,7 @@ def test_tracing_safetensors_needs_no_torch(tmp_path):
     from synthetic_series import walk, write_series
 
     write_series(tmp_path, walk(2))
-    heavy = loaded_after(f"import normgrowth; normgrowth.trace({str(tmp_path)!r}).series('norm')")
+    heavy = loaded_after(f"import normgrowth; normgrowth.trace({str(tmp_path)!r}).records.series('norm')")
     # Not pandas: pyarrow itself imports it, where it is installed, to make an array.
     assert not heavy & {"torch", "transformers", "tensorflow"}
 

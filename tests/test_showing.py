@@ -15,7 +15,7 @@ from synthetic_series import walk, write_series
 import normgrowth
 from normgrowth.checkpoints.series import Entry, Series
 from normgrowth.fit.result import LawFit, SeriesFit
-from normgrowth.lint.findings import Finding
+from normgrowth.lint.finding import Finding
 from normgrowth.lint.reading import Selection
 from normgrowth.lint.series import Report
 from normgrowth.records import Block, Records
@@ -100,7 +100,7 @@ def made(run="run", steps=(0, 10, 20), level="model", name="model", values=None,
 
 
 def test_records_say_what_is_in_them_with_their_own_numbers(tmp_path):
-    records = normgrowth.trace(write_series(tmp_path / "walk", walk(4)))
+    records = normgrowth.trace(write_series(tmp_path / "walk", walk(4))).records
     about, ends = tables(records)
     assert about[0] == ["records", f"{len(records):,} rows"]
     facts = dict(about[1:])

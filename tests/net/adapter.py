@@ -71,7 +71,7 @@ def trace(
     with _quiet():
         found = ng.trace(
             source, out, lags=lags, tokens_per_step=tokens_per_step, run="net", workers=1, progress=progress
-        )
+        ).records
     return _rows(found, referenced=True)
 
 
@@ -110,8 +110,8 @@ def lint(source: Path) -> list[str]:
 def lint_of_trace(source: Path) -> list[str]:
     """The same, as a trace of all parameters returns them."""
     with _quiet():
-        found = ng.trace(source, include="all").made_by["findings"]
-    return [_finding(finding) for finding in found]
+        found = ng.trace(source, include="all").findings
+    return [_finding(asdict(finding)) for finding in found or ()]
 
 
 def _finding(f: Mapping[str, Any]) -> str:
@@ -123,7 +123,7 @@ def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
     from normgrowth.report.terminal.console import compare
 
     with _quiet():
-        return list(compare(*(ng.trace(source, run=source.name) for source in (one, other))))
+        return list(compare(*(ng.trace(source, run=source.name).records for source in (one, other))))
 
 
 # --- laws and dynamics -----------------------------------------------------------------------------
@@ -243,10 +243,15 @@ def heads(
 
 def scaling(model: nn.Module, inputs: Mapping[str, Tensor], scales: Sequence[float]) -> tuple[Rows, Numbers]:
     """Rows whose step is the index of the scale, and what is known of the whole curve."""
-    found = ng.scaling(model, inputs, scales=scales)
-    (facts,) = found.made_by["runs"].values()
-    rate = {key: facts["rate"][key] for key in ("law", "power") if key in facts["rate"]}
-    return _rows(found), {"degree": facts["degree"], "norm": facts["norm"], **rate}
+    found = ng.scaling(model, inputs, c=scales)
+    (network,) = found.networks
+    rows = {}
+    for row in found.records.table.to_pylist():
+        key = (row["level"], row["name"], list(scales).index(row["scale"]), row["quantity"], None)
+        rows[key] = row["value"]
+    rows |= {("model", "model", i, "scale", None): c for i, c in enumerate(scales)}
+    rate = {"law": network.rate.law, "power": network.rate.power}
+    return rows, {"degree": network.degree, "norm": network.norm, **rate}
 
 
 def scaled_output(model: nn.Module, inputs: Mapping[str, Tensor], c: float) -> Tensor:

@@ -26,13 +26,13 @@ def view(part: str, kind: str) -> ModuleType | None:
     return import_module(name) if find_spec(name) else None
 
 
-def show(result: Result, console: "Console | None" = None) -> None:
-    """Print a result."""
+def show(result: Result, console: "Console | None" = None, **options: Any) -> None:
+    """Print a result. options: those of `show` in the file of its kind."""
     from normgrowth.report.terminal.console import new_console
 
     module = view("terminal", result.kind)
     assert module is not None, f"report/terminal/{result.kind}.py is missing"
-    module.show(result, console or new_console())
+    module.show(result, console or new_console(), **options)
 
 
 def to_text(result: Result) -> str:

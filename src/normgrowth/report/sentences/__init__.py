@@ -1,1 +1,1 @@
-"""Sentences: what results say in words, made from their typed fields; one file per kind of result."""
+"""Sentences on results, for the terminal, figures and the HTML page: one file per kind of result."""
