@@ -7,7 +7,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     Records                   the tidy table that every measurement writes
     load(folder)              a result that was saved, as the type that its verb returned
     Moments, quantities       the sums, and everything that follows from them
-    lint(source)              what in a series cannot be trusted
+    lint(source)              what in a series cannot be trusted -> Findings
     fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
     dynamics(trace, schedule) why the norm grew: budget, direction, aligned or misaligned -> Dynamics
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from normgrowth.lab.sweep import sweep
     from normgrowth.limit.degrees import degrees
     from normgrowth.limit.saturated import saturated
+    from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
     from normgrowth.network.heads.heads import heads
     from normgrowth.network.saturated_attention import saturated_attention
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Dynamics",
+    "Findings",
     "Fits",
     "InputError",
     "Moments",
@@ -93,6 +95,7 @@ __all__ = [
 
 _HOME = {
     "Dynamics": "normgrowth.dynamics.result",
+    "Findings": "normgrowth.lint.result",
     "Fits": "normgrowth.fit.result",
     "InputError": "normgrowth.errors",
     "Moments": "normgrowth.moments.moments",

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from normgrowth.cli.source import add_engine, add_source, integers, real, size, size_or_none, source_of
+from normgrowth.cli.source import add_engine, add_source, integers, real, size, source_of
 
 EXAMPLES = """examples:
   normgrowth trace runs/gpt/checkpoints -o traces/gpt
@@ -46,13 +46,6 @@ def add(subparsers: Any) -> None:
         metavar="BYTES",
         help="of checkpoints that are read over a network, held at a time (%(default)s)",
     )
-    parser.add_argument(
-        "--cache",
-        type=size_or_none,
-        default=0,
-        metavar="BYTES",
-        help="of such bytes, kept for asking again (default: none; a trace asks for each once)",
-    )
     parser.add_argument("--json", action="store_true", help="print the trace as JSON, no table")
     parser.set_defaults(run=run)
 
@@ -80,7 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             engine=engine,
             memory=arguments.memory,
-            cache=arguments.cache,
             progress=progress,
         )
     show_result(arguments, result, remarks=False)  # they went to stderr as warnings
