@@ -23,7 +23,7 @@ BASE = {
     "errors",
     "text",
     "workspace",
-    "named_data",
+    "measurements",
 }
 ENGINES = {"checkpoints", "moments", "foreign_files"} | BASE
 VERBS = {"trace", "lint", "compare", "fit", "dynamics", "limit", "network", "tracking", "lab"}
@@ -52,7 +52,7 @@ ALLOWED = {
     "text": set(),
     "foreign_files": set(),
     "schedules": {"errors"},
-    "named_data": {"records", "errors"},
+    "measurements": {"records", "results", "errors"},
     "engine": {"errors"},
     "errors": set(),
 }
