@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 
-from normgrowth.checkpoints.formats.registry import FORMATS, format_of_name, may_hold_weights
+from normgrowth.checkpoints.formats.registry import FORMATS, PICKLED, format_of_name, may_hold_weights
 from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step
 from normgrowth.errors import InputError
 
@@ -60,6 +60,35 @@ def grouped(
 def is_generic(name: str) -> bool:
     """Named by habit and not by step, so that the folder's name says more."""
     return name.startswith(("model.safetensors", "pytorch_model", "consolidated", "model_state", "mp_rank"))
+
+
+def best_files(names: Iterable[str]) -> tuple[str | None, list[str]]:
+    """Of a folder with one checkpoint, maybe in several formats: the files of the best, or the index that names them."""
+    names = sorted(name for name in names if not is_trainer_state(name))
+
+    def ending(*ends: str) -> list[str]:
+        return [name for name in names if name.endswith(ends)]
+
+    for stem, end in (("model", ".safetensors"), ("pytorch_model", ".bin")):
+        if not (found := ending(end)):
+            continue
+        if f"{stem}{end}" in found:
+            return None, [f"{stem}{end}"]
+        if indexes := ending(f"{end}.index.json"):
+            usual = f"{stem}{end}.index.json"
+            return usual if usual in indexes else indexes[0], []
+        # Some repositories hold the weights twice, in shards and "consolidated".
+        shards = [name for name in found if re.fullmatch(rf"{stem}-\d+-of-\d+\{end}", name)]
+        return None, shards or found
+    for end in PICKLED[1:]:  # .bin is the first, above
+        if found := ending(end):
+            return None, found
+    if indexes := [name for name in names if format_of_name(name, names) == "tensorflow"]:
+        stems = tuple(f"{name.removesuffix('index')}data-" for name in indexes)
+        return None, [*indexes, *(name for name in names if name.startswith(stems))]
+    if ".metadata" in names and (found := ending(".distcp")):
+        return None, [".metadata", *found]
+    return None, []
 
 
 def goes_deeper(folder: str, depth: int, found: Sequence[tuple[str, str]]) -> bool:

@@ -139,9 +139,9 @@ def find_checkpoints(root: Path) -> list[LocalFile]:
             raise InputError(f"{root}: {foreign_kind(root) or unknown}")
         return [LocalFile(root, root, format)]
     found: dict[Path, LocalFile] = {}
-    for unit in sorted(_below(root, 0), key=lambda unit: unit.path.is_symlink() or unit.main.is_symlink()):
-        found.setdefault(unit.main.resolve(), unit)
-    return sorted(found.values(), key=lambda unit: unit.path)
+    for file in sorted(_below(root, 0), key=lambda file: file.path.is_symlink() or file.main.is_symlink()):
+        found.setdefault(file.main.resolve(), file)
+    return sorted(found.values(), key=lambda file: file.path)
 
 
 def _below(folder: Path, depth: int) -> list[LocalFile]:
@@ -149,12 +149,12 @@ def _below(folder: Path, depth: int) -> list[LocalFile]:
         inside = sorted(folder.iterdir())
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror}") from error
-    units = _directly_in(folder, [p for p in inside if p.is_file()])
-    if goes_deeper(folder.name, depth, [(unit.main.name, unit.format) for unit in units]):
+    files = _directly_in(folder, [p for p in inside if p.is_file()])
+    if goes_deeper(folder.name, depth, [(file.main.name, file.format) for file in files]):
         for child in inside:
             if child.is_dir() and not NO_WEIGHTS_FOLDER.match(child.name):
-                units += _below(child, depth + 1)
-    return units
+                files += _below(child, depth + 1)
+    return files
 
 
 def _directly_in(folder: Path, files: list[Path]) -> list[LocalFile]:
@@ -188,10 +188,10 @@ def open_fetched(label: str, fetch: Callable[[Path], Path], scratch: Path | None
     folder = Path(tempfile.mkdtemp(prefix="normgrowth-", dir=scratch))
     remove = partial(shutil.rmtree, folder, ignore_errors=True)
     try:
-        units = find_checkpoints(fetch(folder))
-        if len(units) != 1:
-            raise InputError(f"{label}: holds {len(units)} checkpoints, not one")
-        checkpoint = units[0].open()
+        files = find_checkpoints(fetch(folder))
+        if len(files) != 1:
+            raise InputError(f"{label}: holds {len(files)} checkpoints, not one")
+        checkpoint = files[0].open()
     except BaseException:
         remove()
         raise

@@ -27,7 +27,7 @@ from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step, guessed_st
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 from normgrowth.text import html_table
 
-_Unit = tuple[PurePath, LocalFile | RemoteFile]  # with the path it was found at or below
+_FoundFile = tuple[PurePath, LocalFile | RemoteFile]  # with the path it was found at or below
 _TENSORFLOW_COMPANION = re.compile(r"\.(data-\d{5}-of-\d{5}|meta)$")
 
 
@@ -106,9 +106,9 @@ def open_source(
     session = RemoteSession(scratch)
     on_hub = [part for part in parts if isinstance(part, str) and hub.is_hub(part)]
     remote = [part for part in parts if isinstance(part, str) and is_remote(part)]
-    units = _local([part for part in parts if part not in (*on_hub, *remote)])
-    units += [pair for part in remote for pair in find_remote(part, session)]
-    found = _entries(units, notes, damaged)
+    files = _local([part for part in parts if part not in (*on_hub, *remote)])
+    files += [pair for part in remote for pair in find_remote(part, session)]
+    found = _entries(files, notes, damaged)
     for part in on_hub:
         found += _revisions(part, session, endpoint)
     if not found and damaged:
@@ -124,34 +124,34 @@ def open_source(
     return Series(label, _in_order(found, notes), tuple(notes), tuple(damaged))
 
 
-def _local(parts: list[str | Path]) -> list[_Unit]:
+def _local(parts: list[str | Path]) -> list[_FoundFile]:
     # A shell that expands `model.ckpt-*` names TensorFlow's data files beside their index.
     named = [part for part in parts if not _TENSORFLOW_COMPANION.search(str(part))] or parts
-    return [(root, unit) for part in named for root in _roots(part) for unit in find_checkpoints(root)]
+    return [(root, file) for part in named for root in _roots(part) for file in find_checkpoints(root)]
 
 
-def _entries(units: list[_Unit], notes: list[str], damaged: list[tuple[str, str]]) -> list[Entry]:
-    units = _without_final_model(units, notes)
-    said = _said_steps(units)
-    counted = _stored_steps(units, said, notes)
+def _entries(files: list[_FoundFile], notes: list[str], damaged: list[tuple[str, str]]) -> list[Entry]:
+    files = _without_final_model(files, notes)
+    said = _said_steps(files)
+    counted = _stored_steps(files, said, notes)
     found: list[Entry] = []
     stored: list[Entry] = []
-    for place, ((_, unit), step) in enumerate(zip(units, said, strict=True)):
+    for place, ((_, file), step) in enumerate(zip(files, said, strict=True)):
         origin: StepOrigin = "name"
         if place in counted:
             step, origin = counted[place], "stored"
         try:
             if step is None:
-                step, origin = _other_step(unit)
-            entry = Entry(-1 if step is None else step, unit.label, unit.fingerprint(), unit.open, origin)
+                step, origin = _other_step(file)
+            entry = Entry(-1 if step is None else step, file.label, file.fingerprint(), file.open, origin)
             found.append(entry)
             if origin == "stored" and place not in counted:
                 stored.append(entry)
         except InputError as error:
-            if step is not None or len(units) == 1:
+            if step is not None or len(files) == 1:
                 raise
             notes.append(f"left out, it has no step and cannot be read: {error}")
-            damaged.append((unit.label, str(error)))
+            damaged.append((file.label, str(error)))
     if stored:
         notes.append(f"{stored[0].label}: step {stored[0].step}, as stored inside{_likewise(stored)}")
     return found
@@ -177,14 +177,14 @@ def _has_weights(path: Path) -> bool:
         return path.suffix in CERTAIN  # broken, but meant to be one: say so later
 
 
-def _without_final_model(units: list[_Unit], notes: list[str]) -> list[_Unit]:
+def _without_final_model(files: list[_FoundFile], notes: list[str]) -> list[_FoundFile]:
     """The weights at the top of a folder and those below it: steps and the final model, or a model and its parts."""
-    top = [(root, unit) for root, unit in units if unit.main.parent == root]
-    inner = [(root, unit) for root, unit in units if unit.main.parent != root and unit.main != root]
+    top = [(root, file) for root, file in files if file.main.parent == root]
+    inner = [(root, file) for root, file in files if file.main.parent != root and file.main != root]
     if len(top) != 1 or not inner or explicit_step(without_suffix(top[0][1].main.name)) is not None:
-        return units
+        return files
     steps = [pair for pair in inner if _below(*pair) is not None or pair[1].trainer_step() is not None]
-    others = [pair for pair in units if pair not in top and pair not in inner]
+    others = [pair for pair in files if pair not in top and pair not in inner]
     if steps:
         notes.append(f"{top[0][1].main_label}: left out, it lies beside the checkpoints and has no step")
         return inner + others
@@ -192,27 +192,27 @@ def _without_final_model(units: list[_Unit], notes: list[str]) -> list[_Unit]:
     return top + others
 
 
-def _naming(root: PurePath, unit: LocalFile | RemoteFile) -> str:
+def _naming(root: PurePath, file: LocalFile | RemoteFile) -> str:
     """The name that says the step: of the checkpoint, or of a folder between it and the root; "" if none does."""
-    parts = unit.path.relative_to(root).parts if unit.path.is_relative_to(root) else ()
-    names = [without_suffix(name) for name in reversed(parts or (unit.path.name,))]
+    parts = file.path.relative_to(root).parts if file.path.is_relative_to(root) else ()
+    names = [without_suffix(name) for name in reversed(parts or (file.path.name,))]
     return next((name for name in names if explicit_step(name) is not None), "")
 
 
-def _below(root: PurePath, unit: LocalFile | RemoteFile) -> int | None:
-    return explicit_step(_naming(root, unit))
+def _below(root: PurePath, file: LocalFile | RemoteFile) -> int | None:
+    return explicit_step(_naming(root, file))
 
 
-def _said_steps(units: list[_Unit]) -> list[int | None]:
+def _said_steps(files: list[_FoundFile]) -> list[int | None]:
     """Steps that names say. A folder above the root is asked only if it can tell the checkpoints apart."""
-    steps = [_below(*pair) for pair in units]
-    above = [explicit_step(unit.above) for _, unit in units]
-    if len(units) == 1 or len(set(above)) > 1:
+    steps = [_below(*pair) for pair in files]
+    above = [explicit_step(file.above) for _, file in files]
+    if len(files) == 1 or len(set(above)) > 1:
         steps = [step if step is not None else other for step, other in zip(steps, above, strict=True)]
     return steps
 
 
-def _stored_steps(units: list[_Unit], said: list[int | None], notes: list[str]) -> dict[int, int]:
+def _stored_steps(files: list[_FoundFile], said: list[int | None], notes: list[str]) -> dict[int, int]:
     """Place -> the step stored in a checkpoint whose name only counts: `ckpt-3` of TensorFlow is its third save.
 
     Taken if every such checkpoint of this machine stores one and they rise as the counts do: a step within an epoch
@@ -220,13 +220,13 @@ def _stored_steps(units: list[_Unit], said: list[int | None], notes: list[str]) 
     """
     counters = [
         place
-        for place, (root, unit) in enumerate(units)
-        if isinstance(unit, LocalFile) and is_counter(_naming(root, unit))
+        for place, (root, file) in enumerate(files)
+        if isinstance(file, LocalFile) and is_counter(_naming(root, file))
     ]
     far = [
-        (said[place], unit.label)
-        for place, (root, unit) in enumerate(units)
-        if isinstance(unit, RemoteFile) and unit.format == "tensorflow" and is_counter(_naming(root, unit))
+        (said[place], file.label)
+        for place, (root, file) in enumerate(files)
+        if isinstance(file, RemoteFile) and file.format == "tensorflow" and is_counter(_naming(root, file))
     ]
     if far:
         notes.append(
@@ -236,8 +236,8 @@ def _stored_steps(units: list[_Unit], said: list[int | None], notes: list[str]) 
     ordered = sorted(counters, key=lambda place: said[place] or 0)
     steps: list[int] = []
     for place in ordered:
-        unit = units[place][1]
-        step = _stored_step(unit) if isinstance(unit, LocalFile) else None
+        file = files[place][1]
+        step = _stored_step(file) if isinstance(file, LocalFile) else None
         if step is None or (steps and step <= steps[-1]):
             return {}
         steps.append(step)
@@ -245,41 +245,41 @@ def _stored_steps(units: list[_Unit], said: list[int | None], notes: list[str]) 
     other = [place for place in ordered if found[place] != said[place]]
     if not other:
         return {}
-    label, step, count = units[other[-1]][1].label, found[other[-1]], said[other[-1]]
+    label, step, count = files[other[-1]][1].label, found[other[-1]], said[other[-1]]
     notes.append(
         f"{label}: step {step}, as stored inside; the {count} in its name is a count{_likewise(other)}"
     )
     return found
 
 
-def _stored_step(unit: LocalFile) -> int | None:
+def _stored_step(file: LocalFile) -> int | None:
     """The step stored beside the weights or inside; None also if the file is damaged."""
-    if (step := unit.trainer_step()) is not None:
+    if (step := file.trainer_step()) is not None:
         return step
     try:
-        checkpoint = unit.open()
+        checkpoint = file.open()
     except InputError:
         return None
     checkpoint.close()
     return checkpoint.step
 
 
-def _other_step(unit: LocalFile | RemoteFile) -> tuple[int | None, StepOrigin]:
+def _other_step(file: LocalFile | RemoteFile) -> tuple[int | None, StepOrigin]:
     """From what is stored beside the weights or inside, else a guess from the name."""
-    if (step := unit.trainer_step()) is not None:
+    if (step := file.trainer_step()) is not None:
         return step, "stored"
-    stem = without_suffix(unit.path.name)
+    stem = without_suffix(file.path.name)
     guess = guessed_step(stem)
-    if unit.slow and guess is not None:  # its name will do, if what it stores cannot be had
-        step = _stored_step(unit) if isinstance(unit, LocalFile) else None
+    if file.slow and guess is not None:  # its name will do, if what it stores cannot be had
+        step = _stored_step(file) if isinstance(file, LocalFile) else None
     else:
-        checkpoint = unit.open()
+        checkpoint = file.open()
         step = checkpoint.step
         checkpoint.close()
     if step is not None:
         return step, "stored"
     if guess is None:
-        guess = guessed_step(unit.path.parent.name)
+        guess = guessed_step(file.path.parent.name)
     return guess, "counted" if guess is None else "guessed"
 
 

@@ -1,6 +1,6 @@
 """Which files on a web server or in a bucket are checkpoints.
 
-As `folder` does for this machine and by the same rules, but formats are told by names: a look into each
+As `local_files` does for this machine and by the same rules, but formats are recognized by names: a look into each
 file would be a request for each.
 """
 
@@ -45,8 +45,11 @@ def find_remote(address: str, session: RemoteSession) -> list[tuple[PurePosixPat
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for store, name in _roots(address, session, threads):
             root = path_of(store.show(name) if name else store.show().rstrip("/"))
-            units = [_named_unit(store, name, session)] if name else _walk(store, session, threads)
-            found += ((root, unit) for unit in sorted(units, key=lambda unit: unit.path))
+            remote_files = [_named_file(store, name, session)] if name else _walk(store, session, threads)
+            found += (
+                (root, remote_file)
+                for remote_file in sorted(remote_files, key=lambda remote_file: remote_file.path)
+            )
         list(threads.map(lambda pair: pair[1].stat(), found))
     return found
 
@@ -129,16 +132,16 @@ def _matching(
 
 def _walk(top: ListableStore, session: RemoteSession, threads: ThreadPoolExecutor) -> list[RemoteFile]:
     """ListableStore by folder, a level at a time."""
-    units: list[RemoteFile] = []
+    remote_files: list[RemoteFile] = []
     level, depth, count = [top], 0, 0
     while level:
         count += len(level)
         if count > MOST_FOLDERS:
             raise _too_many(top)
         results = list(threads.map(lambda store, depth=depth: _inside(store, depth, session), level))
-        units += [unit for found, _ in results for unit in found]
+        remote_files += [file for found, _ in results for file in found]
         level, depth = [child for _, children in results for child in children], depth + 1
-    return units
+    return remote_files
 
 
 def _too_many(top: ListableStore) -> InputError:
@@ -151,18 +154,22 @@ def _inside(
     """The checkpoints directly in a folder, and the folders below it that may hold others."""
     listed = store.ls()
     files = {entry.name: entry.info for entry in listed if not entry.is_folder}
-    units = _units(store, files, session)
+    remote_files = _remote_files(store, files, session)
     children: list[ListableStore] = []
-    if goes_deeper(path_of(store.show()).name, depth, [(unit.name, unit.format) for unit in units]):
+    if goes_deeper(
+        path_of(store.show()).name,
+        depth,
+        [(remote_file.name, remote_file.format) for remote_file in remote_files],
+    ):
         children = [
             store.child(entry.name)
             for entry in listed
             if entry.is_folder and not NO_WEIGHTS_FOLDER.match(entry.name)
         ]
-    return units, children
+    return remote_files, children
 
 
-def _named_unit(store: ListableStore, name: str, session: RemoteSession) -> RemoteFile:
+def _named_file(store: ListableStore, name: str, session: RemoteSession) -> RemoteFile:
     """A file that was named: what it is called says what it is."""
     files: dict[str, FileInfo | None] = {name: None}
     if name.endswith(".index"):
@@ -174,15 +181,15 @@ def _named_unit(store: ListableStore, name: str, session: RemoteSession) -> Remo
     if format is None and not getattr(store, "query", ""):  # what a query brings may be called anything
         raise InputError(f"{store.show(name)}: not named as a checkpoint is ({', '.join(SUFFIXES)})")
     format = format or "safetensors"
-    return _unit(store, name, format, False, files, session, {})
+    return _remote_file(store, name, format, False, files, session, {})
 
 
-def _units(
+def _remote_files(
     store: ListableStore, files: dict[str, FileInfo | None], session: RemoteSession
 ) -> list[RemoteFile]:
     names = sorted(files)
     if ".metadata" in files and any(name.endswith(".distcp") for name in names):
-        return [_unit(store, ".metadata", "distributed", True, files, session, {})]
+        return [_remote_file(store, ".metadata", "distributed", True, files, session, {})]
     contents: dict[str, bytes] = {}
 
     def shards_of(name: str) -> set[str]:
@@ -193,12 +200,12 @@ def _units(
         names, format_of=lambda name: format_of_name(name, names), shards_of=shards_of, show=store.show
     )
     return [
-        _unit(store, name, format, len(found) == 1 and is_generic(name), files, session, contents)
+        _remote_file(store, name, format, len(found) == 1 and is_generic(name), files, session, contents)
         for name, format in found
     ]
 
 
-def _unit(
+def _remote_file(
     store: ListableStore,
     name: str,
     format: str,

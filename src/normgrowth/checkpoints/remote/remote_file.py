@@ -133,7 +133,7 @@ class RemoteRevision:
 
     def _find(self) -> tuple[Index, dict[str, FileInfo]] | None:
         """What its headers say; None if it has no safetensors."""
-        sizes, index, files = hub.chosen(self.revision)
+        sizes, index, files = hub.pick_files(self.revision)
         label, store, content = self.revision.label, HubFiles(self.revision, self.session), None
         if not FORMATS[format_of_name(index or files[0], files) or "distributed"].by_ranges:
             return None
