@@ -63,7 +63,7 @@ def is_generic(name: str) -> bool:
 
 
 def best_files(names: Iterable[str]) -> tuple[str | None, list[str]]:
-    """Of a folder with one checkpoint, maybe in several formats: the files of the best, or the index that names them."""
+    """Of a folder with one checkpoint, maybe in several formats: the files of the best, or the index naming them."""
     names = sorted(name for name in names if not is_trainer_state(name))
 
     def ending(*ends: str) -> list[str]:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, overload
 from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
 from normgrowth.checkpoints.parameters import Kind
-from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.selection import Selection, stored_copies
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import SeriesWarning
@@ -117,7 +116,7 @@ def parameters(
 
 def _listed(checkpoint: Checkpoint, selection: Selection) -> tuple[Parameter, ...]:
     readings = selection.readings(checkpoint.tensors, checkpoint.aliases)
-    if not isinstance(checkpoint, RemoteCheckpoint):  # of which only the header is read
+    if not checkpoint.is_remote:  # of which only the header is read
         copies = stored_copies(checkpoint, readings)
         readings = selection.readings(checkpoint.tensors, {**checkpoint.aliases, **copies})
     found = []

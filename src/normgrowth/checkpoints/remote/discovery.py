@@ -46,10 +46,7 @@ def find_remote(address: str, session: RemoteSession) -> list[tuple[PurePosixPat
         for store, name in _roots(address, session, threads):
             root = path_of(store.show(name) if name else store.show().rstrip("/"))
             remote_files = [_named_file(store, name, session)] if name else _walk(store, session, threads)
-            found += (
-                (root, remote_file)
-                for remote_file in sorted(remote_files, key=lambda remote_file: remote_file.path)
-            )
+            found += ((root, file) for file in sorted(remote_files, key=lambda file: file.path))
         list(threads.map(lambda pair: pair[1].stat(), found))
     return found
 
@@ -156,11 +153,8 @@ def _inside(
     files = {entry.name: entry.info for entry in listed if not entry.is_folder}
     remote_files = _remote_files(store, files, session)
     children: list[ListableStore] = []
-    if goes_deeper(
-        path_of(store.show()).name,
-        depth,
-        [(remote_file.name, remote_file.format) for remote_file in remote_files],
-    ):
+    kinds = [(file.name, file.format) for file in remote_files]
+    if goes_deeper(path_of(store.show()).name, depth, kinds):
         children = [
             store.child(entry.name)
             for entry in listed
