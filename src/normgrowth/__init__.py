@@ -12,11 +12,11 @@ The public names; each is loaded when it is first used, so that ``import normgro
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
     saturate(model, c)        a context under which the parameters are c times themselves
     saturated(model)          the exact limit of the network as they grow
-    degrees(model, ...)       the degree of every part, what outgrows what, what vanishes
+    degrees(model, inputs)    the degree of every part, which terms are dropped, what vanishes -> Degrees
     saturated_attention       attention as argmax or mean
-    saturation(model, texts)  how close a network is to its saturated self, layer by layer
-    saturation_profile(...)   the same for every checkpoint of a series, beside its trace
-    heads(model, texts)       what every attention head does, and what its saturated self does
+    saturation(model, texts)  how close a network is to its saturated limit, layer by layer -> Saturation;
+                              with config=, the same for every checkpoint of a series
+    heads(model, texts)       what every attention head does, as it is and saturated -> Heads
     scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
@@ -39,13 +39,12 @@ if TYPE_CHECKING:
     from normgrowth.dynamics.prediction import predict_norm
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
     from normgrowth.lab.sweep import sweep
-    from normgrowth.limit.degrees import degrees
+    from normgrowth.limit.degrees import Degrees, degrees
     from normgrowth.limit.saturated import saturated
     from normgrowth.moments.moments import Moments, quantities
-    from normgrowth.network.heads.heads import heads
+    from normgrowth.network.heads.heads import Heads, heads
     from normgrowth.network.saturated_attention import saturated_attention
-    from normgrowth.network.saturation import saturation
-    from normgrowth.network.saturation_series import saturation_profile
+    from normgrowth.network.saturation import Saturation, saturation
     from normgrowth.network.scaled_weights import saturate
     from normgrowth.network.scaling import Scaling, scaling
     from normgrowth.records import Records
@@ -53,12 +52,15 @@ if TYPE_CHECKING:
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Degrees",
+    "Heads",
     "InputError",
     "Moments",
     "NoLimit",
     "NormTracker",
     "Records",
     "Result",
+    "Saturation",
     "Scaling",
     "SeriesWarning",
     "UnsupportedOperation",
@@ -75,7 +77,6 @@ __all__ = [
     "saturated",
     "saturated_attention",
     "saturation",
-    "saturation_profile",
     "scaling",
     "sweep",
     "trace",
@@ -83,12 +84,15 @@ __all__ = [
 ]
 
 _HOME = {
+    "Degrees": "normgrowth.limit.degrees",
+    "Heads": "normgrowth.network.heads.heads",
     "InputError": "normgrowth.errors",
     "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",
     "NormTracker": "normgrowth.tracking.tracker",
     "Records": "normgrowth.records",
     "Result": "normgrowth.results",
+    "Saturation": "normgrowth.network.saturation",
     "Scaling": "normgrowth.network.scaling",
     "SeriesWarning": "normgrowth.errors",
     "UnsupportedOperation": "normgrowth.errors",
@@ -103,7 +107,6 @@ _HOME = {
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
     "saturation": "normgrowth.network.saturation",
-    "saturation_profile": "normgrowth.network.saturation_series",
     "scaling": "normgrowth.network.scaling",
     "sweep": "normgrowth.lab.sweep",
     "write_report": "normgrowth.cli.report",

@@ -32,6 +32,7 @@ FILES: dict[str, tuple[str, ...]] = {
         *("moments/step-*.parquet", "stripes/*.npz", "stripes/steps.json"),
         "levels/step-*.parquet",
     ),
+    "degrees": (),
     "heads": (),
     "scaling": (),
     "tracker": ("journal",),

@@ -4,18 +4,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normgrowth.network.heads.heads import Heads
+from normgrowth.network.saturation import Saturation
 from normgrowth.network.scaling import Scaling
 from normgrowth.paper.published.figure1 import t5_records
-from normgrowth.paper.published.figure2 import saturation_records
-from normgrowth.paper.published.figure3 import heads_records
+from normgrowth.paper.published.figure2 import figure2
+from normgrowth.paper.published.figure3 import figure3
 from normgrowth.paper.published.figure4 import figure4
 from normgrowth.records import Records
-from normgrowth.report.figures.heads import figure_positions
+from normgrowth.report.figures.heads import positions as head_positions
+from normgrowth.report.figures.saturation import levels as saturation_levels
 from normgrowth.report.figures.scaling import curves as scaling_curves
 from normgrowth.report.figures.style import FORMATS, save
 from normgrowth.report.figures.sweep import figure_phase
 from normgrowth.report.figures.trace import figure_alignment_step, figure_norm_direction
-from normgrowth.report.terminal.saturation import figure_saturation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,9 +40,9 @@ def figures(evidence: Mapping[str, Records]) -> dict[str, tuple[str, "Figure"]]:
         "fig5": figure_alignment_step(t5_records(), own),
     }
     if "pretrained" in evidence:
-        drawn["fig2"] = figure_saturation(evidence["pretrained"], saturation_records())
+        drawn["fig2"] = saturation_levels(Saturation.from_records(evidence["pretrained"]), figure2())
     if "lab" in evidence:
-        drawn["fig3"] = figure_positions(_heads(evidence["lab"]), heads_records(83))
+        drawn["fig3"] = head_positions(_heads(evidence["lab"]), figure3(83))
     if "scaling" in evidence:
         drawn["fig4"] = scaling_curves(Scaling.from_records(evidence["scaling"]), figure4())
     if "sweep" in evidence:
@@ -69,7 +71,7 @@ def _traced(lab: Records) -> Records:
     return Records(lab.where(run=f"{name}, checkpoints").table, {"source": name})
 
 
-def _heads(lab: Records) -> Records:
+def _heads(lab: Records) -> Heads:
     """Of the models trained with AdamW."""
     parts, facts = [], {}
     for name, known in lab.made_by["models"].items():
@@ -77,4 +79,4 @@ def _heads(lab: Records) -> Records:
             continue
         parts.append(lab.where(run=f"{name}, heads"))
         facts[f"{name}, heads"] = lab.made_by["heads"][name]
-    return Records.joined(parts, {"command": "heads", "runs": facts, "notes": [], "problems": []})
+    return Heads.from_records(Records.joined(parts, {"command": "heads", "runs": facts}))

@@ -130,12 +130,13 @@ def _pretrained(scale: Scale) -> Stage:
         for i, name in enumerate(models):
 
             def measured(name: str = name) -> Records:
-                return saturation(load_model(name), sentences=sentences, random_init=1, run=name)
+                return saturation(load_model(name), sentences=sentences, random_init=1, run=name).records
 
             parts.append(_part(work, i, measured))
             if work.progress:
                 work.progress(i + 1, len(models), name)
-        return Records.joined(parts, parts[0].made_by)
+        measured_models = {run: known for part in parts for run, known in part.made_by["models"].items()}
+        return Records.joined(parts, {**parts[0].made_by, "models": measured_models})
 
     cost = Cost("nothing", SENTENCE * sentences * len(models))
     return Stage(
