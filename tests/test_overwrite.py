@@ -13,10 +13,6 @@ from normgrowth.errors import FolderMismatch
 from normgrowth.lab.cells.grid import Axis
 from normgrowth.lab.settings import Settings
 from normgrowth.lab.sweep import sweep
-from normgrowth.paper import reproduce as paper
-from normgrowth.paper.stages.cost import Cost
-from normgrowth.paper.stages.plan import Stage
-from normgrowth.paper.stages.theory import numbers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -151,33 +147,6 @@ def test_a_sweep_with_other_settings_is_refused_and_its_cells_are_kept(tmp_path)
     engine.close()
 
 
-def test_a_stage_that_was_run_with_other_settings_is_refused(tmp_path, monkeypatch):
-    runs = []
-
-    def stages(scale, data):
-        def made(work):
-            runs.append(scale)
-            return numbers("theory", {"value": 1.0 + len(runs)})
-
-        return [Stage("theory", "theory", (), {"of": scale}, Cost("nothing", 1.0), made)]
-
-    monkeypatch.setattr(paper, "stages", stages)
-    engine = Threads(1)
-    only = ["encoder-degree"]
-    paper.reproduce(tmp_path, only=only, engine=engine)
-    before = content(tmp_path)
-    with pytest.raises(FolderMismatch) as caught:
-        paper.reproduce(tmp_path, only=only, scale="paper", engine=engine)
-    assert (caught.value.found["scale"], caught.value.wanted["scale"]) == ("demo", "paper")
-    assert (caught.value.found["of"], caught.value.wanted["of"]) == ("demo", "paper")
-    assert content(tmp_path) == before
-    paper.reproduce(tmp_path, only=only, engine=engine)
-    assert runs == ["demo"]
-    paper.reproduce(tmp_path, only=only, scale="paper", engine=engine, overwrite=True)
-    assert runs == ["demo", "paper"]
-    engine.close()
-
-
 def test_figures_and_pages_replace_their_own_kind_only(tmp_path):
     folder = tmp_path / "trace"
     make_trace(folder)
@@ -227,12 +196,12 @@ def test_figures_and_pages_of_another_trace_are_kept(tmp_path):
 
 
 def test_a_tracker_does_not_write_over_records(tmp_path):
-    from normgrowth.tracking.step_log import Journal
+    from normgrowth.tracking.step_log import StepLog
 
     KINDS["tracker"].make(tmp_path / "run")
     make_trace(tmp_path / "trace")
     for folder in (tmp_path / "run", tmp_path / "trace"):
         before = content(folder)
         with pytest.raises(InputError):
-            Journal.open(folder, None)
+            StepLog.open(folder, None)
         assert content(folder) == before

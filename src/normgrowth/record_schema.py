@@ -156,6 +156,7 @@ def sidecar_shape(value: Any) -> dict[Any, Any]:
             "lost?": [[int]],
         },
         "scaling": {"runs?": {...: SCALING}},
+        "lab": {"heads?": NETWORK},
         "reproduce": {"models?": {...: MODEL}, "corpora?": {...: dict}},
     }
     return common | own.get(command, {}) if isinstance(command, str) else common

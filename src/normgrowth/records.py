@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE, SIDECAR = "records.parquet", "records.json"
+LOG_FOLDER, JOURNAL = "steps", "journal"  # measured steps of a run: `tracking.step_log`, and earlier versions
 PAIRED = "records_sha256"  # in records.json: the checksum of the records.parquet that was written with it
 PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds, until a writer has replaced both
+COUNTS = ("tensors", "of_tensors", "values", "of_values")  # of the parameters that count
 COMMON = ("norm", "step_size", "cosine", "alignment", "saturation", "dev_loss")  # shown of the model
 
 
@@ -289,10 +292,20 @@ class Records:
         write_json(folder / SIDECAR, {**self.made_by, PAIRED: checksum})
 
     @staticmethod
-    def read(folder: Path | str, *, torn: bool = False) -> "Records":
-        """The records of a folder. Raises RecordsMismatch if its two files do not belong together.
+    def read(folder: Path | str) -> "Records":
+        """The records of a folder, also of a run that goes on or was killed."""
+        folder = Path(folder)
+        if has_log(folder):
+            from normgrowth.tracking.log_reader import read_run
 
-        torn: take them all the same, as a journal does, which knows what was written last.
+            return read_run(folder)
+        return Records.read_files(folder)
+
+    @staticmethod
+    def read_files(folder: Path | str, *, torn: bool = False) -> "Records":
+        """The records that were written to files. Raises RecordsMismatch if these do not belong together.
+
+        torn: take them all the same, as where a journal of an earlier version knows what was written last.
         """
         folder = Path(folder)
         path = folder / FILE
@@ -305,6 +318,16 @@ class Records:
         if (found := mismatch(made_by, sidecar_shape)) is not None:
             raise SchemaError(folder / SIDECAR, *found, "remove it to go on without")
         return Records(conformed(table, path), made_by)
+
+
+def has_log(folder: Path) -> bool:
+    """Whether a tracker wrote measured steps here."""
+    return any((folder / LOG_FOLDER).glob("part-*.arrows")) or (folder / JOURNAL).is_file()
+
+
+def has_records(folder: Path) -> bool:
+    """Whether a folder holds a table of records, or a log that makes one."""
+    return (folder / FILE).is_file() or has_log(folder)
 
 
 def _read_pair(folder: Path, torn: bool) -> "tuple[pa.Table, dict[str, Any]]":
@@ -342,13 +365,21 @@ def counted_parameters(made_by: Mapping[str, Any]) -> str:
     selection, counted = made_by.get("selection"), made_by.get("counted")
     if not isinstance(selection, dict) or not selection.get("include"):
         return ""
-    select, exclude = selection.get("select"), selection.get("exclude")
-    said = f"those that match {select!r}" if select is not None else str(selection["include"])
+    known = isinstance(counted, dict) and all(isinstance(counted.get(key), int) for key in COUNTS)
+    return parameters_text(
+        SimpleNamespace(**{"select": None, "exclude": None, **selection}),
+        SimpleNamespace(**counted) if known else None,  # pyright: ignore[reportCallIssue]
+    )
+
+
+def parameters_text(selection: Any, counted: Any = None) -> str:
+    """Which parameters count, and how many: "blocks (144 of 148 tensors, 85.1M of 124.4M values)"."""
+    select, exclude = selection.select, selection.exclude
+    said = f"those that match {select!r}" if select is not None else str(selection.include)
     said += f" without {exclude!r}" if exclude is not None else ""
-    keys = ("tensors", "of_tensors", "values", "of_values")
-    if not isinstance(counted, dict) or not all(isinstance(counted.get(key), int) for key in keys):
+    if counted is None:
         return said
-    tensors, of_tensors, values, of_values = (_short(counted[key]) for key in keys)
+    tensors, of_tensors, values, of_values = (_short(getattr(counted, key)) for key in COUNTS)
     return f"{said} ({tensors} of {of_tensors} tensors, {values} of {of_values} values)"
 
 

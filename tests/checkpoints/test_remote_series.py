@@ -166,7 +166,7 @@ def test_records_are_equal_to_the_bit(root, kind):
     layouts(root, kind)
     with warnings.catch_warnings(), RangeServer(root) as server:
         warnings.simplefilter("ignore", SeriesWarning)
-        here, there = trace(root, run="x"), trace(server.url, run="x")
+        here, there = trace(root, run="x").records, trace(server.url, run="x").records
     for column in here.table.column_names:
         one, other = here.table[column].to_pylist(), there.table[column].to_pylist()
         assert [repr(x) for x in one] == [repr(x) for x in other]
@@ -343,7 +343,7 @@ def test_a_listing_that_lies_about_a_size(revisions):
 
 
 def test_a_hub_address_with_a_password(revisions):
-    with pytest.raises(InputError, match="give a token instead") as caught:
+    with pytest.raises(InputError, match="HF_TOKEN instead") as caught:
         open_source("hf://org/tiny", endpoint="https://ann:pa55word@hub")
     assert "pa55word" not in str(caught.value)
 

@@ -71,7 +71,7 @@ def trace(
     with _quiet():
         found = ng.trace(
             source, out, lags=lags, tokens_per_step=tokens_per_step, run="net", workers=1, progress=progress
-        )
+        ).records
     return _rows(found, referenced=True)
 
 
@@ -110,8 +110,8 @@ def lint(source: Path) -> list[str]:
 def lint_of_trace(source: Path) -> list[str]:
     """The same, as a trace of all parameters returns them."""
     with _quiet():
-        found = ng.trace(source, include="all").made_by["findings"]
-    return [_finding(finding) for finding in found]
+        found = ng.trace(source, include="all").findings
+    return [_finding(asdict(finding)) for finding in found or ()]
 
 
 def _finding(f: Mapping[str, Any]) -> str:
@@ -123,7 +123,7 @@ def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
     from normgrowth.report.terminal.console import compare
 
     with _quiet():
-        return list(compare(*(ng.trace(source, run=source.name) for source in (one, other))))
+        return list(compare(*(ng.trace(source, run=source.name).records for source in (one, other))))
 
 
 # --- laws and dynamics -----------------------------------------------------------------------------
@@ -131,28 +131,27 @@ def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
 
 def fit(steps: Sequence[float], norms: Sequence[float], *, replicates: int) -> Numbers:
     """Everything about every law, keys "law quantity"."""
-    return _fits(ng.fit(steps, norms, bootstrap=replicates))
+    return _fits(ng.fit(steps, norms, bootstrap=replicates).only)
 
 
 def fit_trace(source: Path, level: str) -> dict[str, Numbers]:
     """Fits of each series of a trace, without intervals."""
-    from normgrowth.fit.fitting import fit_records
-
     with _quiet():
-        found = fit_records(ng.trace(source), level, bootstrap=0)
-    return {name: _fits(fits) for name, fits in found.items()}
+        found = ng.fit(ng.trace(source), level=level, bootstrap=0)
+    return {name: _fits(fits) for name, fits in found.series.items()}
 
 
 def _fits(fits: Any) -> Numbers:
     found: Numbers = {
         "points": fits.points,
-        "needed": fits.needed,
-        "effective": fits.effective,
-        "rho": fits.rho,
-        "best": fits.best.name,
+        "needed": fits.points_needed,
+        "effective": fits.effective_points,
+        "rho": fits.autocorrelation,
+        "best": fits.best.law,
     }
     for name, law in fits.items():
-        for quantity in ("r2", "rmse", "ahead", "aicc", "aicc_effective", "weight"):
+        found[f"{name} ahead"] = law.held_out_error
+        for quantity in ("r2", "rmse", "aicc", "aicc_effective", "weight"):
             found[f"{name} {quantity}"] = getattr(law, quantity)
         for param, value in law.params.items():
             low, high = law.interval(param)
@@ -162,22 +161,19 @@ def _fits(fits: Any) -> Numbers:
 
 def dynamics(source: Path, schedule: str, *, lags: Sequence[int], weight_decay: float) -> Numbers:
     """What a trace and a schedule say: κ, predictions, budget, direction, uniformity."""
-    from normgrowth.dynamics.alignment import examine
-    from normgrowth.dynamics.direction import direction, uniformity
-    from normgrowth.schedules import parse
-
     with _quiet():
-        records = ng.trace(source, lags=lags)
-    evidence = examine(records, parse(schedule), weight_decay=weight_decay)
-    found: Numbers = {}
-    for model, kappa in evidence.kappa.items():
-        found |= {f"κ {model} {field}": getattr(kappa, field) for field in ("value", "low", "high", "drift")}
-        found[f"κ by growth {model}"] = evidence.growth_kappa[model]
-        found[f"predicted norm {model}"] = float(evidence.predicted[model][-1])
-        found[f"error {model}"] = evidence.error[model]
-    for field in ("alignment", "growth", "by_alignment", "by_steps", "by_decay", "displacement", "fits"):
-        found[field] = getattr(evidence, field)
-    turns, parts = direction(records), uniformity(records)
+        result = ng.dynamics(ng.trace(source, lags=lags), schedule, weight_decay=weight_decay)
+    found: Numbers = {"alignment": result.alignment, "fits": result.verdict}
+    for fit in (result.aligned, result.misaligned):
+        assert fit is not None
+        found[f"κ {fit.model} value"] = fit.kappa
+        found |= {f"κ {fit.model} {key}": getattr(fit, f"kappa_{key}") for key in ("low", "high", "drift")}
+        found[f"κ by growth {fit.model}"] = fit.growth_kappa
+        found[f"predicted norm {fit.model}"] = fit.predicted[-1]
+        found[f"error {fit.model}"] = fit.error
+    for field in ("growth", "by_alignment", "by_steps", "by_decay", "displacement"):
+        found[field] = getattr(result.budget, field)
+    turns, parts = result.direction, result.uniformity["layer"]
     found |= {"q": turns.q, "q low": turns.low, "q high": turns.high, "direction": turns.verdict}
     found |= {
         "angles summed": float(turns.total[-1]),
@@ -193,11 +189,11 @@ def predict_norm(schedule: str, kappa: float, step: int, **options: Any) -> floa
 
 
 def equilibrium(optimizer: Any, **setting: Any) -> Numbers:
-    from normgrowth.dynamics.equilibrium import boundary
+    from normgrowth.dynamics.equilibrium import stationary_decay
 
     found = ng.equilibrium(optimizer, **setting)
     without = {name: value for name, value in setting.items() if name != "weight_decay"}
-    edge = boundary(3.0, optimizer, **without)
+    edge = stationary_decay(3.0, optimizer, **without)
     return {"norm": found.norm, "rotation": found.rotation, "time": found.time, "decay that holds 3": edge}
 
 

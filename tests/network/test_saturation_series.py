@@ -89,7 +89,7 @@ def test_each_step_is_the_model_of_that_step(series, config):
 
 def test_it_joins_the_trace(series, config):
     model = transformers.GPT2Model(config)
-    records, alone = saturation(series, config=model, texts=TEXT), trace(series)
+    records, alone = saturation(series, config=model, texts=TEXT), trace(series).records
     assert records.distinct("run") == alone.distinct("run")
     for name in ("layer.0", "layer.1"):
         steps, norms = records.series("norm", level="layer", name=name)
@@ -242,7 +242,7 @@ def test_the_table_the_figure_and_the_sentences(series, config):
         norms = records.series("norm", level="layer", name=name)[1]
         assert right.lines[3 * number].get_xdata() == pytest.approx(norms)
     with pytest.raises(InputError, match="no saturation of a series"):
-        draw_levels(replace(result, records=trace(series)))
+        draw_levels(replace(result, records=trace(series).records))
 
 
 def test_rank_correlation_is_spearmans(rng):
@@ -311,7 +311,7 @@ def test_a_result_is_loaded_as_it_was(series, config, tmp_path):
     assert again.steps == result.steps == tuple(STEPS)
     assert again.models == result.models
     assert again.selection == result.selection
-    assert again.selection["include"] == "blocks"
+    assert again.selection.include == "blocks"
     assert again.counted == result.counted
     assert again.config == "GPT2Model"
     assert str(again) == str(result)

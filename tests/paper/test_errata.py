@@ -73,9 +73,9 @@ def test_figures_known_by_hand():
 
 
 def test_without_its_stage_it_is_not_measured():
-    found = checked(ERRATA["mask"], {}, {"lab": "no corpus"})
+    found = checked(ERRATA["mask"], {}, {"language_models": "no corpus"})
     assert found.fails is None
-    assert found.why == "The stage lab has no records: no corpus"
+    assert found.why == "The stage language_models has no records: no corpus"
 
 
 def test_a_layer_by_their_formula():

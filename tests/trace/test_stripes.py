@@ -29,9 +29,9 @@ from normgrowth.checkpoints.remote.remote_file import RemoteUnit
 from normgrowth.checkpoints.series import open_source
 from normgrowth.engine import Threads
 from normgrowth.engine.ray_cluster import Cluster
-from normgrowth.lint import looks
 from normgrowth.moments.moments import CHUNK
 from normgrowth.trace import by_stripe as stripes
+from normgrowth.trace import sampled_steps
 from normgrowth.trace.by_stripe import Job, cut
 from normgrowth.trace.store import Store
 
@@ -44,10 +44,10 @@ def threads():
 
 def same(one, other):
     """Records equal to the bit (NaN equals itself), and what lint found."""
-    bits = [records.table["value"].to_numpy().view(np.int64) for records in (one, other)]
-    assert np.array_equal(*bits)
-    assert one.table.drop_columns("value").equals(other.table.drop_columns("value"))
-    assert one.made_by["findings"] == other.made_by["findings"]
+    tables = [one.records.table, other.records.table]
+    assert np.array_equal(*(table["value"].to_numpy().view(np.int64) for table in tables))
+    assert tables[0].drop_columns("value").equals(tables[1].drop_columns("value"))
+    assert one.findings == other.findings
 
 
 class Counting:
@@ -118,7 +118,7 @@ def test_tensors_of_no_values_and_of_one(tmp_path, threads):
         with RangeServer(tmp_path) as server:
             there = trace(server.url, run="x", include=include)
             assert server.asked_twice() == 0
-        bits = [records.table["value"].to_numpy().view(np.int64) for records in (there, local)]
+        bits = [one.records.table["value"].to_numpy().view(np.int64) for one in (there, local)]
         assert np.array_equal(*bits)
 
 
@@ -152,7 +152,7 @@ def test_a_buffer_that_is_cut_is_still_seen(tmp_path, threads):
         large = torch.tril(torch.ones(2049, 2048))
         save_file(state | {"transformer.h.0.attn.table": large}, tmp_path / f"step_{i}.safetensors")
     local = trace(tmp_path, include="all")
-    assert [finding["kind"] for finding in local.made_by["findings"]] == ["buffer"]
+    assert [finding.kind for finding in local.findings or ()] == ["buffer"]
     same(trace(tmp_path, include="all", engine=threads, memory=1), local)
 
 
@@ -285,9 +285,9 @@ def test_results_are_added_as_they_come(tmp_path, small_stripes):
     # Sums of chunks of 100 values are others in the last digits.
     plain = trace(tmp_path)
     np.testing.assert_allclose(
-        found.table["value"].to_numpy(), plain.table["value"].to_numpy(), rtol=1e-9, atol=1e-9
+        found.records.table["value"].to_numpy(), plain.records.table["value"].to_numpy(), rtol=1e-9, atol=1e-9
     )
-    assert found.made_by["findings"] == plain.made_by["findings"]
+    assert found.findings == plain.findings
 
 
 @given(
@@ -323,14 +323,13 @@ def test_over_a_network_each_byte_is_asked_for_once(tmp_path):
             checkpoint.tensors[name].nbytes
             for entry in open_source(tmp_path).entries
             for checkpoint in [entry.open()]
-            for name in found.where(level="tensor").distinct("name")
+            for name in found.records.where(level="tensor").distinct("name")
         )
         data = sum(request.sent for request in server.requests if request.status == 206)
         header = 6 * (tmp_path / "step_0.safetensors").stat().st_size - 6 * sum(
             t.nbytes for t in open_source(tmp_path).entries[0].open().tensors.values()
         )
         assert data == inside + header  # nothing but headers and what counts
-        same(found, trace(server.url, run="x", lags=[2], cache=1 << 20))  # whose memory is not used again
     same(found, trace(tmp_path, run="x", lags=[2]))
 
 
@@ -392,7 +391,7 @@ def test_what_was_finished_for_another_lint_is_done_again(tmp_path, threads, mon
     write_series(tmp_path / "series", walk(4))
     with pytest.raises(KeyboardInterrupt):
         trace(tmp_path / "series", tmp_path / "out", engine=Counting(threads, at_most=5), memory=1)
-    monkeypatch.setattr(looks, "MOST", 50)
+    monkeypatch.setattr(sampled_steps, "MOST", 50)
     rest, whole = Counting(threads), Counting(threads)
     found = trace(tmp_path / "series", tmp_path / "out", engine=rest, memory=1)
     same(found, trace(tmp_path / "series", engine=whole, memory=1))

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from normgrowth.records import Records
+    from normgrowth.report.figures.trace import FittedLaw
+    from normgrowth.trace.result import Trace
 
 PUBLISHED = "published:t5"
 
@@ -45,22 +46,24 @@ def add(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from normgrowth.errors import InputError
+    from normgrowth.records import Records
     from normgrowth.report.figures.trace import draw
+    from normgrowth.trace.result import Trace
 
     formats = tuple(arguments.formats.split(","))
     if unknown := set(formats) - {"png", "svg", "pdf"}:
         raise InputError(f"--formats {arguments.formats}: {sorted(unknown)[0]!r} is none of png, svg, pdf")
-    records = _records(arguments.trace)
-    if arguments.fit:
-        records = _with_fit(records, arguments.fit)
+    records = Records.read(arguments.trace) if arguments.trace != PUBLISHED else None
+    trace = _trace(arguments.trace) if records is None else Trace.from_records(records)
+    fitted = _fitted(trace, arguments.fit) if arguments.fit else None
     here = Path("figures") if arguments.trace == PUBLISHED else Path(arguments.trace) / "figures"
     folder = Path(arguments.out) if arguments.out else here
     try:
-        beside = [_records(other) for other in arguments.over]
+        overlay = [_trace(other) for other in arguments.over]
         # DIR/figures belongs to DIR, which holds one trace; any other place may hold the figures of another.
         overwrite = arguments.overwrite or not arguments.out
-        paths = draw(records, folder, formats=formats, beside=beside, overwrite=overwrite)
-        if records.made_by.get("command") == "saturation":
+        paths = draw(trace, folder, formats=formats, overlay=overlay, fitted=fitted, overwrite=overwrite)
+        if records is not None and records.made_by.get("command") == "saturation":
             from normgrowth.network.saturation import Saturation
             from normgrowth.report.figures.saturation import draw_saturation
 
@@ -72,24 +75,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _records(source: str) -> "Records":
-    from normgrowth.paper.published.figure1 import t5_records
+def _trace(source: str) -> "Trace":
+    from normgrowth.paper.published.figure1 import t5_trace
     from normgrowth.records import Records
+    from normgrowth.trace.result import Trace
 
-    return t5_records() if source == PUBLISHED else Records.read(source)
+    return t5_trace() if source == PUBLISHED else Trace.from_records(Records.read(source))
 
 
-def _with_fit(records: "Records", law: str) -> "Records":
-    """The records and, as the quantity `norm_fit` of the model, a law fitted to its norm."""
+def _fitted(trace: "Trace", law: str) -> "FittedLaw":
+    """A law fitted to the norm of the model."""
     from normgrowth.fit import fit
-    from normgrowth.records import Block, Records
+    from normgrowth.report.figures.trace import FittedLaw
 
-    steps, norms = records.series("norm")
+    steps, norms = trace.records.series("norm")
     fits = fit(steps, norms, laws=None if law == "best" else [law], bootstrap=0)
     chosen = fits.best if law == "best" else fits[law]
-    values = {"norm_fit": chosen.predict(steps)[:, None]}
-    block = Block("model", ["model"], [None], [None], steps.tolist(), values)
-    rows = Records.from_blocks(records.distinct("run")[0], [block], {})
-    return Records.joined(
-        [records, rows], {**records.made_by, "fit": f"{chosen.formula}, r² = {chosen.r2:.4f}"}
-    )
+    return FittedLaw(f"{chosen.formula}, r² = {chosen.r2:.4f}", steps, chosen.predict(steps))

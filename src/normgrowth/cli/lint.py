@@ -1,9 +1,6 @@
 """normgrowth lint: integrity checks of a series of checkpoints."""
 
 import argparse
-import json
-import sys
-from dataclasses import asdict
 from typing import Any
 
 from normgrowth.cli.source import add_source, add_workers, source_of
@@ -30,6 +27,10 @@ def add(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_source(parser, include="all")
+    parser.add_argument("-o", "--out", metavar="DIR", help="output folder for the findings")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace another result in the output folder"
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 if there is a fault")
     add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print findings as JSON, no table")
@@ -37,13 +38,15 @@ def add(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from normgrowth.cli.output import show_result
     from normgrowth.lint import lint
     from normgrowth.report.terminal.console import Progress
-    from normgrowth.report.terminal.findings import print_findings
 
     with Progress() as progress:
-        report = lint(
+        findings = lint(
             source_of(arguments),
+            arguments.out,
+            overwrite=arguments.overwrite,
             include=arguments.include,
             select=arguments.select,
             exclude=arguments.exclude,
@@ -51,11 +54,5 @@ def run(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             progress=progress,
         )
-    findings = [asdict(finding) for finding in report]
-    if arguments.json:
-        content = {"source": report.source, "steps": report.steps, "checked": report.checked}
-        json.dump({**content, "findings": findings}, sys.stdout)
-        print()
-    else:
-        print_findings(findings, source=report.source, steps=report.steps, checked=report.checked)
-    return 1 if arguments.strict and any(f["severity"] == "fault" for f in findings) else 0
+    show_result(arguments, findings)
+    return 1 if arguments.strict and findings.faults else 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from normgrowth.workspace import refuse_other_origin
 
 if TYPE_CHECKING:
+    from normgrowth.fit.result import SeriesFit
     from normgrowth.records import Records
 
 EXAMPLES = """examples:
@@ -92,7 +93,7 @@ def write_report(
         refuse_other_origin(target, origin)
     made_by = {"command": command, "versions": versions(), "folders": origin}
     fitted = laws if fit else None
-    return Page(report(several, target, title=title, fitted=fitted, read=read, made_by=made_by))
+    return Page(report(several, target, title=title, fitted=fitted, made_by=made_by))
 
 
 def _origin(folders: Sequence[Path | str]) -> str:
@@ -102,31 +103,17 @@ def _origin(folders: Sequence[Path | str]) -> str:
     return ",".join([*(path.name for path in paths), digest[:8]])
 
 
-def read(folder: Path) -> "Records | None":
-    """The records of a folder, also of a run that goes on or was killed: then with the steps in its journal."""
-    from normgrowth.records import FILE
-    from normgrowth.tracking import step_log as journal
-
-    return (
-        journal.read(folder) if any((folder / name).is_file() for name in (FILE, journal.JOURNAL)) else None
-    )
-
-
-def laws(records: "Records") -> dict[str, Any]:
-    """The growth laws of the model and its layers, and the curve of the model's best."""
+def laws(records: "Records") -> dict[str, "SeriesFit"]:
+    """The growth laws of the model and its layers, by name."""
     from normgrowth.errors import InputError
-    from normgrowth.fit.fitting import fit_records
+    from normgrowth.fit import fit
 
-    found: dict[str, Any] = {}
+    found: dict[str, SeriesFit] = {}
     for level in ("model", "layer"):
         try:
-            fits = fit_records(records, level, bootstrap=0)
+            found |= fit(records, level=level, bootstrap=0).series
         except InputError:
             continue
-        found |= {name: one.facts() for name, one in fits.items()}
-        if level == "model" and found.get("model", {}).get("best"):
-            steps = records.series("norm")[0]
-            found["model"]["curve"] = steps, fits["model"].best.predict(steps)
     return found
 
 

@@ -1,10 +1,9 @@
 """normgrowth trace: a series of checkpoints becomes records."""
 
 import argparse
-import json
 from typing import Any
 
-from normgrowth.cli.source import add_engine, add_source, integers, real, size, size_or_none, source_of
+from normgrowth.cli.source import add_engine, add_source, integers, real, size, source_of
 
 EXAMPLES = """examples:
   normgrowth trace runs/gpt/checkpoints -o traces/gpt
@@ -38,7 +37,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--no-first", action="store_true", help="do not compare with the first checkpoint")
     parser.add_argument("--tokens-per-step", type=real, metavar="N", help="adds an axis in tokens")
     parser.add_argument("--run", dest="run_name", metavar="NAME", help="what to call this run in the records")
-    parser.add_argument("--no-lint", action="store_true", help="do not look for checkpoints that lie")
+    parser.add_argument("--no-lint", action="store_true", help="skip the integrity checks")
     add_engine(parser, "threads, or workers of Ray")
     parser.add_argument(
         "--memory",
@@ -47,26 +46,18 @@ def add(subparsers: Any) -> None:
         metavar="BYTES",
         help="of checkpoints that are read over a network, held at a time (%(default)s)",
     )
-    parser.add_argument(
-        "--cache",
-        type=size_or_none,
-        default=0,
-        metavar="BYTES",
-        help="of such bytes, kept for asking again (default: none; a trace asks for each once)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print model, layer and role rows as JSON, no table"
-    )
+    parser.add_argument("--json", action="store_true", help="print the trace as JSON, no table")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from normgrowth.cli.output import show_result
     from normgrowth.engine.select import chosen
-    from normgrowth.report.terminal.console import Progress, print_trace
+    from normgrowth.report.terminal.console import Progress
     from normgrowth.trace import trace
 
     with Progress() as progress, chosen(arguments.engine, arguments.address, arguments.workers) as engine:
-        records = trace(
+        result = trace(
             source_of(arguments),
             arguments.out,
             overwrite=arguments.overwrite,
@@ -82,14 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             engine=engine,
             memory=arguments.memory,
-            cache=arguments.cache,
             progress=progress,
         )
-    if arguments.json:
-        rows = [row for level in ("model", "layer", "role") for row in records.where(level=level).to_rows()]
-        print(json.dumps({"made_by": records.made_by, "records": rows}))
-    else:
-        print_trace(records, remarks=False)  # they went to stderr as warnings
-        if arguments.out:
-            print(f"records: {arguments.out}")
+    show_result(arguments, result, remarks=False)  # they went to stderr as warnings
+    if arguments.out and not arguments.json:
+        print(f"records: {arguments.out}")
     return 0

@@ -12,11 +12,12 @@ from normgrowth.limit.rules import (
     pooling,
     powers,
     products,
+    scatter_reductions,
     triangular,
 )
 from normgrowth.limit.rules.attention import fused, softmax
 
 RULE_FILES = (
     *(activations, arithmetic, comparisons, data_movement, lengths, logarithms, losses),
-    *(fused, softmax, normalization, pooling, powers, products, triangular),
+    *(fused, softmax, normalization, pooling, powers, products, scatter_reductions, triangular),
 )

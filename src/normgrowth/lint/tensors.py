@@ -5,7 +5,8 @@ from itertools import groupby
 
 import numpy as np
 
-from normgrowth.lint.findings import Evidence, Finding
+from normgrowth.lint.finding import Finding, Kind
+from normgrowth.lint.step_table import StepTable
 
 
 def odd_runs(values: Sequence[Hashable]) -> list[tuple[int, int]]:
@@ -19,7 +20,7 @@ def odd_runs(values: Sequence[Hashable]) -> list[tuple[int, int]]:
     return [run for run in runs if values[run[0]] != usual]
 
 
-def index_faults(e: Evidence) -> Iterator[Finding]:
+def index_faults(e: StepTable) -> Iterator[Finding]:
     """Missing, new, renamed, reshaped tensors, and other dtypes."""
     first = e.looks[0]
     if all(
@@ -64,14 +65,15 @@ def index_faults(e: Evidence) -> Iterator[Finding]:
     for row, name, when, here, usual in changes("shape"):
         why = f"shape {list(here)} {when}, {list(usual)} in other steps"  # type: ignore[call-overload]
         yield e.finding(row, name, "reshaped", why)
-    for kind, field, text in (
+    renamed_and_stored: tuple[tuple[Kind, str, str], ...] = (
         ("renamed", "spelt", "{usual} in other steps, renamed to {here} {when}: its values continue"),
         (
             "dtype",
             "dtype",
             "stored as {here} {when}, as {usual} in other steps: rounding is part of this step",
         ),
-    ):
+    )
+    for kind, field, text in renamed_and_stored:
         found = list(changes(field))
         severity = "remark" if kind == "dtype" else "fault"
         for row, group in groupby(sorted(found, key=lambda change: change[0]), key=lambda change: change[0]):
@@ -85,7 +87,7 @@ def index_faults(e: Evidence) -> Iterator[Finding]:
                     yield e.finding(row, name, kind, text.format(usual=usual, here=here, when=when), severity)
 
 
-def _tied(e: Evidence, row: int, name: str) -> str:
+def _tied(e: StepTable, row: int, name: str) -> str:
     """The tensor that a missing one was a copy of when it was last there: a head tied to its embedding."""
     i = e.column[name]
     there = [k for k in range(row) if np.isfinite(e.square[k, i])]
@@ -100,7 +102,7 @@ def _tied(e: Evidence, row: int, name: str) -> str:
     return twins[0] if twins else ""
 
 
-def nonfinite_faults(e: Evidence, buffers: Mapping[str, str]) -> Iterator[Finding]:
+def nonfinite_faults(e: StepTable, buffers: Mapping[str, str]) -> Iterator[Finding]:
     for row, look in enumerate(e.looks):
         bad = [i for i in np.flatnonzero(e.nonfinite[row]) if e.names[i] not in buffers]
         if len(bad) > 1 and len(bad) == len(look.names):

@@ -29,7 +29,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.checkpoints.selection import CountedParameters, Selection
 from normgrowth.errors import InputError
+from normgrowth.lint.finding import Finding
 from normgrowth.network.measured import ModelInfo, each_once, from_sidecar, naming
 from normgrowth.network.result_folder import ResultFolder
 from normgrowth.records import Records
@@ -102,9 +104,9 @@ class Saturation(Result):
     seed: int = 0
     config: str | None = None
     steps: tuple[int, ...] = ()
-    selection: dict[str, str | None] | None = None
-    counted: dict[str, int] | None = None
-    findings: tuple[dict[str, str | int | None], ...] | None = None
+    selection: Selection | None = None
+    counted: CountedParameters | None = None
+    findings: tuple[Finding, ...] | None = None
 
     @property
     def scales(self) -> list[float | None]:

@@ -9,7 +9,6 @@ a key that names them: what was interrupted goes on where it was.
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,8 +19,8 @@ from torch import Tensor, nn
 
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import Entry
-from normgrowth.errors import InputError, SeriesWarning
-from normgrowth.lint.alongside import told
+from normgrowth.errors import InputError
+from normgrowth.lint.judge import judge_samples
 from normgrowth.network.checkpoint_loader import Filler, weights_kept
 from normgrowth.network.hidden_states import States
 from normgrowth.network.inputs.batches import read_rows
@@ -35,7 +34,7 @@ from normgrowth.results import Provenance
 from normgrowth.schema import parse_json
 from normgrowth.trace.request import Tracing
 from normgrowth.trace.store import KEY, Store
-from normgrowth.trace.stream import How
+from normgrowth.trace.stream import Reader
 from normgrowth.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def of_series(
     asked.append(text)
     opening = {"endpoint": endpoint}
     source = source if isinstance(source, str | Path) else list(source)
-    tracing = Tracing(source, Selection(include), run=run, opening=opening)
+    tracing = Tracing(source, Selection(include), run=run, judge=judge_samples, opening=opening)
     request = {
         "scales": list(c),
         "exact": exact,
@@ -102,8 +101,8 @@ def of_series(
     filler = Filler(model, states)
     with Workspace.open(out, "saturation", overwrite=overwrite) as workspace, weights_kept(model):
         store = Store(workspace.folder)
-        traced, places = tracing.into(workspace, How(), **request)
-        name = traced.distinct("run")[0]
+        traced, places = tracing.into(workspace, Reader(), **request)
+        name = traced.run
         for number, place in enumerate(places):
             if progress:
                 progress(number, len(places), place.label)
@@ -144,8 +143,8 @@ def of_series(
         last = steps[max(steps)][1]
         said = dict.fromkeys(note for _, made_by in steps.values() for note in made_by["notes"])
         result = Saturation(
-            records=_joined(traced, name, [table for table, _ in steps.values()]),
-            source=traced.made_by["source"],
+            records=_joined(traced.records, name, [table for table, _ in steps.values()]),
+            source=traced.source,
             models={name: convert(from_sidecar(name, last, _sizes(steps[max(steps)][0])), ModelInfo)},
             c=c,
             exact=exact,
@@ -153,16 +152,15 @@ def of_series(
             fixed=fixed,
             config=loaded.source,
             steps=tuple(sorted(steps)),
-            selection=traced.made_by.get("selection"),
-            counted=traced.made_by.get("counted"),
-            findings=tuple(traced.made_by["findings"] or ()),
-            notes=(*traced.made_by["notes"], *filler.notes, *said),
-            problems=(*traced.made_by["problems"], *problems),
+            selection=traced.selection,
+            counted=traced.counted,
+            findings=traced.findings,
+            notes=(*traced.notes, *filler.notes, *said),
+            problems=(*traced.problems, *problems),
             provenance=Provenance.now(),
         )
         store.write(result.records)
-    for remark in (*traced.made_by["notes"], *traced.made_by["problems"], *told(traced.made_by["findings"])):
-        warnings.warn(remark, SeriesWarning, stacklevel=3)
+    traced.warn(stacklevel=3)
     return result
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from normgrowth.network.heads.heads import Heads
 from normgrowth.network.saturation import Saturation
 from normgrowth.network.scaling import Scaling
-from normgrowth.paper.published.figure1 import t5_records
+from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.figure2 import figure2
 from normgrowth.paper.published.figure3 import figure3
 from normgrowth.paper.published.figure4 import figure4
@@ -18,6 +18,7 @@ from normgrowth.report.figures.scaling import curves as scaling_curves
 from normgrowth.report.figures.style import FORMATS, save
 from normgrowth.report.figures.sweep import figure_phase
 from normgrowth.report.figures.trace import figure_alignment_step, figure_norm_direction
+from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,19 +35,19 @@ TITLES = {
 
 def figures(evidence: Mapping[str, Records]) -> dict[str, tuple[str, "Figure"]]:
     """Name -> title and figure, of what the evidence has. T5's own are drawn whatever was run."""
-    own = [_traced(evidence["lab"])] if "lab" in evidence else []
+    own = [_traced(evidence["language_models"])] if "language_models" in evidence else []
     drawn: dict[str, Any] = {
-        "fig1": figure_norm_direction(t5_records(), own),
-        "fig5": figure_alignment_step(t5_records(), own),
+        "fig1": figure_norm_direction(t5_trace(), overlay=own),
+        "fig5": figure_alignment_step(t5_trace(), overlay=own),
     }
     if "pretrained" in evidence:
         drawn["fig2"] = saturation_levels(Saturation.from_records(evidence["pretrained"]), figure2())
-    if "lab" in evidence:
-        drawn["fig3"] = head_positions(_heads(evidence["lab"]), figure3(83))
+    if "language_models" in evidence:
+        drawn["fig3"] = head_positions(_heads(evidence["language_models"]), figure3(83))
     if "scaling" in evidence:
         drawn["fig4"] = scaling_curves(Scaling.from_records(evidence["scaling"]), figure4())
-    if "sweep" in evidence:
-        drawn["fig6"] = figure_phase(evidence["sweep"])
+    if "decay" in evidence:
+        drawn["fig6"] = figure_phase(evidence["decay"])
     return {name: (TITLES[name], drawn[name]) for name in sorted(drawn) if drawn[name] is not None}
 
 
@@ -65,10 +66,10 @@ def draw_figures(
     return paths
 
 
-def _traced(lab: Records) -> Records:
+def _traced(lab: Records) -> Trace:
     """The checkpoints of the first model: the paper's pre-norm."""
     name = next(iter(lab.made_by["models"]))
-    return Records(lab.where(run=f"{name}, checkpoints").table, {"source": name})
+    return Trace(records=lab.where(run=f"{name}, checkpoints"), source=name)
 
 
 def _heads(lab: Records) -> Heads:

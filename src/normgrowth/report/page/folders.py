@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.errors import InputError
+from normgrowth.fit.result import SeriesFit
+from normgrowth.lint.finding import Finding
 from normgrowth.network.saturation import Saturation
-from normgrowth.records import FILE, Records
+from normgrowth.records import Records, has_records
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.pieces import Section, Table, words
 from normgrowth.report.page.sections.networks import (
@@ -33,7 +35,7 @@ from normgrowth.report.terminal.findings import finding_rows
 from normgrowth.report.wording import visible
 from normgrowth.schema import read_json
 
-Fitted = Callable[[Records], Mapping[str, Mapping[str, Any]]]
+Fitted = Callable[[Records], Mapping[str, SeriesFit]]
 Read = Callable[[Path], Records | None]  # None: the folder itself holds none
 DEEPEST = 2  # folders below the one that is named
 TRACKER = "tracker"
@@ -88,7 +90,7 @@ def report(
 
 
 def read_records(folder: Path) -> Records | None:
-    return Records.read(folder) if (folder / FILE).is_file() else None
+    return Records.read(folder) if has_records(folder) else None
 
 
 def collected(folders: Sequence[Path | str], read: Read = read_records) -> Parts:
@@ -115,7 +117,7 @@ def collected(folders: Sequence[Path | str], read: Read = read_records) -> Parts
 def _worth_showing(records: Records) -> list[str]:
     """All runs; of a reproduction's models those of the tracker, which has more steps than their checkpoints."""
     runs = records.distinct("run")
-    if records.made_by.get("stage") != "lab":
+    if records.made_by.get("stage") not in ("language_models", "lab"):
         return runs
     heads = [run for run in runs if run.endswith(", heads")]
     return [run for run in runs if not run.endswith((", checkpoints", ", heads"))] + heads[:1]
@@ -212,7 +214,7 @@ def _summary(parts: Parts) -> list[str]:
             said += [f"{visible(run.label)}: {' '.join(texts)}"] if len(parts.runs) > 1 and texts else texts
         said += [text for result in parts.levels for text in saturation_sentences(result)]
         said += [text for records in parts.heads for text in heads_sentences(records)]
-    findings = [made_by["findings"] or [] for made_by in parts.made_by.values() if "findings" in made_by]
+    findings = [found for made_by in parts.made_by.values() if (found := made_by.get("findings")) is not None]
     if findings:
         count = sum(map(len, findings))
         said.append(f"Lint found {count} places to look at." if count else "Lint found nothing.")
@@ -235,7 +237,7 @@ def _of_run(run: Run) -> list[str]:
 def _findings(parts: Parts) -> Section | None:
     items = []
     for label, made_by in parts.made_by.items():
-        found = finding_rows(made_by.get("findings") or [])
+        found = finding_rows([Finding(**finding) for finding in made_by.get("findings") or []])
         if found:
             titles = ("step", "kind", "severity", "tensor or file", "why")
             columns = [words(t, c) for t, c in zip(titles, zip(*found, strict=True), strict=True)]

@@ -1,8 +1,4 @@
-"""What lint finds, and what it finds it in: all looks side by side.
-
-A fault is what no training does; a remark is what honest training does too (frozen layers, a first step
-with learning rate 0), but what a reader should know.
-"""
+"""What lint judges: all looks side by side."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,49 +11,20 @@ from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.parameters import Reading, read_names
-from normgrowth.lint.looks import Look
-from normgrowth.lint.trajectory import Routes
+from normgrowth.lint.finding import Finding, Kind, Severity
+from normgrowth.lint.trajectory import Trajectory
 from normgrowth.moments.moments import Moments, quantities
+from normgrowth.trace.sampled_steps import SampledStep
 
 Floats = NDArray[np.float64]
 LOST = 1e-24  # of the square before: the direction of weights that shrank to less is rounding only
-KINDS = (
-    "mixed",  # files of another series in the same place
-    "data",  # a file that is no checkpoint (a remark)
-    "partial",  # cannot be read
-    "nonfinite",  # NaN or infinite values
-    "missing",  # a tensor that other steps have
-    "new",  # a tensor that other steps do not have
-    "renamed",  # the same values under another name
-    "reshaped",
-    "dtype",  # stored in another precision than in other steps (a remark), or in one that cannot be read
-    "identical",  # equal to another step to the bit
-    "stale",  # a tensor that did not change while its layer did
-    "frozen",  # a tensor, or a whole module, that was not trained for a while (a remark)
-    "order",  # belongs to another step
-    "run",  # belongs to another run, or was re-initialized
-    "initial",  # as if freshly initialized
-    "buffer",  # counts as a parameter, but is a buffer
-)
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong, or worth knowing, at one step."""
-
-    step: int | None  # None where the step of a damaged file is unknown
-    name: str  # the tensor; "" for the whole checkpoint
-    kind: str  # one of KINDS
-    why: str
-    label: str  # the file or revision
-    severity: str = "fault"  # or "remark"
-
-
-@dataclass(frozen=True)
-class Evidence:
+class StepTable:
     """All looks, side by side: rows are checkpoints, columns are tensors by their first name."""
 
-    looks: Sequence[Look]
+    looks: Sequence[SampledStep]
     origin: Mapping[tuple[str, tuple[int, ...]], Floats]  # what the sketches leave off
 
     @cached_property
@@ -145,14 +112,14 @@ class Evidence:
                 seen.setdefault((self.numel[column], *self.square[:, column]), name)
         return {name for name in ends if self.square[0, self.column[name]] > 0} - set(seen.values())
 
-    def finding(self, row: int, name: str, kind: str, why: str, severity: str = "fault") -> Finding:
+    def finding(self, row: int, name: str, kind: Kind, why: str, severity: Severity = "fault") -> Finding:
         look = self.looks[row]
         return Finding(look.step, look.spelling(name) if name else "", kind, why, look.label, severity)
 
     def step(self, row: int) -> str:
         return f"step {self.looks[row].step}"
 
-    def routes(self) -> Routes | None:
+    def routes(self) -> Trajectory | None:
         """The way of the tensors that checkpoints have in common; None where there is none.
 
         A checkpoint that lacks half of them, or has no finite values in half of them, is left out, so
@@ -178,7 +145,7 @@ class Evidence:
         delta = np.where(moved, delta, np.nan)
         # Gains and biases start alike in every run, so where there are matrices, those speak.
         matrix = moving & np.array([len(usual[i] or ()) > 1 for i in columns])
-        return Routes(
+        return Trajectory(
             rows.tolist(),
             names,
             np.concatenate([self.origin[self.names[i], usual[i] or ()] for i in columns]),
@@ -191,5 +158,5 @@ class Evidence:
         )
 
 
-def _parts(look: Look) -> dict[str, NDArray[np.float32]]:
+def _parts(look: SampledStep) -> dict[str, NDArray[np.float32]]:
     return dict(zip(look.names, np.split(look.sketch, look.ends[:-1]), strict=True))
