@@ -40,7 +40,7 @@ ALLOWED = {
     "compare": {"trace"} | ENGINES,
     "fit": ENGINES,
     "dynamics": {"fit"} | ENGINES,
-    "limit": {"errors", "text"},
+    "limit": {"results", "records", "errors", "text"},
     "checkpoints": {"engine", "errors", "text", "foreign_files", "records", "results"},
     "moments": {"errors"},
     "results": {"records", "errors", "workspace"},
@@ -138,6 +138,8 @@ def test_arrows_point_downwards(path):
                 continue
             if own == "report" and name.startswith("normgrowth.paper.reproduction."):
                 continue  # a result type, which knows nothing of the report
+            if own == "limit" and path.name == "degrees.py" and target == "network":
+                continue  # the verb takes models by their names, as those of network do
             assert target in ALLOWED[own] | {own}, f"{path.name} imports {name}: {own} does not know {target}"
 
 

@@ -15,11 +15,11 @@ The public names; each is loaded when it is first used, so that ``import normgro
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
     saturate(model, c)        a context under which the parameters are c times themselves
     saturated(model)          the exact limit of the network as they grow
-    degrees(model, ...)       the degree of every part, what outgrows what, what vanishes
+    degrees(model, inputs)    the degree of every part, which terms are dropped, what vanishes -> Degrees
     saturated_attention       attention as argmax or mean
-    saturation(model, texts)  how close a network is to its saturated self, layer by layer
-    saturation_profile(...)   the same for every checkpoint of a series, beside its trace
-    heads(model, texts)       what every attention head does, and what its saturated self does
+    saturation(model, texts)  how close a network is to its saturated limit, layer by layer -> Saturation;
+                              with config=, the same for every checkpoint of a series
+    heads(model, texts)       what every attention head does, as it is and saturated -> Heads
     scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
     reproduce(out)            the claims of the paper with verdicts, its figures, one page
@@ -49,14 +49,13 @@ if TYPE_CHECKING:
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
     from normgrowth.fit.result import Fits
     from normgrowth.lab.sweep import sweep
-    from normgrowth.limit.degrees import degrees
+    from normgrowth.limit.degrees import Degrees, degrees
     from normgrowth.limit.saturated import saturated
     from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
-    from normgrowth.network.heads.heads import heads
+    from normgrowth.network.heads.heads import Heads, heads
     from normgrowth.network.saturated_attention import saturated_attention
-    from normgrowth.network.saturation import saturation
-    from normgrowth.network.saturation_series import saturation_profile
+    from normgrowth.network.saturation import Saturation, saturation
     from normgrowth.network.scaled_weights import saturate
     from normgrowth.network.scaling import Scaling, scaling
     from normgrowth.paper.reproduce import reproduce
@@ -68,9 +67,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison",
+    "Degrees",
     "Dynamics",
     "Findings",
     "Fits",
+    "Heads",
     "InputError",
     "Moments",
     "NoLimit",
@@ -79,6 +80,7 @@ __all__ = [
     "Records",
     "Reproduction",
     "Result",
+    "Saturation",
     "Scaling",
     "SeriesWarning",
     "Trace",
@@ -100,7 +102,6 @@ __all__ = [
     "saturated",
     "saturated_attention",
     "saturation",
-    "saturation_profile",
     "scaling",
     "sweep",
     "trace",
@@ -109,6 +110,8 @@ __all__ = [
 
 _HOME = {
     "Comparison": "normgrowth.compare.result",
+    "Degrees": "normgrowth.limit.degrees",
+    "Heads": "normgrowth.network.heads.heads",
     "Dynamics": "normgrowth.dynamics.result",
     "Findings": "normgrowth.lint.result",
     "Fits": "normgrowth.fit.result",
@@ -120,6 +123,7 @@ _HOME = {
     "Records": "normgrowth.records",
     "Reproduction": "normgrowth.paper.reproduction",
     "Result": "normgrowth.results",
+    "Saturation": "normgrowth.network.saturation",
     "Scaling": "normgrowth.network.scaling",
     "SeriesWarning": "normgrowth.errors",
     "Trace": "normgrowth.trace.result",
@@ -137,7 +141,6 @@ _HOME = {
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
     "saturation": "normgrowth.network.saturation",
-    "saturation_profile": "normgrowth.network.saturation_series",
     "scaling": "normgrowth.network.scaling",
     "sweep": "normgrowth.lab.sweep",
     "write_report": "normgrowth.cli.report",

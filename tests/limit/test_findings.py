@@ -101,7 +101,7 @@ def test_a_value_that_leaves_torch_is_a_finding(method):
     x = torch.randn(2, 4).double()
     limit(x)
     assert Finding("left_torch", "", 1, method) in limit.findings
-    assert "counts as a constant" in normgrowth.degrees(limit.model, x).facts()["warnings"][0]
+    assert "counts as a constant" in normgrowth.degrees(limit.model, x).problems[0]
 
 
 def test_a_module_with_parameters_whose_kernel_is_not_seen_is_a_finding():
@@ -157,5 +157,8 @@ def test_saturation_and_heads_pass_findings_on():
     batches = [
         {"input_ids": torch.randint(5, 50, (2, 6)), "attention_mask": torch.ones(2, 6, dtype=torch.long)}
     ]
-    for records in (normgrowth.saturation(model, batches, scales=()), normgrowth.heads(model, batches)):
+    for records in (
+        normgrowth.saturation(model, batches=batches, c=()).records,
+        normgrowth.heads(model, batches=batches).records,
+    ):
         assert any("the mask -10000 is a finite number" in note for note in records.made_by["notes"])

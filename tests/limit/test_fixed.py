@@ -137,7 +137,7 @@ def test_a_tied_parameter_is_fixed_by_any_of_its_names():
 def test_degrees_with_fixed_parameters():
     found = normgrowth.degrees(Small(), X, fixed=["b.*"])
     assert found.outputs == {"output": 1}
-    assert found.parameters == ["a.weight", "a.bias"]
+    assert found.parameters == ("a.weight", "a.bias")
     assert "b.weight" not in found.vanished
 
 

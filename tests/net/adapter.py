@@ -211,34 +211,35 @@ def degrees(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def plain(degree: object) -> str:
         return "zero" if degree is None else str(degree)
 
-    found = ng.degrees(model, **inputs)
+    found = ng.degrees(model, inputs)
     return {
         "outputs": {name: plain(degree) for name, degree in found.outputs.items()},
-        "modules": {row.module: plain(row.degree) for row in found.rows},
-        "sums": [f"{met.module}: {met.kept} over {met.dropped}" for met in found.sums],
+        "modules": {row.module: plain(row.degree) for row in found.modules},
+        "sums": [f"{met.module}: {met.kept} over {met.dropped}" for met in found.dropped_terms],
         "vanished": dict(found.vanished),
         "orders": found.orders,
-        "doubtful": found.doubtful,
+        "doubtful": found.undecided_values,
     }
 
 
 def saturation(model: nn.Module, batches: Sequence[Any], *, baselines: int, scale: float) -> Rows:
-    return _rows(ng.saturation(model, batches, random_init=baselines, scales=(scale,)))
+    return _rows(ng.saturation(model, batches=batches, random_init=baselines, c=(scale,)).records)
 
 
 def saturation_of_series(source: Path, model: nn.Module, batches: Sequence[Any]) -> Rows:
     """The trace of a series of checkpoints of the model, and the saturation of each."""
     with _quiet():
-        return _rows(ng.saturation_profile(source, model, batches, scales=()), referenced=True)
+        return _rows(ng.saturation(source, batches=batches, config=model, c=()).records, referenced=True)
 
 
 def heads(
     model: nn.Module, batches: Sequence[Any], *, scales: Sequence[float]
 ) -> tuple[Rows, dict[str, str]]:
     """Rows, and the kind of each head: as it is, and in the saturated network."""
-    found = ng.heads(model, batches, scales=scales)
-    own, limit = found.made_by["kinds"], found.made_by["saturated_kinds"]
-    return _rows(found), {head: f"{own[head]}, saturated {limit[head]}" for head in own}
+    found = ng.heads(model, batches=batches, c=scales)
+    (known,) = found.models.values()
+    own, limit = known.kinds, known.saturated_kinds
+    return _rows(found.records), {head: f"{own[head]}, saturated {limit[head]}" for head in own}
 
 
 def scaling(model: nn.Module, inputs: Mapping[str, Tensor], scales: Sequence[float]) -> tuple[Rows, Numbers]:

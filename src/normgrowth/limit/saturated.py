@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+import normgrowth.limit.rule_files  # noqa: F401 (registers the rules)
 from normgrowth.limit.dispatch import HALVES, MARK, LimitMode
 from normgrowth.limit.findings import Finding, LeavingTorch
 from normgrowth.limit.forward_pass.compiled import run_eagerly, unwrapped

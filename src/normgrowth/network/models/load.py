@@ -26,9 +26,7 @@ NOISE = 0.02  # of parameters that are constant when they are initialised
 SAFE, PICKLED = ("model*.safetensors",), ("pytorch_model*.bin",)
 OTHERS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt*", "*.h5", "*.msgpack", "*.gguf", "*.index.json")
 TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "tokenizer.model.*", "merges.txt", "tekken.json")
-FROM_PYTHON = (
-    "load it in Python and pass the module: normgrowth.degrees(model, **inputs), or saturation(model)"
-)
+FROM_PYTHON = "load it in Python and pass the module: normgrowth.degrees(model, inputs), or saturation(model)"
 NO_TOKENIZER = (
     "trained weights without a tokenizer: words become ids in order of appearance, which are not those of training; "
     "put the tokenizer's files into the folder, or pass tokenizer="

@@ -60,14 +60,6 @@ KEPT = (
     "equilibrium_norm",
 )
 TRACED = ("norm", "cosine", "angle", "step_size", "alignment", "total_share_steps")
-FACTS = (
-    "window",
-    "tolerance",
-    "thresholds",
-    "kinds",
-    "saturated_kinds",
-    "notes",
-)  # of heads: no paths among them
 SENTENCES = 200  # of the development part, as in the paper's Figure 3
 KINDS: dict[str, dict[str, Any]] = {
     "paper_pre_norm": {},
@@ -128,6 +120,7 @@ def measured(
         _authors_perplexity(name, checkpoints[-1], settings, corpus),
     ]
     lines = sentences(corpus)
+    facts_of_heads: dict[str, Any] = {}
     for path in checkpoints:
         last = path == checkpoints[-1]
         tell(f"{name}: heads of {path.name}")
@@ -138,12 +131,21 @@ def measured(
             window=window if last else None,
             run=f"{name}, heads",
         )
-        parts.append(found)
+        parts.append(found.records)
+        (known,) = found.models.values()
+        facts_of_heads = {
+            "window": found.window,
+            "tolerance": found.tolerance,
+            "thresholds": found.thresholds,
+            "kinds": known.kinds,
+            "saturated_kinds": known.saturated_kinds,
+            "notes": list(found.notes),
+        }
     facts: dict[str, Any] = {
         key: run.made_by[key] for key in ("settings", "steps", "best_step", "parameters")
     }
     facts["corpus"] = describe(corpus, settings.dev_sentences)
-    facts["heads"] = {key: parts[-1].made_by[key] for key in FACTS}
+    facts["heads"] = facts_of_heads
     return Records.joined(parts, {"command": "lab", **facts})
 
 
