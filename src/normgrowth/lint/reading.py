@@ -9,7 +9,6 @@ import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
 from normgrowth.checkpoints.parameters import Reading
-from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.selection import NothingCounts, Selection
 from normgrowth.checkpoints.series import Entry, Series
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
@@ -76,7 +75,7 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
                 found.chosen.append(entry)
                 names = _measurable(current, readings)
                 size = sum(current.tensors[name].nbytes for name in names)
-                if position == 0 and isinstance(current, RemoteCheckpoint):
+                if position == 0 and current.is_remote:
                     together = _read_once(series, names, selection, workers, progress)
                 if together:
                     sums, seen = together.moments(position), together.samples(position)
@@ -145,7 +144,7 @@ def _read_once(
         for position, entry in enumerate(series.entries):
             current = opened[position] = entry.open()
             if (
-                not isinstance(current, RemoteCheckpoint)
+                not current.is_remote
                 or _measurable(current, selection.readings(current.tensors, current.aliases)) != names
             ):
                 return None

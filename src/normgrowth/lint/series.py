@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint
-from normgrowth.checkpoints.local_files import find_units
+from normgrowth.checkpoints.local_files import find_checkpoints
 from normgrowth.checkpoints.remote.discovery import is_remote
 from normgrowth.checkpoints.remote.hub import is_hub
-from normgrowth.checkpoints.remote.website import shown
+from normgrowth.checkpoints.remote.website import redact_url
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import Series, _roots, open_source
-from normgrowth.checkpoints.steps import likely_step, sure_step
+from normgrowth.checkpoints.steps import explicit_step, guessed_step
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.judge import in_order, judge
@@ -125,14 +125,14 @@ def _open(source: str | Path | Sequence[str | Path], endpoint: str | None) -> tu
         broken: list[Finding] = []
         for part in parts:
             try:
-                if not isinstance(part, Path) or find_units(part):
+                if not isinstance(part, Path) or find_checkpoints(part):
                     open_source(part, endpoint=endpoint)
                     sound.append(part)
             except InputError as error:
-                where = shown(str(part))
+                where = redact_url(str(part))
                 name = Path(where).name
-                step = sure_step(name)
-                step = likely_step(name) if step is None else step
+                step = explicit_step(name)
+                step = guessed_step(name) if step is None else step
                 reason = str(error).removeprefix(f"{where}: ")
                 broken.append(Finding(step, "", "partial", f"cannot be read: {reason}", where))
         if not broken or not sound:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.checkpoints.remote.hub import is_hub
-from normgrowth.checkpoints.remote.website import shown
+from normgrowth.checkpoints.remote.website import redact_url
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError
@@ -127,7 +127,7 @@ def _fixed(part: str, *, alone: bool) -> list[str]:
     """The names of a path, up to the first that is a pattern; of one path among several, those of its folder."""
     if is_hub(part):
         return part.partition("@")[0].split("/")
-    path = shown(part) if "://" in part else str(Path(part).expanduser().absolute())
+    path = redact_url(part) if "://" in part else str(Path(part).expanduser().absolute())
     names = path.rstrip("/").split("/")
     pattern = next((k for k, name in enumerate(names) if has_magic(name)), None)
     if pattern is not None and not os.path.exists(path):

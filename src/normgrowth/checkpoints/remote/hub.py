@@ -15,13 +15,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from normgrowth.checkpoints.file_groups import PICKLED, is_trainer_state
+from normgrowth.checkpoints.file_groups import is_trainer_state
+from normgrowth.checkpoints.formats.registry import PICKLED, format_of_name
 from normgrowth.checkpoints.formats.safetensors import parse_index
 from normgrowth.checkpoints.remote import retry as attempts
-from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, persist, wait_asked_for
+from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, retry, wait_asked_for
+from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError, raised_here
 
 if TYPE_CHECKING:
@@ -173,12 +174,6 @@ def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
     return {name[len(prefix) :]: size for name, size in everything.items() if name.startswith(prefix)}
 
 
-def stays_below(name: str) -> bool:
-    """Whether a name from elsewhere is the path of a file within a folder, on any system."""
-    parts = name.replace("\\", "/").split("/")
-    return {"", ".", ".."}.isdisjoint(parts) and not PureWindowsPath(name).drive and min(name) >= " "
-
-
 def _choose(names: list[str]) -> tuple[str | None, list[str]]:
     """The files of one format, the best: those, or the index that names them."""
     names = sorted(name for name in names if not is_trainer_state(name))
@@ -200,12 +195,9 @@ def _choose(names: list[str]) -> tuple[str | None, list[str]]:
     for end in PICKLED[1:]:  # .bin is the first, above
         if found := ending(end):
             return None, found
-    pairs = []
-    for name in ending(".index"):
-        data = [other for other in names if other.startswith(f"{name.removesuffix('.index')}.data-")]
-        pairs += [name, *data] if data else []
-    if pairs:
-        return None, pairs
+    if indexes := [name for name in names if format_of_name(name, names) == "tensorflow"]:
+        stems = tuple(f"{name.removesuffix('index')}data-" for name in indexes)
+        return None, [*indexes, *(name for name in names if name.startswith(stems))]
     if ".metadata" in names and (found := ending(".distcp")):
         return None, [".metadata", *found]
     return None, []
@@ -244,10 +236,10 @@ def ask(call: Callable[[], T], what: str, address: str) -> T:
             headers = dict(getattr(getattr(error, "response", None), "headers", {}))
             # Not `from error`: its words may have a signed address in them.
             raise Failure(
-                _reason(error, address), again=_may_pass(error), wait=wait_asked_for(headers)
+                _reason(error, address), retryable=_may_pass(error), wait=wait_asked_for(headers)
             ) from None
 
-    return persist(attempt, what)
+    return retry(attempt, what)
 
 
 def _may_pass(error: Exception) -> bool:
