@@ -118,9 +118,11 @@ class MissingDependency(InputError):
 class TooFewPoints(InputError):
     """A series has too few points to choose a law. needed: how many it takes."""
 
-    def __init__(self, points: int, needed: int, problem: str) -> None:
+    def __init__(self, points: int, needed: int) -> None:
         self.points, self.needed = points, needed
-        super().__init__(problem)
+        super().__init__(
+            f"too few points to choose a law: {points}; these laws need {needed}; name one instead"
+        )
 
 
 class SeriesWarning(UserWarning):
