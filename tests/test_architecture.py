@@ -23,7 +23,7 @@ BASE = {
     "errors",
     "text",
     "workspace",
-    "named_data",
+    "measurements",
 }
 ENGINES = {"checkpoints", "moments", "foreign_files"} | BASE
 VERBS = {"trace", "lint", "compare", "fit", "dynamics", "limit", "network", "tracking", "lab"}
@@ -52,7 +52,7 @@ ALLOWED = {
     "text": set(),
     "foreign_files": set(),
     "schedules": {"errors"},
-    "named_data": {"records", "errors"},
+    "measurements": {"records", "results", "errors"},
     "engine": {"errors"},
     "errors": set(),
 }
@@ -136,6 +136,8 @@ def test_arrows_point_downwards(path):
             target = name.split(".")[1]
             if (path.relative_to(SOURCE).as_posix(), name.rpartition(".")[0]) in EXCEPTIONS:
                 continue
+            if own == "report" and name.startswith("normgrowth.paper.reproduction."):
+                continue  # a result type, which knows nothing of the report
             assert target in ALLOWED[own] | {own}, f"{path.name} imports {name}: {own} does not know {target}"
 
 

@@ -22,6 +22,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     heads(model, texts)       what every attention head does, and what its saturated self does
     scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
+    reproduce(out)            the claims of the paper with verdicts, its figures, one page
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
     write_report(folders)     one html page on everything that folders of ours hold
     InputError                what bad input raises: one line, with the way out
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from normgrowth.network.saturation_series import saturation_profile
     from normgrowth.network.scaled_weights import saturate
     from normgrowth.network.scaling import Scaling, scaling
+    from normgrowth.paper.reproduce import reproduce
+    from normgrowth.paper.reproduction import Reproduction
     from normgrowth.records import Records
     from normgrowth.results import Result, load
     from normgrowth.trace.result import Trace
@@ -74,6 +77,7 @@ __all__ = [
     "NormTracker",
     "Parameters",
     "Records",
+    "Reproduction",
     "Result",
     "Scaling",
     "SeriesWarning",
@@ -91,6 +95,7 @@ __all__ = [
     "parameters",
     "predict_norm",
     "quantities",
+    "reproduce",
     "saturate",
     "saturated",
     "saturated_attention",
@@ -113,6 +118,7 @@ _HOME = {
     "NormTracker": "normgrowth.tracking.tracker",
     "Parameters": "normgrowth.checkpoints.parameter_list",
     "Records": "normgrowth.records",
+    "Reproduction": "normgrowth.paper.reproduction",
     "Result": "normgrowth.results",
     "Scaling": "normgrowth.network.scaling",
     "SeriesWarning": "normgrowth.errors",
@@ -126,6 +132,7 @@ _HOME = {
     "parameters": "normgrowth.checkpoints.parameter_list",
     "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",
+    "reproduce": "normgrowth.paper.reproduce",
     "saturate": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",

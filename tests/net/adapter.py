@@ -304,17 +304,21 @@ def sweep(
 
 def claims() -> dict[str, tuple[str, Numbers]]:
     """Verdict and numbers of every claim that the published numbers alone decide."""
-    from normgrowth.paper.claim import judged
+    from normgrowth.paper.claim import judge
     from normgrowth.paper.claims import CLAIMS
+    from normgrowth.paper.evidence import Evidence
 
-    found = {claim.id: judged(claim, {}) for claim in CLAIMS.values() if not claim.stages}
-    return {name: (one.ruling.verdict, dict(one.numbers)) for name, one in found.items()}
+    found = [judge(claim, Evidence()) for claim in CLAIMS.values() if not claim.needs]
+    return {one.id: (one.verdict, dict(one.measured)) for one in found}
 
 
 def errata() -> dict[str, tuple[bool | None, Numbers]]:
     """Whether what is printed fails, and the numbers that say so, where no training run is needed."""
+    from normgrowth.paper.claim import check
+    from normgrowth.paper.departures import DEPARTURES
     from normgrowth.paper.errata import ERRATA
-    from normgrowth.paper.erratum import checked
+    from normgrowth.paper.evidence import Evidence
 
-    found = {one.id: checked(one, {}) for one in ERRATA.values() if not one.stages}
-    return {name: (one.fails, dict(one.numbers)) for name, one in found.items()}
+    known = (*ERRATA.values(), *DEPARTURES.values())
+    found = [check(one, Evidence()) for one in known if not one.needs]
+    return {one.id: (one.differs, dict(one.measured)) for one in found}
