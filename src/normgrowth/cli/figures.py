@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from normgrowth.report.figures.trace import FittedLaw
@@ -76,11 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _trace(source: str) -> "Trace":
-    from normgrowth.paper.published.figure1 import t5_trace
+    from normgrowth.paper.published import load
     from normgrowth.records import Records
     from normgrowth.trace.result import Trace
 
-    return t5_trace() if source == PUBLISHED else Trace.from_records(Records.read(source))
+    if source == PUBLISHED:
+        return cast(Trace, load(PUBLISHED.removeprefix("published:")))
+    return Trace.from_records(Records.read(source))
 
 
 def _fitted(trace: "Trace", law: str) -> "FittedLaw":
