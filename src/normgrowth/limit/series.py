@@ -295,7 +295,12 @@ def product(f: Callable[[Tensor, Tensor], Tensor], a: Series, b: Series, orders:
         value = sources = None
         for s, t in pairs[degree]:
             found = first.value if s is a.top and t is b.top else f(s.value, t.value)
-            value = found if value is None else value + found
+            if value is None:
+                value = found
+            elif value.shape == found.shape and value.dtype == found.dtype:
+                value.add_(found)  # nobody else has it yet
+            else:
+                value = value + found
             sources = s.sources | t.sources | (sources or 0)
         assert value is not None
         empty = {degree: (value, sources or 0)}
