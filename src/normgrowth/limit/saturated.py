@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -261,7 +261,8 @@ def _plain(mode: LimitMode, tensor: Tensor, found: Series) -> Tensor:
             mode.context.find(Finding("out_of_range", "", leading.degree, dtype, largest))
     if leading is found.top:
         return tensor
-    return mode.attach(replace(found, terms=found.terms[found.terms.index(leading) :]), dtype=tensor.dtype)
+    lower = found.changed(terms=found.terms[found.terms.index(leading) :])
+    return mode.attach(lower.move(torch.clone), dtype=tensor.dtype)
 
 
 @contextmanager
