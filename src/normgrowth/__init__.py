@@ -18,8 +18,10 @@ The public names; each is loaded when it is first used, so that ``import normgro
     saturation_profile(...)   the same for every checkpoint of a series, beside its trace
     heads(model, texts)       what every attention head does, and what its saturated self does
     scaling(model)            how it turns into its saturated self as the weights grow
+    train(settings, out)      a language model as in the paper, with everything measured on the way -> Run
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
+    NormCallback(every=10)    a NormTracker in the Trainer of transformers
     write_report(folders)     one html page on everything that folders of ours hold
     InputError                what bad input raises: one line, with the way out
     UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
@@ -38,7 +40,11 @@ if TYPE_CHECKING:
     from normgrowth.dynamics.equilibrium import equilibrium
     from normgrowth.dynamics.prediction import predict_norm
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
+    from normgrowth.lab.run import Run
+    from normgrowth.lab.settings import TrainSettings
     from normgrowth.lab.sweep import sweep
+    from normgrowth.lab.sweep_result import Sweep
+    from normgrowth.lab.train import train
     from normgrowth.limit.degrees import degrees
     from normgrowth.limit.saturated import saturated
     from normgrowth.moments.moments import Moments, quantities
@@ -50,16 +56,21 @@ if TYPE_CHECKING:
     from normgrowth.network.scaling import scaling
     from normgrowth.records import Records
     from normgrowth.results import Result, load
+    from normgrowth.tracking.integrations.transformers import NormCallback
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
     "InputError",
     "Moments",
     "NoLimit",
+    "NormCallback",
     "NormTracker",
     "Records",
     "Result",
+    "Run",
     "SeriesWarning",
+    "Sweep",
+    "TrainSettings",
     "UnsupportedOperation",
     "degrees",
     "equilibrium",
@@ -78,6 +89,7 @@ __all__ = [
     "scaling",
     "sweep",
     "trace",
+    "train",
     "write_report",
 ]
 
@@ -85,10 +97,14 @@ _HOME = {
     "InputError": "normgrowth.errors",
     "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",
+    "NormCallback": "normgrowth.tracking.integrations.transformers",
     "NormTracker": "normgrowth.tracking.tracker",
     "Records": "normgrowth.records",
     "Result": "normgrowth.results",
+    "Run": "normgrowth.lab.run",
     "SeriesWarning": "normgrowth.errors",
+    "Sweep": "normgrowth.lab.sweep_result",
+    "TrainSettings": "normgrowth.lab.settings",
     "UnsupportedOperation": "normgrowth.errors",
     "degrees": "normgrowth.limit.degrees",
     "equilibrium": "normgrowth.dynamics.equilibrium",
@@ -104,6 +120,7 @@ _HOME = {
     "saturation_profile": "normgrowth.network.saturation_series",
     "scaling": "normgrowth.network.scaling",
     "sweep": "normgrowth.lab.sweep",
+    "train": "normgrowth.lab.train",
     "write_report": "normgrowth.cli.report",
 }
 

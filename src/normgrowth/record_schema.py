@@ -158,4 +158,5 @@ def sidecar_shape(value: Any) -> dict[Any, Any]:
         "scaling": {"runs": {...: SCALING}},
         "reproduce": {"models?": {...: MODEL}, "corpora?": {...: dict}},
     }
+    command = "train" if command == "run" else command
     return common | own.get(command, {}) if isinstance(command, str) else common

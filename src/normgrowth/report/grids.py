@@ -16,7 +16,7 @@ class Grids:
         self.made_by = records.made_by
         # A tracker measures single training steps; cosine, angle and step size of a trace are between checkpoints.
         command = records.made_by.get("command")
-        self.tracked = command in ("train", "tracker") or (
+        self.tracked = command in ("train", "run", "tracker") or (
             command == "lab" and not self.run.endswith((", checkpoints", ", heads"))
         )
         self._records = records

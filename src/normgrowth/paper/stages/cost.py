@@ -14,7 +14,7 @@ from math import ceil, log2
 import torch
 
 from normgrowth.engine import available_cores
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import one_thread
 
 SHARE = (
@@ -82,38 +82,38 @@ def span(tasks: Sequence[float], workers: int) -> float:
     return max(ends)
 
 
-def training(settings: Settings, text: Text) -> float:
+def training(settings: TrainSettings, text: Text) -> float:
     """Operations: forward 2 for each weight of a matrix and token, and backward twice as many."""
     tokens = steps_of(settings, text) * settings.batch * text.tokens / text.sentences
     return 3 * tokens * forward(settings, text)
 
 
-def evaluating(settings: Settings, text: Text, times: int = 1, sentences: int = 0) -> float:
+def evaluating(settings: TrainSettings, text: Text, times: int = 1, sentences: int = 0) -> float:
     """Operations of the loss on the development part. sentences: whose saturation and heads are measured with it."""
     tokens = text.dev_tokens + PASSES * sentences * text.tokens / text.sentences
     return times * tokens * forward(settings, text)
 
 
-def evaluations(settings: Settings, text: Text) -> int:
+def evaluations(settings: TrainSettings, text: Text) -> int:
     """Before training, after each epoch and, if asked for, at powers of 2."""
     steps = steps_of(settings, text)
     epochs = ceil(steps * settings.batch / text.sentences)
     return 1 + epochs + (int(log2(steps)) + 1 if settings.evaluate == "powers" else 0)
 
 
-def steps_of(settings: Settings, text: Text) -> int:
+def steps_of(settings: TrainSettings, text: Text) -> int:
     """As `total_steps` has it, of a corpus that is not loaded."""
     return min(settings.steps or 2**62, settings.epochs * ceil(text.sentences / settings.batch))
 
 
-def forward(settings: Settings, text: Text) -> float:
+def forward(settings: TrainSettings, text: Text) -> float:
     """Operations for each token: linear maps, the head over the vocabulary, and scores and means of attention."""
     width, layers = settings.width, settings.layers
     weights = layers * (4 * width**2 + 2 * width * settings.feedforward) + width * text.vocabulary
     return 2 * weights + 4 * layers * width * text.tokens / text.sentences
 
 
-def lab_cost(models: Sequence[Settings]) -> Cost:
+def lab_cost(models: Sequence[TrainSettings]) -> Cost:
     """Each model is a task; those of one corpus share the workers."""
     from normgrowth.paper.stages.language_models import SENTENCES
 
@@ -125,14 +125,14 @@ def lab_cost(models: Sequence[Settings]) -> Cost:
     return Cost(in_words(models), tasks=tuple(map(tuple, groups.values())), on_gpu=True)
 
 
-def sweep_cost(cells: Sequence[Settings]) -> Cost:
+def sweep_cost(cells: Sequence[TrainSettings]) -> Cost:
     """Each cell is a task, and has its loss measured once; cells train on a core."""
     texts = [TEXTS[cell.corpus] for cell in cells]
     each = tuple(training(*pair) + evaluating(*pair) for pair in zip(cells, texts, strict=True))
     return Cost(in_words(cells), tasks=(each,))
 
 
-def in_words(models: Sequence[Settings]) -> str:
+def in_words(models: Sequence[TrainSettings]) -> str:
     """What is trained: models of one shape, for as long."""
     one = models[0]
     length = f"{one.steps:,} steps" if one.steps else f"{one.epochs} epoch{'s' if one.epochs > 1 else ''}"

@@ -20,7 +20,7 @@ from normgrowth.engine import Engine
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
 from normgrowth.lab.evaluate import NextToken
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import one_thread
 from normgrowth.lab.train import train
 from normgrowth.network.heads.heads import heads
@@ -73,7 +73,7 @@ SENTENCES = 200  # of the development part, as in the paper's Figure 3
 
 def measured(
     folder: Path,
-    settings: Settings,
+    settings: TrainSettings,
     corpus: Corpus,
     *,
     window: int | None = None,
@@ -126,7 +126,7 @@ def together(models: Mapping[str, Records]) -> Records:
     return Records.joined(models.values(), made_by)
 
 
-def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, Settings]) -> Records:
+def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettings]) -> Records:
     """The task of one model: trained with one thread, so that its weights do not depend on the machine's cores."""
     folder, settings = Path(task[0]), task[1]
     with one_thread():
@@ -136,7 +136,7 @@ def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, Settings]) 
 
 def lab(
     folder: Path,
-    models: Mapping[str, Settings],
+    models: Mapping[str, TrainSettings],
     *,
     data: Path | None = None,
     window: bool = True,
@@ -162,7 +162,7 @@ def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def _authors_perplexity(name: str, checkpoint: Path, settings: Settings, corpus: Corpus) -> Records:
+def _authors_perplexity(name: str, checkpoint: Path, settings: TrainSettings, corpus: Corpus) -> Records:
     model = new_model(settings, corpus)
     load_weights(checkpoint, model)
     nats = sentence_losses(model, corpus.valid[: settings.dev_sentences])

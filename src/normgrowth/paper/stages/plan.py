@@ -140,9 +140,9 @@ def _pretrained(scale: Scale) -> Stage:
 
 
 def _lab(scale: Scale, demo: tuple[str, int]) -> Stage:
-    from normgrowth.lab.settings import Settings, preset
+    from normgrowth.lab.settings import TrainSettings, preset
 
-    models: dict[str, Settings] = {}
+    models: dict[str, TrainSettings] = {}
     shape: dict[str, Any] = {"layers": 4, "width": 64, "heads": 4, "feedforward": 128, "min_count": demo[1]}
     small: dict[str, Any] = {**shape, "steps": 300, "evaluate": "powers", "dev_sentences": 100}
     corpora = demo[:1] if scale == "demo" else ("wikitext-2", "penn")
@@ -188,7 +188,7 @@ def _rates(kind: str, optimizer: str) -> dict[str, Any]:
 
 
 def _sweep(scale: Scale, demo: tuple[str, int]) -> Stage:
-    from normgrowth.lab.cells.grid import Axis
+    from normgrowth.lab.cells.axis import Axis
     from normgrowth.lab.settings import preset
 
     if scale == "demo":
@@ -202,7 +202,7 @@ def _sweep(scale: Scale, demo: tuple[str, int]) -> Stage:
     def run(work: Work) -> Records:
         from normgrowth.lab.sweep import sweep
 
-        return sweep(
+        result = sweep(
             base,
             work.folder,
             x=x,
@@ -212,6 +212,7 @@ def _sweep(scale: Scale, demo: tuple[str, int]) -> Stage:
             engine=work.engine,
             progress=work.progress,
         )
+        return result.records
 
     parts = ("lab", "tracking", "network", "limit", "weights", "checkpoints", "moments", "schedules.py")
     cells = [base] * (len(x.values) * len(y.values))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.errors import InputError
+from normgrowth.lab.run import Run as TrainRun
 from normgrowth.records import Records, has_records
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.pieces import Section, Table, words
@@ -220,8 +221,8 @@ def _summary(parts: Parts) -> list[str]:
 def _of_run(run: Run) -> list[str]:
     """What was learned, what grew, by which law, how aligned, how saturated."""
     texts, grids = growth_sentences(run), run.grids
-    if run.records.made_by.get("command") == "train" and len(grids.model("dev_loss")[0]):
-        texts = [*train.sentences(run.records)[:1], *texts]
+    if run.records.made_by.get("command") in ("train", "run") and len(grids.model("dev_loss")[0]):
+        texts = [*train.sentences(TrainRun.from_records(run.records))[:1], *texts]
     levels = grids.model("saturation")[1]
     if len(levels) > 1:
         others = grids.model("saturation_others")[1]
