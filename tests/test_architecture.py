@@ -92,6 +92,8 @@ LATE = {
 # ... except where a file is about nothing else: layers of a network are torch modules.
 NEEDS = {
     **{name: {"torch"} for name in ("network", "limit", "tracking", "lab", "paper/stages")},
+    # A callback is a subclass of the library's own.
+    "tracking/integrations": {"torch", "transformers", "lightning"},
 }
 MODULES = sorted(SOURCE.rglob("*.py"))
 

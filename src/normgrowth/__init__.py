@@ -21,9 +21,11 @@ The public names; each is loaded when it is first used, so that ``import normgro
                               with config=, the same for every checkpoint of a series
     heads(model, texts)       what every attention head does, as it is and saturated -> Heads
     scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
+    train(settings, out)      a language model as in the paper, with everything measured on the way -> Run
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
     reproduce(out)            the claims of the paper with verdicts, its figures, one page
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
+    NormCallback(every=10)    a NormTracker in the Trainer of transformers
     write_report(folders)     one html page on everything that folders of ours hold
     InputError                what bad input raises: one line, with the way out
     UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
@@ -48,7 +50,11 @@ if TYPE_CHECKING:
     from normgrowth.dynamics.result import Dynamics
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
     from normgrowth.fit.result import Fits
+    from normgrowth.lab.run import Run
+    from normgrowth.lab.settings import TrainSettings
     from normgrowth.lab.sweep import sweep
+    from normgrowth.lab.sweep_result import Sweep
+    from normgrowth.lab.train import train
     from normgrowth.limit.degrees import Degrees, degrees
     from normgrowth.limit.saturated import saturated
     from normgrowth.lint.result import Findings
@@ -63,6 +69,7 @@ if TYPE_CHECKING:
     from normgrowth.records import Records
     from normgrowth.results import Result, load
     from normgrowth.trace.result import Trace
+    from normgrowth.tracking.integrations.transformers import NormCallback
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
@@ -75,15 +82,19 @@ __all__ = [
     "InputError",
     "Moments",
     "NoLimit",
+    "NormCallback",
     "NormTracker",
     "Parameters",
     "Records",
     "Reproduction",
     "Result",
+    "Run",
     "Saturation",
     "Scaling",
     "SeriesWarning",
+    "Sweep",
     "Trace",
+    "TrainSettings",
     "UnsupportedOperation",
     "compare",
     "degrees",
@@ -105,6 +116,7 @@ __all__ = [
     "scaling",
     "sweep",
     "trace",
+    "train",
     "write_report",
 ]
 
@@ -118,15 +130,19 @@ _HOME = {
     "InputError": "normgrowth.errors",
     "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",
+    "NormCallback": "normgrowth.tracking.integrations.transformers",
     "NormTracker": "normgrowth.tracking.tracker",
     "Parameters": "normgrowth.checkpoints.parameter_list",
     "Records": "normgrowth.records",
     "Reproduction": "normgrowth.paper.reproduction",
     "Result": "normgrowth.results",
+    "Run": "normgrowth.lab.run",
     "Saturation": "normgrowth.network.saturation",
     "Scaling": "normgrowth.network.scaling",
     "SeriesWarning": "normgrowth.errors",
+    "Sweep": "normgrowth.lab.sweep_result",
     "Trace": "normgrowth.trace.result",
+    "TrainSettings": "normgrowth.lab.settings",
     "UnsupportedOperation": "normgrowth.errors",
     "degrees": "normgrowth.limit.degrees",
     "equilibrium": "normgrowth.dynamics.equilibrium",
@@ -143,6 +159,7 @@ _HOME = {
     "saturation": "normgrowth.network.saturation",
     "scaling": "normgrowth.network.scaling",
     "sweep": "normgrowth.lab.sweep",
+    "train": "normgrowth.lab.train",
     "write_report": "normgrowth.cli.report",
 }
 

@@ -273,15 +273,15 @@ def tracked(model: nn.Module, optimizer: torch.optim.Optimizer, found: Rows) -> 
 
 
 def _settings(corpus: Path, options: Mapping[str, Any]) -> Any:
-    from normgrowth.lab.settings import Settings
+    from normgrowth.lab.settings import TrainSettings
 
-    return Settings(corpus=str(corpus), **options)
+    return TrainSettings(corpus=str(corpus), **options)
 
 
 def train(corpus: Path, out: Path, **options: Any) -> Rows:
     from normgrowth.lab.train import train
 
-    return _rows(train(_settings(corpus, options), out))
+    return _rows(train(_settings(corpus, options), out).records)
 
 
 def sweep(
@@ -290,14 +290,14 @@ def sweep(
 ) -> Rows:  # fmt: skip
     """stack: cells that train together."""
     from normgrowth.engine import Threads
-    from normgrowth.lab.cells.grid import Axis
+    from normgrowth.lab.cells.axis import Axis
 
     x, y = Axis("lr", tuple(rates)), Axis("weight_decay", tuple(decays))
     with closing(Threads(1)) as engine:
         found = ng.sweep(
             _settings(corpus, options), out, x=x, y=y, refine=refine, engine=engine, together=stack
         )
-    return _rows(found)
+    return _rows(found.records)
 
 
 # --- the paper -------------------------------------------------------------------------------------

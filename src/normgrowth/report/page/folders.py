@@ -13,6 +13,7 @@ from typing import Any
 
 from normgrowth.errors import InputError
 from normgrowth.fit.result import SeriesFit
+from normgrowth.lab.run import Run as TrainRun
 from normgrowth.lint.finding import Finding
 from normgrowth.network.saturation import Saturation
 from normgrowth.paper.reproduction import Reproduction
@@ -223,8 +224,8 @@ def _summary(parts: Parts) -> list[str]:
 def _of_run(run: Run) -> list[str]:
     """What was learned, what grew, by which law, how aligned, how saturated."""
     texts, grids = growth_sentences(run), run.grids
-    if run.records.made_by.get("command") == "train" and len(grids.model("dev_loss")[0]):
-        texts = [*train.sentences(run.records)[:1], *texts]
+    if run.records.made_by.get("command") in ("train", "run") and len(grids.model("dev_loss")[0]):
+        texts = [*train.sentences(TrainRun.from_records(run.records))[:1], *texts]
     levels = grids.model("saturation")[1]
     if len(levels) > 1:
         others = grids.model("saturation_others")[1]
