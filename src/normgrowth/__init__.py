@@ -3,11 +3,13 @@
 The public names; each is loaded when it is first used, so that ``import normgrowth`` is instant.
 
     trace(source, out)        a series of checkpoints -> Trace
+    parameters(source)        how each tensor is read, and which count -> Parameters
     open_source(source)       the series itself: steps, checkpoints, tensors
     Records                   the tidy table that every measurement writes
     load(folder)              a result that was saved, as the type that its verb returned
     Moments, quantities       the sums, and everything that follows from them
     lint(source)              what in a series cannot be trusted -> Findings
+    compare(a, b)             two traces side by side -> Comparison
     fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
     dynamics(trace, schedule) why the norm grew: budget, direction, aligned or misaligned -> Dynamics
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
@@ -21,12 +23,14 @@ The public names; each is loaded when it is first used, so that ``import normgro
     heads(model, texts)       what every attention head does, as it is and saturated -> Heads
     scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
+    reproduce(out)            the claims of the paper with verdicts, its figures, one page
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
     write_report(folders)     one html page on everything that folders of ours hold
     InputError                what bad input raises: one line, with the way out
     UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
 """
 
+from normgrowth.compare import compare
 from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
 from normgrowth.lint import lint
@@ -36,8 +40,10 @@ TYPE_CHECKING = False  # as in typing, whose import takes long enough for a Ctrl
 if TYPE_CHECKING:
     from typing import Any
 
+    from normgrowth.checkpoints.parameter_list import Parameters, parameters
     from normgrowth.checkpoints.series import open_source
     from normgrowth.cli.report import write_report
+    from normgrowth.compare.result import Comparison
     from normgrowth.dynamics.equilibrium import equilibrium
     from normgrowth.dynamics.prediction import predict_norm
     from normgrowth.dynamics.result import Dynamics
@@ -54,12 +60,15 @@ if TYPE_CHECKING:
     from normgrowth.network.saturation import Saturation, saturation
     from normgrowth.network.scaled_weights import scaled_weights
     from normgrowth.network.scaling import Scaling, scaling
+    from normgrowth.paper.reproduce import reproduce
+    from normgrowth.paper.reproduction import Reproduction
     from normgrowth.records import Records
     from normgrowth.results import Result, load
     from normgrowth.trace.result import Trace
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Comparison",
     "Degrees",
     "Dynamics",
     "Findings",
@@ -70,13 +79,16 @@ __all__ = [
     "Moments",
     "NoLimit",
     "NormTracker",
+    "Parameters",
     "Records",
+    "Reproduction",
     "Result",
     "Saturation",
     "Scaling",
     "SeriesWarning",
     "Trace",
     "UnsupportedOperation",
+    "compare",
     "degrees",
     "dynamics",
     "equilibrium",
@@ -86,8 +98,10 @@ __all__ = [
     "load",
     "load_model",
     "open_source",
+    "parameters",
     "predict_norm",
     "quantities",
+    "reproduce",
     "saturated",
     "saturated_attention",
     "saturation",
@@ -99,6 +113,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Comparison": "normgrowth.compare.result",
     "Degrees": "normgrowth.limit.degrees",
     "Heads": "normgrowth.network.heads.heads",
     "Dynamics": "normgrowth.dynamics.result",
@@ -109,7 +124,9 @@ _HOME = {
     "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",
     "NormTracker": "normgrowth.tracking.tracker",
+    "Parameters": "normgrowth.checkpoints.parameter_list",
     "Records": "normgrowth.records",
+    "Reproduction": "normgrowth.paper.reproduction",
     "Result": "normgrowth.results",
     "Saturation": "normgrowth.network.saturation",
     "Scaling": "normgrowth.network.scaling",
@@ -122,8 +139,10 @@ _HOME = {
     "load": "normgrowth.results",
     "load_model": "normgrowth.network.models.load",
     "open_source": "normgrowth.checkpoints.series",
+    "parameters": "normgrowth.checkpoints.parameter_list",
     "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",
+    "reproduce": "normgrowth.paper.reproduce",
     "scaled_weights": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",

@@ -115,6 +115,14 @@ class MissingDependency(InputError):
         super().__init__(f"{package} is not installed; install it with: {install}")
 
 
+class TooFewPoints(InputError):
+    """A series has too few points to choose a law. needed: how many it takes."""
+
+    def __init__(self, points: int, needed: int, problem: str) -> None:
+        self.points, self.needed = points, needed
+        super().__init__(problem)
+
+
 class SeriesWarning(UserWarning):
     """The work was done, but the series has something its reader must know."""
 

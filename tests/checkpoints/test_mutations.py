@@ -31,7 +31,7 @@ from normgrowth.cli import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
-COMMANDS = ("trace", "lint", "names")
+COMMANDS = ("trace", "lint", "parameters")
 STEPS = (0, 100)
 
 

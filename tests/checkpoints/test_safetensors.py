@@ -222,8 +222,8 @@ def test_a_dtype_that_cannot_be_measured_is_named_in_the_table(tmp_path, capsys)
         "h.0.mlp.weight": entry("F32", (2, 2), (16, 32)),
     }
     raw_file(tmp_path / "step_1.safetensors", header, bytes(32))
-    assert main(["names", str(tmp_path), "--json"]) == 0
-    reasons = {row["name"]: row["reason"] for row in json.loads(capsys.readouterr().out)}
+    assert main(["parameters", str(tmp_path), "--json"]) == 0
+    reasons = {row["name"]: row["reason"] for row in json.loads(capsys.readouterr().out)["parameters"]}
     assert "--exclude" in reasons["h.0.attn.q.weight"]
     assert "--exclude" not in reasons["h.0.mlp.weight"]
 

@@ -47,12 +47,8 @@ def _quiet() -> Iterator[None]:
 
 def parameters(source: Path) -> dict[str, dict[str, Plain]]:
     """How each tensor of the first checkpoint is read."""
-    from normgrowth.checkpoints.selection import Selection
-
-    checkpoint = ng.open_source(source).entries[0].open()
-    with closing(checkpoint):
-        readings = Selection().readings(checkpoint.tensors, checkpoint.aliases)
-    return {r.name: {"layer": r.layer_name, "role": r.role, "counted": r.counted} for r in readings.values()}
+    found = ng.parameters(source)
+    return {p.name: {"layer": p.layer_name or None, "role": p.role, "counted": p.counted} for p in found}
 
 
 def trace(
@@ -120,10 +116,14 @@ def _finding(f: Mapping[str, Any]) -> str:
 
 def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
     """Two series side by side: rows of the model and its layers."""
-    from normgrowth.report.terminal.console import compare
-
     with _quiet():
-        return list(compare(*(ng.trace(source, run=source.name).records for source in (one, other))))
+        found = ng.compare(*(ng.trace(source, run=source.name) for source in (one, other)))
+    return [
+        {"name": row.name, "norm_ratio": row.norm_ratio, "factor_ratio": row.factor_ratio}
+        | {f"{key}_a": value for key, value in asdict(row.a).items()}
+        | {f"{key}_b": value for key, value in asdict(row.b).items()}
+        for row in found.rows
+    ]
 
 
 # --- laws and dynamics -----------------------------------------------------------------------------
@@ -305,17 +305,21 @@ def sweep(
 
 def claims() -> dict[str, tuple[str, Numbers]]:
     """Verdict and numbers of every claim that the published numbers alone decide."""
-    from normgrowth.paper.claim import judged
+    from normgrowth.paper.claim import judge
     from normgrowth.paper.claims import CLAIMS
+    from normgrowth.paper.evidence import Evidence
 
-    found = {claim.id: judged(claim, {}) for claim in CLAIMS.values() if not claim.stages}
-    return {name: (one.ruling.verdict, dict(one.numbers)) for name, one in found.items()}
+    found = [judge(claim, Evidence()) for claim in CLAIMS.values() if not claim.needs]
+    return {one.id: (one.verdict, dict(one.measured)) for one in found}
 
 
 def errata() -> dict[str, tuple[bool | None, Numbers]]:
     """Whether what is printed fails, and the numbers that say so, where no training run is needed."""
+    from normgrowth.paper.claim import check
+    from normgrowth.paper.departures import DEPARTURES
     from normgrowth.paper.errata import ERRATA
-    from normgrowth.paper.erratum import checked
+    from normgrowth.paper.evidence import Evidence
 
-    found = {one.id: checked(one, {}) for one in ERRATA.values() if not one.stages}
-    return {name: (one.fails, dict(one.numbers)) for name, one in found.items()}
+    known = (*ERRATA.values(), *DEPARTURES.values())
+    found = [check(one, Evidence()) for one in known if not one.needs]
+    return {one.id: (one.differs, dict(one.measured)) for one in found}

@@ -19,7 +19,6 @@ from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lab.train import train
 from normgrowth.records import Records
 from normgrowth.report.figures.trace import draw, figure_norm_direction
-from normgrowth.report.terminal.console import compare, print_compare
 from normgrowth.trace.result import Trace
 
 COUNTED = CountedParameters(
@@ -91,7 +90,7 @@ def test_a_head_stored_as_a_copy_of_the_embedding_counts_nowhere(tmp_path):
 
 def test_every_table_says_what_counts(traced, tmp_path, capsys):
     print(traced)
-    print_compare(traced.records, traced.records)
+    print(normgrowth.compare(traced, traced))
     assert capsys.readouterr().out.count(HEADER) == 3
     traced.save(tmp_path / "traced")
     assert main(["fit", str(tmp_path / "traced")]) == 0
@@ -101,7 +100,7 @@ def test_every_table_says_what_counts(traced, tmp_path, capsys):
     for command in (["fit"], ["dynamics", "--schedule", "1e-3"]):
         assert main([command[0], str(tmp_path / "traced"), *command[1:], "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["parameters"] == HEADER
-    assert compare(traced.records, traced.records)[0]["parameters_a"] == HEADER
+    assert normgrowth.compare(traced, traced).a.parameters == HEADER
 
 
 def test_figures_and_the_page_say_what_counts(traced, tmp_path):
@@ -115,10 +114,11 @@ def test_figures_and_the_page_say_what_counts(traced, tmp_path):
     assert HEADER in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_traces_that_count_different_parameters_are_told_apart(traced, tmp_path, capsys):
-    other = normgrowth.trace(write_series(tmp_path, walk(3)), include="all").records
-    print_compare(traced.records, other)
-    assert "different parameters" in capsys.readouterr().out
+def test_traces_that_count_different_parameters_are_told_apart(traced, tmp_path):
+    other = normgrowth.trace(write_series(tmp_path, walk(3)), include="all")
+    found = normgrowth.compare(traced, other)
+    assert not found.comparable
+    assert "different parameters" in str(found)
 
 
 class Unlisted(nn.Module):

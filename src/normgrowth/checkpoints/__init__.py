@@ -6,4 +6,5 @@ local_files.py  finds checkpoints on disk; file_groups.py: which files form one
 formats/        one file for each format
 remote/         checkpoints elsewhere, read by ranges: web servers, buckets, the hub
 parameters.py   parameter name -> layer, role, counted or not; blocks.py, roles.py, selection.py: the rules for that
+parameter_list.py   the verb `parameters`: a list of these
 """

@@ -19,7 +19,7 @@ from normgrowth.cli import (
     fit,
     heads,
     lint,
-    names,
+    parameters,
     report,
     reproduce,
     saturation,
@@ -33,7 +33,7 @@ from normgrowth.errors import InputError, SeriesWarning
 
 COMMANDS = (
     trace,
-    names,
+    parameters,
     lint,
     fit,
     dynamics,

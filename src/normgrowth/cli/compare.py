@@ -1,8 +1,6 @@
 """normgrowth compare: two traces side by side."""
 
 import argparse
-import json
-import sys
 from typing import Any
 
 
@@ -13,20 +11,15 @@ def add(subparsers: Any) -> None:
         description="Set two traces side by side: norm, growth, direction and budget of each layer.",
         epilog="example: normgrowth compare traces/adamw traces/sgd",
     )
-    parser.add_argument("one", metavar="DIR", help="a folder that `normgrowth trace -o` wrote")
-    parser.add_argument("other", metavar="DIR", help="another")
-    parser.add_argument("--json", action="store_true", help="print rows as JSON, no table")
+    parser.add_argument("a", metavar="DIR", help="a folder that `normgrowth trace -o` wrote")
+    parser.add_argument("b", metavar="DIR", help="another")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON, no table")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from normgrowth.records import Records
-    from normgrowth.report.terminal.console import compare, print_compare
+    from normgrowth.cli.output import show_result
+    from normgrowth.compare import compare
 
-    one, other = Records.read(arguments.one), Records.read(arguments.other)
-    if arguments.json:
-        json.dump(compare(one, other), sys.stdout)
-        print()
-    else:
-        print_compare(one, other)
+    show_result(arguments, compare(arguments.a, arguments.b))
     return 0

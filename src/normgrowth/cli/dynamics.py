@@ -32,6 +32,10 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--schedule", metavar="SPEC", help="learning rates, see below; published:t5 has its own"
     )
+    parser.add_argument("-o", "--out", metavar="DIR", help="output folder for the result and its figures")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace another result in the output folder"
+    )
     parser.add_argument(
         "--level",
         choices=("model", "layer", "role", "tensor"),
@@ -68,11 +72,13 @@ def _betas(text: str) -> tuple[float, float]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from normgrowth.cli.output import show_result
+    from normgrowth.cli.output import draw_figures, show_result
     from normgrowth.dynamics import dynamics
 
-    names = ("level", "name", "kappa", "weight_decay", "decay")
+    names = ("out", "overwrite", "level", "name", "kappa", "weight_decay", "decay")
     names += ("optimizer", "betas", "momentum", "gradient_norm", "invariant")
     options = {name: getattr(arguments, name) for name in names}
-    show_result(arguments, dynamics(arguments.trace, arguments.schedule, **options))
+    result = dynamics(arguments.trace, arguments.schedule, **options)
+    show_result(arguments, result)
+    draw_figures(arguments, result)
     return 0

@@ -30,6 +30,10 @@ def add(subparsers: Any) -> None:
         metavar="FILE",
         help="csv file with the columns step and norm (and layer, for several series), or folder of a trace",
     )
+    parser.add_argument("-o", "--out", metavar="DIR", help="output folder for the result and its figures")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace another result in the output folder"
+    )
     parser.add_argument(
         "--level",
         choices=("model", "layer", "role", "tensor", "head"),
@@ -70,11 +74,13 @@ def _names(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from normgrowth.cli.output import show_result
+    from normgrowth.cli.output import draw_figures, show_result
     from normgrowth.fit import fit
 
     fits = fit(
         arguments.files[0] if len(arguments.files) == 1 else arguments.files,
+        out=arguments.out,
+        overwrite=arguments.overwrite,
         level=arguments.level,
         quantity=arguments.quantity,
         laws=arguments.laws,
@@ -86,4 +92,5 @@ def run(arguments: argparse.Namespace) -> int:
     )
     for one in map(fits.select, fits.series) if arguments.full and not arguments.json else [fits]:
         show_result(arguments, one)
+    draw_figures(arguments, fits)
     return 0

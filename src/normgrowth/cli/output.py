@@ -25,6 +25,14 @@ def show_result(arguments: argparse.Namespace, result: "Result", **options: Any)
         show(result, **options)
 
 
+def draw_figures(arguments: argparse.Namespace, result: "Result") -> None:
+    """With -o, write the figures of the result into its folder and print their paths."""
+    from normgrowth.report.dispatch import draw
+
+    if arguments.out:
+        say_paths(arguments, draw(result, Path(arguments.out) / "figures"))
+
+
 def say_paths(arguments: argparse.Namespace, paths: Sequence[Path]) -> None:
     """Print which figures were written; not between JSON."""
     for path in paths:

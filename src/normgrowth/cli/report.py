@@ -8,13 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from normgrowth.workspace import refuse_other_origin
-
-if TYPE_CHECKING:
-    from normgrowth.fit.result import SeriesFit
-    from normgrowth.records import Records
 
 EXAMPLES = """examples:
   normgrowth report traces/gpt
@@ -85,6 +81,7 @@ def write_report(
     overwrite: replace the page of other folders that is at the path.
     """
     from normgrowth.report.page.folders import report
+    from normgrowth.report.page.growth_laws import growth_laws
 
     several = [folders] if isinstance(folders, str | Path) else list(folders)
     target = Path(several[0]) / "report.html" if path is None else Path(path)
@@ -92,7 +89,7 @@ def write_report(
     if path is not None and not overwrite:
         refuse_other_origin(target, origin)
     made_by = {"command": command, "versions": versions(), "folders": origin}
-    fitted = laws if fit else None
+    fitted = growth_laws if fit else None
     return Page(report(several, target, title=title, fitted=fitted, made_by=made_by))
 
 
@@ -101,20 +98,6 @@ def _origin(folders: Sequence[Path | str]) -> str:
     paths = [Path(folder).resolve() for folder in folders]
     digest = hashlib.sha256("\n".join(map(str, paths)).encode("utf-8", "surrogateescape")).hexdigest()
     return ",".join([*(path.name for path in paths), digest[:8]])
-
-
-def laws(records: "Records") -> dict[str, "SeriesFit"]:
-    """The growth laws of the model and its layers, by name."""
-    from normgrowth.errors import InputError
-    from normgrowth.fit import fit
-
-    found: dict[str, SeriesFit] = {}
-    for level in ("model", "layer"):
-        try:
-            found |= fit(records, level=level, bootstrap=0).series
-        except InputError:
-            continue
-    return found
 
 
 def versions() -> dict[str, str]:

@@ -1,10 +1,7 @@
 """normgrowth reproduce: every figure and claim of the paper, computed here, with a verdict."""
 
 import argparse
-import json
-import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,64 +50,32 @@ def add(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from normgrowth.cli.output import show_result
     from normgrowth.engine.select import chosen
-    from normgrowth.paper import reproduce as paper
-    from normgrowth.paper.paper_figures import draw_figures
+    from normgrowth.paper.reproduce import STAGES, reproduce, select
     from normgrowth.report.terminal.console import Progress
-    from normgrowth.report.terminal.reproduction import print_claims, print_errata
 
     only = [name for name in arguments.only.split(",") if name]
-    needed = paper.chosen(only)[1]  # what is unknown is said before anything is run
+    needed = select(only)[1]
     if arguments.list or arguments.scale == "paper":
-        for stage in (stage for stage in paper.STAGES.values() if stage.name in needed):
+        for stage in (stage for stage in STAGES.values() if stage.name in needed):
             print(f"{stage.name}: {stage.title}; takes {stage.takes[arguments.scale]}", file=sys.stderr)
         if arguments.list:
             return 0
     with (
-        Progress(of_bytes=False) as bar,
+        Progress(of_bytes=False) as progress,
         chosen(arguments.engine, arguments.address, arguments.workers, processes=True) as engine,
     ):
-        found = paper.reproduce(
+        result = reproduce(
             arguments.out,
             scale=arguments.scale,
             only=only,
             data=arguments.data,
             engine=engine,
-            progress=bar,
+            progress=progress,
             overwrite=arguments.overwrite,
         )
-    paths = draw_figures(found.evidence, Path(arguments.out) / "figures", only=only)
-    facts = found.facts()
-    if arguments.json:
-        json.dump(facts, sys.stdout)
-        print()
-    else:
-        print_claims(facts["claims"])
-        if facts["errata"]:
-            print_errata(facts["errata"])
-    page = write_page(Path(arguments.out), paths, facts)
-    for path in [*paths, Path(arguments.out) / paper.RESULTS, page]:
-        print(path, file=sys.stderr if arguments.json else sys.stdout)
-    for stage in found.stages:
-        print(f"{stage.name}: {stage}", file=sys.stderr)
-    return 2 if any(stage.failed for stage in found.stages) else 0
-
-
-def write_page(out: Path, figures: Sequence[Path], facts: dict[str, Any]) -> Path:
-    """Verdicts, figures and errata, and what the stages measured: on one page."""
-    from normgrowth.cli.report import laws, versions
-    from normgrowth.paper.paper_figures import TITLES
-    from normgrowth.report.page.folders import report
-    from normgrowth.report.page.pieces import Picture
-
-    pictures = []
-    for path in figures:
-        if path.suffix == ".svg":
-            number = f"Fig. {path.stem.removeprefix('fig')}"
-            judged = [claim for claim in facts["claims"] if number in claim["where"]]
-            said = " ".join(f"{claim['id']}: {claim['verdict']}. {claim['reason']}" for claim in judged)
-            title = f"Figure {path.stem.removeprefix('fig')}: {TITLES[path.stem]}"
-            pictures.append(Picture(path.stem, title, f"{TITLES[path.stem]}. {said}", path.read_bytes()))
-    made_by = {"command": shlex.join(["normgrowth", *sys.argv[1:]]), "versions": versions()}
-    title = f"Merrill et al. 2021, reproduced: {facts['scale']}"
-    return report([out], out / "report.html", title=title, fitted=laws, pictures=pictures, made_by=made_by)
+    show_result(arguments, result)
+    for name in ("claims.json", "figures", "report.html"):
+        print(Path(arguments.out) / name, file=sys.stderr if arguments.json else sys.stdout)
+    return 2 if result.failed else 0

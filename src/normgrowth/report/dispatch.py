@@ -9,6 +9,7 @@ import io
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -58,3 +59,14 @@ def figures(result: Result) -> Mapping[str, Callable[..., Any]]:
     """The figures of a result, by name."""
     module = view("figures", result.kind)
     return {} if module is None else module.FIGURES
+
+
+def draw(result: Result, folder: Path | str) -> list[Path]:
+    """Write every figure that the result has the numbers for, as png, svg and pdf; returns the paths."""
+    from normgrowth.report.figures.style import FORMATS, save
+
+    drawn = {name: make(result) for name, make in figures(result).items()}
+    titled = {
+        name: (f"{result.kind}: {name}", figure) for name, figure in drawn.items() if figure is not None
+    }
+    return save(titled, folder, FORMATS, to_text(result))

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.parameters import Reading
+from normgrowth.moments.levels import levels_of
 from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block
-from normgrowth.trace.request import levels_of
 
 Floats = NDArray[np.float64]
 Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the three sums of the budget so far

@@ -1,4 +1,4 @@
-"""The paper's numbers by name: what verbs take as "published:NAME"; see `normgrowth.named_data`."""
+"""The paper's numbers by name: what verbs take as "published:NAME"; see `normgrowth.measurements`."""
 
 from typing import Any
 
