@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from normgrowth import Records, saturate, saturated, saturation, scaling
+from normgrowth import Records, saturated, saturation, scaled_weights, scaling
 from normgrowth.network.hidden_states import Network, evaluating, measured_part
 from normgrowth.network.inputs.batches import make_batches, read_rows
-from normgrowth.network.models.load import Loaded, load_model
+from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.scaling import joined
 from normgrowth.network.scaling_curves import paper_configs
 from normgrowth.records import concatenated
@@ -48,9 +48,9 @@ def base_models() -> Iterator[tuple[str, Callable[[], nn.Module]]]:
     yield "xlnet-base-cased", lambda: t.XLNetModel(t.XLNetConfig(**xlnet))
 
 
-def built(name: str, make: Callable[[], nn.Module], seed: int = 0) -> Loaded:
+def built(name: str, make: Callable[[], nn.Module], seed: int = 0) -> LoadedModel:
     torch.manual_seed(seed)
-    return Loaded(name, make().eval(), random=True)
+    return LoadedModel(name, make().eval(), random=True)
 
 
 def figure2(text: str | None) -> None:
@@ -166,7 +166,7 @@ def cost(text: str | None) -> None:
             limit(batch.inputs)
 
     def scaled() -> None:
-        with saturate(network, 1000):
+        with scaled_weights(network, 1000):
             for batch in batches:
                 network(batch.inputs)
 

@@ -13,7 +13,8 @@ The public names; each is loaded when it is first used, so that ``import normgro
     fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
     dynamics(trace, schedule) why the norm grew: budget, direction, aligned or misaligned -> Dynamics
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
-    saturate(model, c)        a context under which the parameters are c times themselves
+    scaled_weights(model, c)  a context in which the parameters are c times themselves
+    load_model(source)        a model by its name, with its tokenizer -> LoadedModel
     saturated(model)          the exact limit of the network as they grow
     degrees(model, inputs)    the degree of every part, which terms are dropped, what vanishes -> Degrees
     saturated_attention       attention as argmax or mean
@@ -60,9 +61,10 @@ if TYPE_CHECKING:
     from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
     from normgrowth.network.heads.heads import Heads, heads
+    from normgrowth.network.models.load import LoadedModel, load_model
     from normgrowth.network.saturated_attention import saturated_attention
     from normgrowth.network.saturation import Saturation, saturation
-    from normgrowth.network.scaled_weights import saturate
+    from normgrowth.network.scaled_weights import scaled_weights
     from normgrowth.network.scaling import Scaling, scaling
     from normgrowth.paper.reproduce import reproduce
     from normgrowth.paper.reproduction import Reproduction
@@ -80,6 +82,7 @@ __all__ = [
     "Fits",
     "Heads",
     "InputError",
+    "LoadedModel",
     "Moments",
     "NoLimit",
     "NormCallback",
@@ -104,15 +107,16 @@ __all__ = [
     "heads",
     "lint",
     "load",
+    "load_model",
     "open_source",
     "parameters",
     "predict_norm",
     "quantities",
     "reproduce",
-    "saturate",
     "saturated",
     "saturated_attention",
     "saturation",
+    "scaled_weights",
     "scaling",
     "sweep",
     "trace",
@@ -128,6 +132,7 @@ _HOME = {
     "Findings": "normgrowth.lint.result",
     "Fits": "normgrowth.fit.result",
     "InputError": "normgrowth.errors",
+    "LoadedModel": "normgrowth.network.models.load",
     "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",
     "NormCallback": "normgrowth.tracking.integrations.transformers",
@@ -148,12 +153,13 @@ _HOME = {
     "equilibrium": "normgrowth.dynamics.equilibrium",
     "heads": "normgrowth.network.heads.heads",
     "load": "normgrowth.results",
+    "load_model": "normgrowth.network.models.load",
     "open_source": "normgrowth.checkpoints.series",
     "parameters": "normgrowth.checkpoints.parameter_list",
     "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",
     "reproduce": "normgrowth.paper.reproduce",
-    "saturate": "normgrowth.network.scaled_weights",
+    "scaled_weights": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
     "saturation": "normgrowth.network.saturation",

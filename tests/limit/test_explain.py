@@ -18,7 +18,7 @@ from normgrowth.limit.module_names import grouped, labels, listed, place, spans
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.inputs.sentences import default_inputs
 from normgrowth.network.models.load import generic
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.results import load
 
 LAST = BLOCKS - 1
@@ -90,7 +90,7 @@ def test_degrees_are_the_slopes_of_the_scaled_network(name, network, found):
             for n, module in model.named_modules()
         ]
         try:
-            with torch.no_grad(), saturate(model, c):
+            with torch.no_grad(), scaled_weights(model, c):
                 model(**inputs)
         finally:
             for handle in handles:
@@ -181,7 +181,7 @@ def test_later_attention_of_llama_is_nothing_at_a_large_scale(network, found):
                 parameter.zero_()
     states = []
     for each in (model, without):
-        with torch.no_grad(), saturate(each, 1000):
+        with torch.no_grad(), scaled_weights(each, 1000):
             states.append(each(**inputs).last_hidden_state)
     assert torch.cosine_similarity(*states, dim=-1).min() > 1 - 1e-9
 

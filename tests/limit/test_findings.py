@@ -47,7 +47,7 @@ def test_a_finite_mask_is_a_finding_and_the_limit_is_that_of_the_network(value, 
     x = torch.randn(2, TOKENS, SIZE).double()
     limit = saturated(model)
     found = limit(x)
-    with normgrowth.saturate(model, 1e7):
+    with normgrowth.scaled_weights(model, 1e7):
         scaled = model(x) / 1e7
     assert torch.allclose(found, scaled, rtol=1e-6)
     (finding,) = limit.findings

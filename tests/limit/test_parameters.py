@@ -159,7 +159,7 @@ def test_weights_that_cannot_be_scaled_are_refused_by_the_limit_and_by_saturate(
     with pytest.raises(UnscalableParameter) as caught:
         saturated(model)(torch.ones(1, 4))
     assert caught.value.name
-    with pytest.raises(UnscalableParameter), normgrowth.saturate(model, 2):
+    with pytest.raises(UnscalableParameter), normgrowth.scaled_weights(model, 2):
         pass
 
 

@@ -257,7 +257,7 @@ def scaling(model: nn.Module, inputs: Mapping[str, Tensor], scales: Sequence[flo
 
 def scaled_output(model: nn.Module, inputs: Mapping[str, Tensor], c: float) -> Tensor:
     """The last hidden state with all parameters times c."""
-    with torch.no_grad(), ng.saturate(model, c):
+    with torch.no_grad(), ng.scaled_weights(model, c):
         return model(**inputs).last_hidden_state
 
 

@@ -14,7 +14,7 @@ from normgrowth.cli import main
 from normgrowth.errors import FolderMismatch, InputError, NoLimit
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.heads.patterns import patterns
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.network.scaling import scaling
 from normgrowth.records import Records
 
@@ -139,7 +139,7 @@ def test_scaling(mamba):
     records = result.records
     limit = saturated(mamba, fixed=["*.A_log"])
     wanted = limit(input_ids=IDS, output_hidden_states=True).hidden_states[-1]
-    with torch.no_grad(), saturate(mamba, 4.0, fixed=["*.A_log"]):
+    with torch.no_grad(), scaled_weights(mamba, 4.0, fixed=["*.A_log"]):
         own = mamba(input_ids=IDS, output_hidden_states=True).hidden_states[-1]
     degree = float(limit.degrees[""])
     error = float((own / 4**degree - wanted).norm() / wanted.norm())

@@ -25,7 +25,7 @@ from normgrowth.network.heads.statistics import Tally, add_soft
 from normgrowth.network.inputs.batches import read_rows
 from normgrowth.network.models.encoder_folder import StoredEncoder, Words
 from normgrowth.network.models.encoders import Encoder, EncoderConfig
-from normgrowth.network.models.load import Loaded, load_model
+from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.results import load
 
 transformers = pytest.importorskip("transformers")
@@ -60,7 +60,7 @@ def encoder(seed=0, dtype=torch.float64, **options):
 
 
 def loaded(model):
-    return Loaded("tiny", model, Words(VOCABULARY))
+    return LoadedModel("tiny", model, Words(VOCABULARY))
 
 
 def rows_of(text=TEXT):

@@ -141,7 +141,7 @@ def test_unknown_tokens_are_counted_and_warned_of(strange, capsys):
         assert main([command, str(strange), "--json"]) == 0
         said = json.loads(capsys.readouterr().out)
         own = said.get("models", {}).get(str(strange), said)
-        own = own.get("model", own)
+        own = own["model"] if isinstance(own.get("model"), dict) else own
         assert own.get("text", own)["unknown_share"] == 1.0, command
         assert any("unknown to the model" in note for note in said["notes"]), command
         main([command, str(strange)])

@@ -16,7 +16,7 @@ from normgrowth.results import Provenance, Result
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from normgrowth.network.models.load import Loaded
+    from normgrowth.network.models.load import LoadedModel
 
 Degree = Fraction | None  # None: exactly zero
 SumKind = Literal["bias", "constant", "stream", "branch", "same", "other"]
@@ -132,7 +132,7 @@ class Degrees(Result):
 
 
 def degrees(
-    model: "str | Path | nn.Module | Loaded",
+    model: "str | Path | nn.Module | LoadedModel",
     inputs: "Tensor | Sequence[Any] | Mapping[str, Any] | None" = None,
     *,
     text: Path | str | None = None,
@@ -160,7 +160,7 @@ def degrees(
     from normgrowth.limit.parameters.fixed import note
     from normgrowth.network.inputs.sentences import default_inputs
     from normgrowth.network.measured import naming
-    from normgrowth.network.models.load import NOISE, Loaded, generic, load_model
+    from normgrowth.network.models.load import NOISE, LoadedModel, generic, load_model
     from normgrowth.network.result_folder import ResultFolder
 
     named = isinstance(model, str | Path)
@@ -169,12 +169,12 @@ def degrees(
     request |= {"tolerance": tolerance, "fixed": list(fixed), "seed": seed, "attention": attention}
     request |= {"model_type": model_type, "as_initialized": as_initialized}
     folder = ResultFolder(out, "degrees", request, overwrite)
-    if isinstance(model, Loaded):
+    if isinstance(model, LoadedModel):
         loaded = model
     elif isinstance(model, str | Path):
-        loaded = load_model(model, seed=seed, attn_implementation=attention, model_type=model_type)
+        loaded = load_model(model, seed=seed, attention=attention, model_type=model_type)
     else:
-        loaded = Loaded(source, model)
+        loaded = LoadedModel(source, model)
     notes, said, unknown = list(loaded.notes), "given", None
     if named and loaded.random and not as_initialized and (changed := generic(loaded.model, seed)):
         notes.append(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from normgrowth.network.hidden_states import States
-    from normgrowth.network.models.load import Loaded
+    from normgrowth.network.models.load import LoadedModel
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
@@ -137,12 +137,12 @@ class Saturation(Result):
 
 
 def saturation(
-    model: "str | Path | nn.Module | Loaded | Sequence[Any]",
+    model: "str | Path | nn.Module | LoadedModel | Sequence[Any]",
     texts: "str | Path | Sequence[str] | None" = None,
     *,
     batches: Iterable[Any] | None = None,
     tokenizer: Any = None,
-    config: "str | Path | nn.Module | Loaded | None" = None,
+    config: "str | Path | nn.Module | LoadedModel | None" = None,
     sentences: int = SENTENCES,
     c: Sequence[float] = (1000,),
     exact: bool = True,
@@ -186,7 +186,7 @@ def saturation(
         raise InputError(
             "saturation needs exact=True or a value of c, and at least one sentence and one token per batch"
         )
-    load = {"seed": seed, "dtype": dtype, "attn_implementation": attention, "model_type": model_type}
+    load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
     passes = {
         "tokenizer": tokenizer,
         "sentences": sentences,

@@ -25,7 +25,7 @@ from normgrowth.network.checkpoint_loader import Filler, weights_kept
 from normgrowth.network.hidden_states import States
 from normgrowth.network.inputs.batches import read_rows
 from normgrowth.network.measured import ModelInfo, from_sidecar
-from normgrowth.network.models.load import Loaded, load_model
+from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.saturation import Saturation
 from normgrowth.network.state_comparison import measure
 from normgrowth.record_schema import conformed
@@ -55,7 +55,7 @@ Levels: TypeAlias = "tuple[pa.Table, dict[str, Any]]"  # of one step, and what m
 
 def of_series(
     source: str | Path | Sequence[str | Path],
-    config: "nn.Module | Loaded",
+    config: "nn.Module | LoadedModel",
     texts: Any,
     batches: Any,
     *,
@@ -75,7 +75,7 @@ def of_series(
     progress: Progress | None,
 ) -> Saturation:
     """The trace of a series and, at each of its steps, the levels of its checkpoint. See `saturation`."""
-    loaded = config if isinstance(config, Loaded) else load_model(config)
+    loaded = config if isinstance(config, LoadedModel) else load_model(config)
     model, texts, batches = loaded.model, _held(texts), _held(batches)
     tokenizer = tokenizer or loaded.tokenizer
     asked = [LEVELS_VERSION, _architecture(model), list(c), exact, *([list(fixed)] if fixed else [])]
@@ -121,7 +121,7 @@ def of_series(
                     problems.append(f"{entry.label}: {bad} holds NaN or infinity; no level at this step")
                     continue
                 levels = measure(
-                    Loaded(entry.label, model, tokenizer),
+                    LoadedModel(entry.label, model, tokenizer),
                     texts,
                     batches,
                     tokenizer=tokenizer,

@@ -28,10 +28,10 @@ from normgrowth.network.hidden_states import (
     running,
 )
 from normgrowth.network.inputs.batches import Batch, Texts, make_batches, model_info, read_input
-from normgrowth.network.models.load import Loaded, load_model
+from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.saturation import EXACT, HARD, Progress, Saturation
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.records import Block, Records
 
 Floats = NDArray[np.float64]
@@ -51,7 +51,7 @@ class _Methods:
 
 
 def measure(
-    model: "str | Path | nn.Module | Loaded",
+    model: "str | Path | nn.Module | LoadedModel",
     texts: "Texts | None",
     batches: Iterable[Any] | None,
     *,
@@ -75,7 +75,7 @@ def measure(
         if progress is not None:
             progress(0, 1, f"{model}: loading")
         model = load_model(model, **(load or {}))
-    loaded = model if isinstance(model, Loaded) else Loaded(type(model).__name__, model)
+    loaded = model if isinstance(model, LoadedModel) else LoadedModel(type(model).__name__, model)
     tokenizer, model = tokenizer or loaded.tokenizer, loaded.model
     check_weights(model)
     part = measured_part(model, states)
@@ -141,7 +141,7 @@ def _measure(
                     doubtful = doubtful or limit.doubtful > 0
                     findings |= dict.fromkeys(limit.findings)
                 for c in methods.c:
-                    with saturate(whole, c, fixed=methods.fixed), OverflowAsNan():
+                    with scaled_weights(whole, c, fixed=methods.fixed), OverflowAsNan():
                         scaled = whole(batch.inputs)
                     _compare(f"{EXACT}_c{c:g}", own, scaled, real, parts)
                 if methods.hard_attention:

@@ -52,7 +52,7 @@ from normgrowth.results import Provenance, Result
 if TYPE_CHECKING:
     from torch import nn
 
-    from normgrowth.network.models.load import Loaded
+    from normgrowth.network.models.load import LoadedModel
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
@@ -189,7 +189,7 @@ class Heads(Result):
 
 
 def heads(
-    model: "str | Path | nn.Module | Loaded | Sequence[Any]",
+    model: "str | Path | nn.Module | LoadedModel | Sequence[Any]",
     texts: "str | Path | Sequence[str] | None" = None,
     *,
     batches: Iterable[Any] | None = None,
@@ -233,7 +233,7 @@ def heads(
         raise InputError("show_heads are drawn on a sentence: give one with show")
     models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
     names = each_once(models)
-    load = {"seed": seed, "dtype": dtype, "attn_implementation": attention, "model_type": model_type}
+    load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
     asked = str(texts) if isinstance(texts, str | Path) or texts is None else "sentences from Python"
     request = {
         "model": names,

@@ -19,7 +19,7 @@ from normgrowth.network.heads.patterns import patterns
 from normgrowth.network.heads.statistics import Floats, PaddingSeen, Tally
 from normgrowth.network.hidden_states import check_scales, check_weights, measured_part
 from normgrowth.network.inputs.batches import Batch, Sentences, Texts, make_batches, model_info, read_input
-from normgrowth.network.models.load import Loaded, load_model
+from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.records import Block, Records
 
 HARD_QUERIES = Fraction(9, 10)  # of the queries must be hard
@@ -33,7 +33,7 @@ _TOGETHER: dict[str, Callable[[Floats], Any]] = {
 
 
 def measure(
-    model: "str | Path | nn.Module | Loaded",
+    model: "str | Path | nn.Module | LoadedModel",
     texts: "Texts | None",
     batches: Iterable[Any] | None,
     *,
@@ -58,7 +58,7 @@ def measure(
         if progress is not None:
             progress(0, 1, f"{model}: loading")
         model = load_model(model, **load)
-    loaded = model if isinstance(model, Loaded) else Loaded(type(model).__name__, model)
+    loaded = model if isinstance(model, LoadedModel) else LoadedModel(type(model).__name__, model)
     tokenizer, model = tokenizer or loaded.tokenizer, loaded.model
     check_weights(model)
     part = measured_part(model, None) if hasattr(model, "main_input_name") else model

@@ -20,14 +20,14 @@ from normgrowth.network.hidden_states import (
     running,
 )
 from normgrowth.network.inputs.batches import make_batches, read_rows
-from normgrowth.network.models.load import Loaded
+from normgrowth.network.models.load import LoadedModel
 
 MOST_TOKENS = 64  # of a sentence whose pattern is kept: more cannot be read in a figure
 DIGITS = 4
 
 
 def patterns(
-    model: "nn.Module | Loaded",
+    model: "nn.Module | LoadedModel",
     sentence: str,
     chosen: Sequence[str],
     *,
@@ -39,7 +39,7 @@ def patterns(
     chosen: heads by the names that `heads` gives them. A sentence is cut at 64 tokens; words that the model does
     not know are named in the notes. fixed: parameters that do not grow, as for `heads`.
     """
-    if isinstance(model, Loaded):
+    if isinstance(model, LoadedModel):
         tokenizer, model = tokenizer or model.tokenizer, model.model
     if not sentence.strip():
         raise InputError("an empty sentence has no pattern to show")

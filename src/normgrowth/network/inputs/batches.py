@@ -23,7 +23,7 @@ from normgrowth.network.inputs.sentences import (
     word_ids,
 )
 from normgrowth.network.measured import GIVEN, ModelInfo, TextInfo
-from normgrowth.network.models.load import Loaded, vocabulary_size
+from normgrowth.network.models.load import LoadedModel, vocabulary_size
 
 WORD_PIECES = 512  # of a sentence at most, as in the paper
 MOST_PADDING = 0.2  # of a batch
@@ -107,7 +107,7 @@ def read_rows(
     return Sentences(rows, pad, source, notes, tokenizer is not None, share)
 
 
-def model_info(loaded: Loaded, text: Sentences | None, sentences: int, tokens: int) -> ModelInfo:
+def model_info(loaded: LoadedModel, text: Sentences | None, sentences: int, tokens: int) -> ModelInfo:
     """What a result says of a model. text: None if batches were given."""
     given = TextInfo(GIVEN) if text is None else TextInfo(text.source, text.tokenized, text.unknown_share)
     return ModelInfo(
