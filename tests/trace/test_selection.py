@@ -58,7 +58,7 @@ def test_trace_and_tracker_give_the_same_norm_of_the_model(tmp_path):
 
 def test_train_and_a_trace_of_its_checkpoints_give_the_same_norm_of_the_model(tmp_path):
     settings = replace(tiny_settings.TINY, evaluate="5", track="5", saturation_sentences=0)
-    trained = train(settings, tmp_path / "run")
+    trained = train(settings, tmp_path / "run").records
     records = normgrowth.trace(tmp_path / "run" / "checkpoints").records
     both = norms(trained).keys() & norms(records).keys()
     assert len(both) >= 2

@@ -136,7 +136,7 @@ def test_the_trainer_may_be_interrupted_and_begin_again(tmp_path):
     pytest.importorskip("accelerate")
     import transformers
 
-    from normgrowth.tracking.integrations import transformers as hf
+    from normgrowth.tracking.integrations.transformers import NormCallback
 
     torch.manual_seed(0)
     config = transformers.GPT2Config(vocab_size=64, n_positions=8, n_embd=8, n_layer=1, n_head=1)
@@ -163,7 +163,7 @@ def test_the_trainer_may_be_interrupted_and_begin_again(tmp_path):
         made = transformers.Trainer(
             model=transformers.GPT2LMHeadModel(config), args=settings, train_dataset=data
         )
-        hf.track(made, every=1, out=str(tmp_path / "norms"), **options)
+        made.add_callback(NormCallback(every=1, out=str(tmp_path / "norms"), **options))
         made.add_callback(Interrupt())
         return made
 

@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from normgrowth.report.figures.trace import FittedLaw
@@ -63,10 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
         # DIR/figures belongs to DIR, which holds one trace; any other place may hold the figures of another.
         overwrite = arguments.overwrite or not arguments.out
         paths = draw(trace, folder, formats=formats, overlay=overlay, fitted=fitted, overwrite=overwrite)
-        if records is not None and "saturation" in records.made_by:
-            from normgrowth.report.terminal.saturation_series import draw_profile
+        if records is not None and records.made_by.get("command") == "saturation":
+            from normgrowth.network.saturation import Saturation
+            from normgrowth.report.figures.saturation import draw_saturation
 
-            paths += draw_profile(records, folder, formats)
+            paths += draw_saturation(Saturation.from_records(records), folder, formats=formats)
         for path in paths:
             print(path)
     except OSError as error:
@@ -75,11 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _trace(source: str) -> "Trace":
-    from normgrowth.paper.published.figure1 import t5_trace
+    from normgrowth.paper.published import load
     from normgrowth.records import Records
     from normgrowth.trace.result import Trace
 
-    return t5_trace() if source == PUBLISHED else Trace.from_records(Records.read(source))
+    if source == PUBLISHED:
+        return cast(Trace, load(PUBLISHED.removeprefix("published:")))
+    return Trace.from_records(Records.read(source))
 
 
 def _fitted(trace: "Trace", law: str) -> "FittedLaw":

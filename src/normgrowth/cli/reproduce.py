@@ -76,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             overwrite=arguments.overwrite,
         )
     show_result(arguments, result)
-    for name in ("claims.json", "figures", "report.html"):
-        print(Path(arguments.out) / name, file=sys.stderr if arguments.json else sys.stdout)
+    written = [Path(arguments.out) / name for name in ("claims.json", "figures", "report.html")]
+    for path in filter(Path.exists, written):
+        print(path, file=sys.stderr if arguments.json else sys.stdout)
     return 2 if result.failed else 0

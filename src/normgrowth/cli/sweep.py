@@ -1,9 +1,11 @@
 """normgrowth sweep: where growth ends, over learning rate and weight decay or any two settings."""
 
 import argparse
+import sys
+from pathlib import Path
 from typing import Any
 
-from normgrowth.cli.output import tell
+from normgrowth.cli.output import show_result
 from normgrowth.cli.source import add_engine, positive, real
 from normgrowth.cli.train import add_settings, given
 
@@ -66,7 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
     from normgrowth.lab.sweep import sweep
     from normgrowth.report.figures.sweep import draw_sweep
     from normgrowth.report.terminal.console import Progress
-    from normgrowth.report.terminal.sweep import print_sweep
 
     settings = preset(arguments.preset, arguments.corpus, **given(arguments))
     x, y = _axis("x", arguments.x), _axis("y", arguments.y)
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         Progress(of_bytes=False) as bar,
         chosen(arguments.engine, arguments.address, arguments.workers, processes=True) as engine,
     ):
-        records = sweep(
+        result = sweep(
             settings,
             arguments.out,
             x=x,
@@ -87,14 +88,16 @@ def run(arguments: argparse.Namespace) -> int:
             progress=bar,
             overwrite=arguments.overwrite,
         )
-    tell(arguments, records, print_sweep, lambda folder: draw_sweep(records, folder))
-    return 2 if records.made_by["problems"] else 0
+    show_result(arguments, result)
+    for path in draw_sweep(result.records, Path(arguments.out) / "figures"):
+        print(path, file=sys.stderr if arguments.json else sys.stdout)
+    return 2 if result.problems else 0
 
 
 def _axis(option: str, text: str) -> Any:
     """lr=1e-5:1e-1:20, layers=1,2,4 or kind=post_norm,usual_pre_norm."""
     from normgrowth.errors import InputError
-    from normgrowth.lab.cells.grid import Axis
+    from normgrowth.lab.cells.axis import Axis
 
     setting, equals, values = text.partition("=")
     if not equals or not values:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from normgrowth.cli.output import tell
+from normgrowth.cli.output import show_result
 from normgrowth.cli.source import positive
 
 EXAMPLES = """examples:
@@ -21,7 +21,7 @@ Stopped in any way, the same command goes on, and ends with the same weights. Wh
   normgrowth heads runs/first/best
 """
 
-# Settings that the command line takes as they are: name, type, help.
+# TrainSettings that the command line takes as they are: name, type, help.
 SHAPE: list[tuple[str, Any, str]] = [
     ("layers", positive, "blocks"),
     ("width", positive, "of the residual stream"),
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     from normgrowth.lab.settings import preset
     from normgrowth.lab.train import train
     from normgrowth.report.terminal.console import Progress
-    from normgrowth.report.terminal.run import TrainProgress, print_train
+    from normgrowth.report.terminal.run import TrainProgress
     from normgrowth.tracking.distributed import is_main, joined
 
     settings = preset(arguments.preset, arguments.corpus, **given(arguments))
@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
         torch.set_num_threads(arguments.threads)
     with joined(), Progress(of_bytes=False) as bar:
         told = TrainProgress(bar)
-        records = train(
+        result = train(
             settings,
             arguments.out,
             data=arguments.data,
@@ -146,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         if not is_main():
             return 0
-    tell(arguments, records, print_train)
+    show_result(arguments, result)
     return 0
 
 

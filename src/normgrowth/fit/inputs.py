@@ -88,9 +88,9 @@ def _measured(measured: Measurement, level: str, quantity: str) -> Data:
     found: dict[str, Series] = {}
     for run in runs:
         rows = chosen.where(run=run)
-        for name in rows.distinct("name"):
+        names, layers = (rows.table[column].to_pylist() for column in ("name", "layer"))
+        for name, layer in dict(zip(names, layers, strict=True)).items():
             label = name if len(runs) == 1 else f"{run}: {name}"
-            layer = rows.where(name=name).distinct("layer")[0]
             found[label] = Series(label, *rows.series(quantity, level=level, name=name), layer)
     run = str(runs[0]) if len(runs) == 1 else ""
     return Data(found, measured.source, measured.parameters, level, run)

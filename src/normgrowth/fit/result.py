@@ -109,12 +109,7 @@ class SeriesFit(Mapping[str, LawFit]):
     def best(self) -> LawFit:
         """The law with the largest weight of evidence."""
         if self.best_law is None:
-            raise TooFewPoints(
-                self.points,
-                self.points_needed,
-                f"too few points to choose a law: {self.points}; these laws need {self.points_needed}; "
-                "name one instead",
-            )
+            raise TooFewPoints(self.points, self.points_needed)
         return self.laws[self.best_law]
 
     def residuals(self, law: str | None = None) -> Floats:

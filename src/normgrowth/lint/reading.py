@@ -31,7 +31,7 @@ class Pass:
     sampler: StepSampler
     mixture: Mixture = field(default_factory=Mixture)
     chosen: list[Entry] = field(default_factory=list)  # the checkpoints to sample
-    looks: list[SampledStep] = field(default_factory=list)
+    sampled: list[SampledStep] = field(default_factory=list)
     unread: list[Finding] = field(default_factory=list)
     unsupported: list[Finding] = field(default_factory=list)  # tensors in a dtype that cannot be measured
     parameters: tuple[int, int] = 0, 0  # how many were checked, of how many; the most of any checkpoint
@@ -87,7 +87,7 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
                     if progress:
                         progress(done, max(size, 1) * len(series), entry.label)
                     look = found.sampler.sample(position, entry.step, current, names)
-                found.looks.append(look)
+                found.sampled.append(look)
                 found.note_parameters(entry, current, readings)
                 done += size
             except (InputError, OSError) as error:
@@ -104,7 +104,7 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
     finally:
         if last is not None:
             last.close()
-    if not found.looks:
+    if not found.sampled:
         raise first_error or _nothing_to_check(series.entries[0], selection)
     return found
 

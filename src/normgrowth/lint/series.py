@@ -69,23 +69,23 @@ def lint_series(
         series = replace(series, entries=tuple(member.entry for member in main))
         found = read_series(series, selection, workers, progress)
         unread = [*unread, *found.unread]
-    looks, sampler = found.looks, found.sampler
+    sampled, sampler = found.sampled, found.sampler
     findings = [
         *broken,
         *(Finding(None, "", "partial", f"cannot be read: {why}", label) for label, why in series.damaged),
         *unread,
         *found.unsupported,
         *other_series(main, others),
-        *judge(StepTable(looks, sampler.origin), sampler.buffers, _Comparison(series, looks, workers)),
+        *judge(StepTable(sampled, sampler.origin), sampler.buffers, _Comparison(series, sampled, workers)),
     ]
-    steps = tuple(look.step for look in looks)
+    steps = tuple(look.step for look in sampled)
     return Findings(
         source=series.label,
         steps=steps,
         selection=selection,
         tensors=found.parameters[0],
         of_tensors=found.parameters[1],
-        findings=tuple(in_order(findings, looks)),
+        findings=tuple(in_order(findings, sampled)),
         notes=tuple(series.notes),
         provenance=Provenance.now(),
     )
@@ -94,14 +94,14 @@ def lint_series(
 class _Comparison:
     """Reads two checkpoints again to say which of their tensors are equal; only where sums say they may be."""
 
-    def __init__(self, series: Series, looks: Sequence[SampledStep], workers: int | None) -> None:
-        self.series, self.looks, self.workers = series, looks, workers
+    def __init__(self, series: Series, sampled: Sequence[SampledStep], workers: int | None) -> None:
+        self.series, self.sampled, self.workers = series, sampled, workers
 
     def __call__(self, i: int, j: int, names: Sequence[str]) -> NDArray[np.bool_]:
         opened: list[Checkpoint] = []
         try:
             views: list[Checkpoint] = []
-            for look in (self.looks[i], self.looks[j]):
+            for look in (self.sampled[i], self.sampled[j]):
                 opened.append(self.series.entries[look.position].open())
                 views.append(opened[-1].renamed({name: look.spelling(name) for name in names}))
             found = measure(views[1], [("other", views[0])], list(names), workers=self.workers)

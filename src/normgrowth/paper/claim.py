@@ -61,7 +61,7 @@ def needs_weights(reason: str) -> Ruling:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measured:
     """What claims, errata and departures have in common. needs: the stages whose results `measure` reads."""
 
     id: ClassVar[str]
@@ -85,7 +85,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Claim(Measurement):
+class Claim(Measured):
     """where: section and figure of the paper. published: what is printed; source: where that is from."""
 
     statement: ClassVar[str]
@@ -98,7 +98,7 @@ class Claim(Measurement):
 
 
 @dataclass(frozen=True)
-class Erratum(Measurement):
+class Erratum(Measured):
     """A statement that is wrong as printed."""
 
     printed: ClassVar[str]
@@ -110,7 +110,7 @@ class Erratum(Measurement):
 
 
 @dataclass(frozen=True)
-class Departure(Measurement):
+class Departure(Measured):
     """code: what the authors' code or runs do. should: what their text says, or would be right."""
 
     code: ClassVar[str]
@@ -159,7 +159,7 @@ def check(one: type[Erratum] | type[Departure], evidence: Evidence) -> Check:
     )
 
 
-M = TypeVar("M", bound=Measurement)
+M = TypeVar("M", bound=Measured)
 
 
 def _measured(kind: type[M], evidence: Evidence) -> tuple[dict[str, float], str, M | None]:

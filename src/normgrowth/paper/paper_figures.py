@@ -5,18 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from normgrowth.network.heads.heads import Heads
+from normgrowth.network.saturation import Saturation
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.published.figure1 import t5_trace
-from normgrowth.paper.published.figure2 import saturation_records
-from normgrowth.paper.published.figure3 import heads_records
+from normgrowth.paper.published.figure2 import figure2
+from normgrowth.paper.published.figure3 import figure3
 from normgrowth.paper.published.figure4 import figure4
 from normgrowth.records import Records
-from normgrowth.report.figures.heads import figure_positions
+from normgrowth.report.figures.heads import positions as head_positions
+from normgrowth.report.figures.saturation import levels as saturation_levels
 from normgrowth.report.figures.scaling import curves as scaling_curves
 from normgrowth.report.figures.style import FORMATS, save
 from normgrowth.report.figures.sweep import figure_phase
 from normgrowth.report.figures.trace import figure_alignment_step, figure_norm_direction
-from normgrowth.report.terminal.saturation import figure_saturation
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
@@ -45,12 +47,11 @@ def _own_trace(evidence: Evidence) -> list[Trace]:
     return [next(iter(evidence.language_models)).trace] if evidence.has("language_models") else []
 
 
-def _heads(evidence: Evidence) -> "Figure":
+def _heads(evidence: Evidence) -> "Figure | None":
     models = evidence.language_models.where(optimizer="adamw")
     facts = {run: known for model in models for run, known in model.heads.made_by["runs"].items()}
-    made_by = {"command": "heads", "runs": facts, "notes": [], "problems": []}
-    own = Records.joined([model.heads for model in models], made_by)
-    return figure_positions(own, heads_records(PENN_WINDOW))
+    own = Records.joined([model.heads for model in models], {"command": "heads", "runs": facts})
+    return head_positions(Heads.from_records(own), figure3(PENN_WINDOW))
 
 
 FIGURES: dict[str, PaperFigure] = {
@@ -67,7 +68,9 @@ FIGURES: dict[str, PaperFigure] = {
             "fig2",
             "Saturation of trained and random networks",
             ("pretrained",),
-            lambda evidence: figure_saturation(evidence.records_of("pretrained"), saturation_records()),
+            lambda evidence: saturation_levels(
+                Saturation.from_records(evidence.records_of("pretrained")), figure2()
+            ),
         ),
         PaperFigure(
             "fig3",

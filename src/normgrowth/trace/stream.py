@@ -270,7 +270,7 @@ def _in_stripes(
         {i: tuple(dict.fromkeys(p for p in plan.wanted[i].values() if p in there[i])) for i in missing},
         names,
         np.array(numel, np.int64),
-        log.sampled(numel) if log else None,
+        log.sample_sizes(numel) if log else None,
     )
     check_alike(list(checkpoints.values()), names)
     found = [entry.fingerprint for p in involved if (entry := plan.places[p].entry)]

@@ -13,7 +13,9 @@ from typing import Any
 
 from normgrowth.errors import InputError
 from normgrowth.fit.result import SeriesFit
+from normgrowth.lab.run import Run as TrainRun
 from normgrowth.lint.finding import Finding
+from normgrowth.network.saturation import Saturation
 from normgrowth.paper.reproduction import Reproduction
 from normgrowth.records import Records, has_records
 from normgrowth.report.page.document import write_page
@@ -32,7 +34,6 @@ from normgrowth.report.page.sections.sweep import sweep_section
 from normgrowth.report.page.sections.trace import growth_section, growth_sentences
 from normgrowth.report.terminal import run as train
 from normgrowth.report.terminal.findings import finding_rows
-from normgrowth.report.terminal.saturation import METHOD
 from normgrowth.report.wording import visible
 from normgrowth.results import CLAIMS
 
@@ -47,7 +48,7 @@ class Parts:
     """What was found, by how it is shown."""
 
     runs: list[Run] = field(default_factory=list)
-    levels: list[Records] = field(default_factory=list)  # of networks that were measured once
+    levels: list[Saturation] = field(default_factory=list)  # of networks that were measured once
     heads: list[Records] = field(default_factory=list)
     scaling: list[Records] = field(default_factory=list)
     sweeps: list[Records] = field(default_factory=list)
@@ -169,8 +170,10 @@ def _sort_in(parts: Parts, folder: str, run: str, records: Records) -> None:
     if "head" in levels:
         parts.heads.append(own)
     steps = own.where(level="model").distinct("step")
-    if any(METHOD.match(name) for name in own.distinct("quantity")) and len(steps) < 2:
-        parts.levels.append(own)
+    if any(name.startswith("saturation") for name in own.distinct("quantity")) and len(steps) < 2:
+        levels = Saturation.from_records(own)
+        models = {name: model for name, model in levels.models.items() if name == run}
+        parts.levels.append(replace(levels, models=models))
     if len(own.where(level="model", quantity="norm")) or len(steps) > 1:
         provenance = "published" if command == "published" else "measured"
         parts.runs.append(Run(_free(parts, run, folder), own, len(parts.runs), provenance=provenance))
@@ -209,7 +212,7 @@ def _summary(parts: Parts) -> list[str]:
         for run in parts.runs:
             texts = _of_run(run)
             said += [f"{visible(run.label)}: {' '.join(texts)}"] if len(parts.runs) > 1 and texts else texts
-        said += [text for records in parts.levels for text in saturation_sentences(records)]
+        said += [text for result in parts.levels for text in saturation_sentences(result)]
         said += [text for records in parts.heads for text in heads_sentences(records)]
     findings = [found for made_by in parts.made_by.values() if (found := made_by.get("findings")) is not None]
     if findings:
@@ -221,8 +224,8 @@ def _summary(parts: Parts) -> list[str]:
 def _of_run(run: Run) -> list[str]:
     """What was learned, what grew, by which law, how aligned, how saturated."""
     texts, grids = growth_sentences(run), run.grids
-    if run.records.made_by.get("command") == "train" and len(grids.model("dev_loss")[0]):
-        texts = [*train.sentences(run.records)[:1], *texts]
+    if run.records.made_by.get("command") in ("train", "run") and len(grids.model("dev_loss")[0]):
+        texts = [*train.sentences(TrainRun.from_records(run.records))[:1], *texts]
     levels = grids.model("saturation")[1]
     if len(levels) > 1:
         others = grids.model("saturation_others")[1]
