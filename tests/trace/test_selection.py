@@ -110,7 +110,7 @@ def test_figures_and_the_page_say_what_counts(traced, tmp_path):
     traced.save(tmp_path / "traced")
     paths = draw(traced, tmp_path / "figures", formats=["svg"])
     assert "blocks (10 of 12 tensors" in paths[0].read_text(encoding="utf-8")
-    normgrowth.write_report([tmp_path / "traced"], tmp_path / "page.html")
+    normgrowth.report([tmp_path / "traced"], tmp_path / "page.html")
     assert HEADER in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
