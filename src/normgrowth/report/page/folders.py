@@ -150,8 +150,8 @@ def _with_tracked(records: Records, tracked: Records) -> Records:
     """A run that has ended has the tracker's rows of model and layers in its own; here come its tensors and roles."""
     if not len(records.where(level="model", quantity="norm")):
         return Records.joined([records, tracked], records.made_by)
-    norms = tracked.where(quantity="norm")
-    rest = [norms.where(level=level) for level in ("tensor", "role")]
+    norms, there = tracked.where(quantity="norm"), records.where(quantity="norm").distinct("level")
+    rest = [norms.where(level=level) for level in ("tensor", "role") if level not in there]
     return Records.joined([records, *rest], records.made_by)
 
 
