@@ -44,7 +44,7 @@ ALLOWED = {
     "limit": {"results", "records", "errors", "text"},
     "checkpoints": {"engine", "errors", "text", "foreign_files", "records", "results"},
     "moments": {"errors"},
-    "results": {"records", "errors", "workspace"},
+    "results": {"records", "record_schema", "errors", "workspace"},
     "records": {"record_schema", "schema", "checksums", "errors", "text", "workspace"},
     "record_schema": {"errors"},
     "schema": {"errors", "checksums"},
