@@ -1,32 +1,17 @@
-"""normgrowth compare: two traces side by side."""
+"""normgrowth compare."""
 
-import argparse
-import json
-import sys
-from typing import Any
+from normgrowth.cli.command import Command
+from normgrowth.cli.options import Option
 
-
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "compare",
-        help="two traces side by side",
-        description="Set two traces side by side: norm, growth, direction and budget of each layer.",
-        epilog="example: normgrowth compare traces/adamw traces/sgd",
-    )
-    parser.add_argument("one", metavar="DIR", help="a folder that `normgrowth trace -o` wrote")
-    parser.add_argument("other", metavar="DIR", help="another")
-    parser.add_argument("--json", action="store_true", help="print rows as JSON, no table")
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    from normgrowth.records import Records
-    from normgrowth.report.terminal.console import compare, print_compare
-
-    one, other = Records.read(arguments.one), Records.read(arguments.other)
-    if arguments.json:
-        json.dump(compare(one, other), sys.stdout)
-        print()
-    else:
-        print_compare(one, other)
-    return 0
+COMMAND = Command(
+    verb="normgrowth.compare:compare",
+    summary="compare two traces: norm, growth, direction and budget of each layer",
+    description="Compare two traces at the last step that both have: norm, growth, direction and budget per layer.",
+    examples="""  normgrowth compare traces/adamw traces/sgd
+  normgrowth compare traces/ddp traces/fsdp --json""",
+    positional=("a", "b"),
+    own={
+        "a": Option("output folder of a trace", "A"),
+        "b": Option("output folder of another trace", "B"),
+    },
+)

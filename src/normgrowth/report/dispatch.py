@@ -1,14 +1,16 @@
 """Which file shows which result: `report/PART/KIND.py`, for each part and kind of result.
 
 terminal/KIND.py   show(result, console): the table and the sentences
-figures/KIND.py    FIGURES: name -> function of a result that returns a figure; the first is `result.plot()`
+figures/KIND.py    FIGURES: name -> function of a result that returns a figure; the first is `result.plot()`.
+                       The first line of a function's docstring is the title of its figure.
 page/sections/KIND.py   section(results): the section of the HTML page on all results of this kind
 """
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +28,13 @@ def view(part: str, kind: str) -> ModuleType | None:
     return import_module(name) if find_spec(name) else None
 
 
-def show(result: Result, console: "Console | None" = None) -> None:
-    """Print a result."""
+def show(result: Result, console: "Console | None" = None, **options: Any) -> None:
+    """Print a result. options: what this kind of result can show more or less of."""
     from normgrowth.report.terminal.console import new_console
 
     module = view("terminal", result.kind)
     assert module is not None, f"report/terminal/{result.kind}.py is missing"
-    module.show(result, console or new_console())
+    module.show(result, console or new_console(), **options)
 
 
 def to_text(result: Result) -> str:
@@ -51,6 +53,35 @@ def to_html(result: Result) -> str:
     show(result, console)
     form = '<pre style="font-family:monospace;line-height:1.3">{code}</pre>'
     return console.export_html(inline_styles=True, code_format=form)
+
+
+def save_figures(
+    result: Result,
+    folder: Path | str,
+    *,
+    formats: Sequence[str] | None = None,
+    overwrite: bool = True,
+    **options: Any,
+) -> list[Path]:
+    """Draw all figures of a result that it has the data for; the paths of the files."""
+    from normgrowth.report.figures.style import FORMATS, known_formats, save
+
+    formats = known_formats(FORMATS if formats is None else formats)
+    made = {name: (_title(make), make(result, **options)) for name, make in figures(result).items()}
+    drawn = {name: (title, figure) for name, (title, figure) in made.items() if figure is not None}
+    module = view("figures", result.kind)
+    origin = module.origin(result) if module is not None and hasattr(module, "origin") else ""
+    return save(drawn, folder, formats, " ".join(sentences(result)), origin=origin, overwrite=overwrite)
+
+
+def sentences(result: Result) -> list[str]:
+    """What a result says, in sentences."""
+    module = view("sentences", result.kind)
+    return [] if module is None else list(module.sentences(result))
+
+
+def _title(make: Callable[..., Any]) -> str:
+    return (make.__doc__ or make.__name__).strip().splitlines()[0].rstrip(".")
 
 
 def figures(result: Result) -> Mapping[str, Callable[..., Any]]:
