@@ -18,7 +18,7 @@ from normgrowth.paper.claim import Judged, judged
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.errata import ERRATA
 from normgrowth.paper.erratum import Checked, checked
-from normgrowth.paper.stages.language_models import together
+from normgrowth.paper.stages.language_models import joined_models
 from normgrowth.paper.stages.theory import theory
 from normgrowth.report.wording import number
 
@@ -30,10 +30,10 @@ def evidence() -> dict[str, Records]:
     models = {path.name: Records.read(path) for path in sorted((KEPT / "lab").iterdir())}
     return {
         "theory": theory(),
-        "lab": together(models),
+        "language_models": joined_models(models),
         "scaling": Records.read(KEPT / "figure4"),
         "pretrained": Records.read(KEPT / "minilm"),
-        "sweep": Records.read(KEPT / "decay" / "adamw"),
+        "decay": Records.read(KEPT / "decay" / "adamw"),
     }
 
 

@@ -132,7 +132,7 @@ def growth(runs: Sequence[Run]) -> str:
             f"{first:.1f} → {last:.1f}",
             f"{last / first:.3f}",
             f"{factors.min():.3f} to {factors.max():.3f}",
-            f"{best.name}, {best.r2:.4f}",
+            f"{best.law}, {best.r2:.4f}",
             f"{power.params['p']:.2f} [{low:.2f}, {high:.2f}]",
             f"{run.fits['sqrt'].r2:.4f}",
             f"{run.share_of_steps():.0%}",

@@ -24,7 +24,8 @@ from normgrowth import Records, saturate, saturated, saturation, saturation_prof
 from normgrowth.network.hidden_states import Network, evaluating, measured_part
 from normgrowth.network.inputs.batches import make_batches, read_rows
 from normgrowth.network.models.load import Loaded, load_model
-from normgrowth.network.scaling import joined, paper_configs
+from normgrowth.network.scaling import joined
+from normgrowth.network.scaling_curves import paper_configs
 from normgrowth.records import concatenated
 
 ROOT = Path(__file__).parent.parent
@@ -92,9 +93,8 @@ def figure4(_: str | None) -> None:
     parts = []
     for config in paper_configs():
         parts.append(scaling(config, seeds=range(SEEDS), progress=_say))
-        records = joined(parts)
-        made_by = {key: value for key, value in records.made_by.items() if key != "config"}
-        _keep("figure4", [records.table], made_by)
+        records = joined(parts).records
+        _keep("figure4", [records.table], records.made_by)
 
 
 def training(text: str | None) -> None:

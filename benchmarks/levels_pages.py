@@ -6,14 +6,15 @@ from pathlib import Path
 
 from pages import DOCS, fill, picture
 
+from normgrowth.network.scaling import Scaling
 from normgrowth.paper.published.figure2 import saturation_records
-from normgrowth.paper.published.figure4 import figure4_records
+from normgrowth.paper.published.figure4 import figure4 as published_curves
 from normgrowth.records import Records
+from normgrowth.report.figures.scaling import curves as scaling_curves
+from normgrowth.report.sentences.scaling import sentences as scaling_sentences
 from normgrowth.report.terminal.saturation import Line, figure_map, figure_saturation, lines
 from normgrowth.report.terminal.saturation_series import figure_profile
 from normgrowth.report.terminal.saturation_series import sentences as profile_sentences
-from normgrowth.report.terminal.scaling import figure_scaling
-from normgrowth.report.terminal.scaling import sentences as scaling_sentences
 
 
 def write(folder: Path) -> None:
@@ -88,9 +89,9 @@ def minilm(folder: Path) -> str:
 
 
 def figure4(folder: Path) -> str:
-    records, published = Records.read(folder), figure4_records()
-    picture(figure_scaling(records, published), "levels_figure4")
-    return "\n".join(f"- {sentence}" for sentence in scaling_sentences(records, published))
+    result, published = Scaling.from_records(Records.read(folder)), published_curves()
+    picture(scaling_curves(result, published), "levels_figure4")
+    return "\n".join(f"- {sentence}" for sentence in scaling_sentences(result, published))
 
 
 def training(folder: Path) -> str:

@@ -138,8 +138,8 @@ def measure(dtype: str, megabytes: int) -> dict[str, Any]:
         server.start()
         port = ready.get()
         ways: dict[str, Callable[[], Any]] = {
-            "local": lambda: trace(folder, lint=False),
-            "remote": lambda: trace(f"http://127.0.0.1:{port}/", lint=False),
+            "local": lambda: trace(folder, lint=False).records,
+            "remote": lambda: trace(f"http://127.0.0.1:{port}/", lint=False).records,
             "loopback": lambda: loopback(port, folder),
         }
         for way in ways.values():

@@ -23,16 +23,6 @@ def pytest_addoption(parser):
     )
 
 
-def pytest_collection_modifyitems(items):
-    """Lint is judged on many series that are really trained: that takes minutes, so `make test-all` does it."""
-    for item in items:
-        if (
-            item.path.name in ("test_lint_honest.py", "test_lint_kinds.py")
-            or "shuffled_series_takes" in item.name
-        ):
-            item.add_marker(pytest.mark.slow)
-
-
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)

@@ -23,6 +23,7 @@ BASE = {
     "errors",
     "text",
     "workspace",
+    "named_data",
 }
 ENGINES = {"checkpoints", "moments", "foreign_files"} | BASE
 VERBS = {"trace", "lint", "fit", "dynamics", "limit", "network", "tracking", "lab"}
@@ -50,6 +51,7 @@ ALLOWED = {
     "text": set(),
     "foreign_files": set(),
     "schedules": {"errors"},
+    "named_data": {"records", "errors"},
     "engine": {"errors"},
     "errors": set(),
 }
@@ -155,7 +157,7 @@ def test_tracing_safetensors_needs_no_torch(tmp_path):
     from synthetic_series import walk, write_series
 
     write_series(tmp_path, walk(2))
-    heavy = loaded_after(f"import normgrowth; normgrowth.trace({str(tmp_path)!r}).series('norm')")
+    heavy = loaded_after(f"import normgrowth; normgrowth.trace({str(tmp_path)!r}).records.series('norm')")
     # Not pandas: pyarrow itself imports it, where it is installed, to make an array.
     assert not heavy & {"torch", "transformers", "tensorflow"}
 

@@ -25,7 +25,7 @@ def test_the_tiny_series_learns_and_can_be_traced(tmp_path, monkeypatch, capsys)
         float(word) for word in capsys.readouterr().out.split("loss ")[1].split(" nats")[0].split(" -> ")
     )
     assert last < first - 0.5
-    records = trace(tmp_path / "series")
+    records = trace(tmp_path / "series").records
     steps, norms = records.series("norm")
     assert list(steps) == [0, 5, 10, 15, 20]
     assert (np.diff(norms) > 0).all()

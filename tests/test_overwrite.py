@@ -13,10 +13,6 @@ from normgrowth.errors import FolderMismatch
 from normgrowth.lab.cells.grid import Axis
 from normgrowth.lab.settings import Settings
 from normgrowth.lab.sweep import sweep
-from normgrowth.paper import reproduce as paper
-from normgrowth.paper.stages.cost import Cost
-from normgrowth.paper.stages.plan import Stage
-from normgrowth.paper.stages.theory import numbers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -148,33 +144,6 @@ def test_a_sweep_with_other_settings_is_refused_and_its_cells_are_kept(tmp_path)
     assert Records.read(folder).made_by["settings"]["seed"] == 1
     cells = {path for path in before if path.parts[0] == "cells"}
     assert cells < content(folder).keys()
-    engine.close()
-
-
-def test_a_stage_that_was_run_with_other_settings_is_refused(tmp_path, monkeypatch):
-    runs = []
-
-    def stages(scale, data):
-        def made(work):
-            runs.append(scale)
-            return numbers("theory", {"value": 1.0 + len(runs)})
-
-        return [Stage("theory", "theory", (), {"of": scale}, Cost("nothing", 1.0), made)]
-
-    monkeypatch.setattr(paper, "stages", stages)
-    engine = Threads(1)
-    only = ["encoder-degree"]
-    paper.reproduce(tmp_path, only=only, engine=engine)
-    before = content(tmp_path)
-    with pytest.raises(FolderMismatch) as caught:
-        paper.reproduce(tmp_path, only=only, scale="paper", engine=engine)
-    assert (caught.value.found["scale"], caught.value.wanted["scale"]) == ("demo", "paper")
-    assert (caught.value.found["of"], caught.value.wanted["of"]) == ("demo", "paper")
-    assert content(tmp_path) == before
-    paper.reproduce(tmp_path, only=only, engine=engine)
-    assert runs == ["demo"]
-    paper.reproduce(tmp_path, only=only, scale="paper", engine=engine, overwrite=True)
-    assert runs == ["demo", "paper"]
     engine.close()
 
 

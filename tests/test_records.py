@@ -159,7 +159,7 @@ def as_schema_1(records: Records) -> pa.Table:
 
 
 def test_records_of_earlier_versions_are_read(tmp_path):
-    records = normgrowth.trace(write_series(tmp_path / "walk", walk(5)), lags=(2,))
+    records = normgrowth.trace(write_series(tmp_path / "walk", walk(5)), lags=(2,)).records
     assert set(records.distinct("reference")) == {None, "previous", "first", "lag2"}
     old = as_schema_1(records)
     assert {"cosine_first", "cosine_lag2", "step_size_first"} <= set(old["quantity"].to_pylist())
@@ -177,12 +177,12 @@ def test_records_of_earlier_versions_are_read(tmp_path):
 def test_an_output_folder_of_an_earlier_version_is_resumed(tmp_path):
     """Its request says scope where this version says include."""
     source, out = write_series(tmp_path / "walk", walk(4)), tmp_path / "out"
-    records = normgrowth.trace(source, out)
+    records = normgrowth.trace(source, out).records
     request = read_json(out / "request.json")
     request["request"]["scope"] = request["request"].pop("include")
     write_json(out / "request.json", request)
     before = {path.name: path.stat().st_mtime_ns for path in (out / "moments").iterdir()}
-    assert str(normgrowth.trace(source, out).table.to_pylist()) == str(records.table.to_pylist())
+    assert str(normgrowth.trace(source, out).records.table.to_pylist()) == str(records.table.to_pylist())
     assert {path.name: path.stat().st_mtime_ns for path in (out / "moments").iterdir()} == before
     with pytest.raises(FolderMismatch):
         normgrowth.trace(source, out, include="all")

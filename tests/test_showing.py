@@ -15,8 +15,8 @@ from synthetic_series import walk, write_series
 import normgrowth
 from normgrowth.checkpoints.series import Entry, Series
 from normgrowth.dynamics.alignment import examine
-from normgrowth.fit.result import Fit, Fits
-from normgrowth.lint.findings import Finding
+from normgrowth.fit.result import LawFit, SeriesFit
+from normgrowth.lint.finding import Finding
 from normgrowth.lint.reading import Selection
 from normgrowth.lint.series import Report
 from normgrowth.records import Block, Records
@@ -101,7 +101,7 @@ def made(run="run", steps=(0, 10, 20), level="model", name="model", values=None,
 
 
 def test_records_say_what_is_in_them_with_their_own_numbers(tmp_path):
-    records = normgrowth.trace(write_series(tmp_path / "walk", walk(4)))
+    records = normgrowth.trace(write_series(tmp_path / "walk", walk(4))).records
     about, ends = tables(records)
     assert about[0] == ["records", f"{len(records):,} rows"]
     facts = dict(about[1:])
@@ -210,18 +210,12 @@ def test_neither_long_names_nor_many_rows_flood_the_screen():
 # --- Results
 
 
-def test_fits_show_every_law_and_the_best_in_a_line():
+def test_fits_show_the_best_law_in_a_line_and_a_law_its_intervals():
     steps = np.arange(0, 1000, 50)
     fits = normgrowth.fit(steps, 3 * np.sqrt(steps) + 10 + 0.01 * np.cos(steps), bootstrap=40)
-    laws, series = tables(fits)
-    assert [row[0] for row in laws[1:]] == list(fits)
-    for row, law in zip(laws[1:], fits.values(), strict=True):
-        assert row[1] == law.formula
-        assert float(row[2]) == pytest.approx(law.r2, rel=1e-5)
-        assert float(row[5]) == pytest.approx(law.weight, abs=5e-4)
-        assert f"{next(iter(law.params))} " in row[6]
-    assert series[1] == ["points", "20"]
-    assert repr(fits) == f"Fits({len(fits)} laws on 20 points; best: {fits.best.name}, {fits.best.formula})"
+    said = f"(9 laws on 20 points; best: {fits.best.law}, {fits.best.formula})"
+    assert (repr(fits), repr(fits.only)) == (f"Fits{said}", f"SeriesFit{said}")
+    assert all(law in fits._repr_html_() for law in fits)
     (one,) = tables(fits["sqrt"])
     assert one[0][:2] == ["sqrt", fits["sqrt"].formula]
     low, high = fits["sqrt"].interval("a")
@@ -229,17 +223,14 @@ def test_fits_show_every_law_and_the_best_in_a_line():
 
 
 def test_a_law_that_was_not_fitted_says_why():
-    law = Fit("sqrt", "a·√t + b", {}, reason="<too few> points")
+    law = LawFit("sqrt", "a·√t + b", {}, reason="<too few> points")
     assert tables(law)[0][1:] == [["not fitted", "<too few> points"]]
-    fits = Fits({"sqrt": law}, 1, 1.0, nan, notes=("a <note>",))
-    laws, series = tables(fits)
-    assert laws[1][-1] == "not fitted: <too few> points"
-    assert series[-1] == ["note", "a <note>"]
-    assert repr(fits) == "Fits(1 laws on 1 points; none is best)"
+    series = SeriesFit(name="", laws={"sqrt": law}, steps=(1.0,), measured=(2.0,))
+    assert repr(series) == "SeriesFit(1 laws on 1 points; none is best)"
 
 
 def test_dynamics_show_both_models_and_the_sentences(tmp_path):
-    records = normgrowth.trace(write_series(tmp_path / "walk", walk(6)))
+    records = normgrowth.trace(write_series(tmp_path / "walk", walk(6))).records
     evidence = examine(records, constant(0.01))
     models, said = tables(evidence)
     for row in models[1:]:

@@ -2,13 +2,13 @@
 
 The public names; each is loaded when it is first used, so that ``import normgrowth`` is instant.
 
-    trace(source, out)        a series of checkpoints -> Records
+    trace(source, out)        a series of checkpoints -> Trace
     open_source(source)       the series itself: steps, checkpoints, tensors
     Records                   the tidy table that every measurement writes
     load(folder)              a result that was saved, as the type that its verb returned
     Moments, quantities       the sums, and everything that follows from them
     lint(source)              what in a series cannot be trusted
-    fit(steps, norms)         which growth law, with intervals and evidence
+    fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
     saturate(model, c)        a context under which the parameters are c times themselves
     saturated(model)          the exact limit of the network as they grow
@@ -17,7 +17,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     saturation(model, texts)  how close a network is to its saturated self, layer by layer
     saturation_profile(...)   the same for every checkpoint of a series, beside its trace
     heads(model, texts)       what every attention head does, and what its saturated self does
-    scaling(model)            how it turns into its saturated self as the weights grow
+    scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
     write_report(folders)     one html page on everything that folders of ours hold
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from normgrowth.dynamics.equilibrium import equilibrium
     from normgrowth.dynamics.prediction import predict_norm
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
+    from normgrowth.fit.result import Fits
     from normgrowth.lab.sweep import sweep
     from normgrowth.limit.degrees import degrees
     from normgrowth.limit.saturated import saturated
@@ -47,19 +48,23 @@ if TYPE_CHECKING:
     from normgrowth.network.saturation import saturation
     from normgrowth.network.saturation_series import saturation_profile
     from normgrowth.network.scaled_weights import saturate
-    from normgrowth.network.scaling import scaling
+    from normgrowth.network.scaling import Scaling, scaling
     from normgrowth.records import Records
     from normgrowth.results import Result, load
+    from normgrowth.trace.result import Trace
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Fits",
     "InputError",
     "Moments",
     "NoLimit",
     "NormTracker",
     "Records",
     "Result",
+    "Scaling",
     "SeriesWarning",
+    "Trace",
     "UnsupportedOperation",
     "degrees",
     "equilibrium",
@@ -82,13 +87,16 @@ __all__ = [
 ]
 
 _HOME = {
+    "Fits": "normgrowth.fit.result",
     "InputError": "normgrowth.errors",
     "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",
     "NormTracker": "normgrowth.tracking.tracker",
     "Records": "normgrowth.records",
     "Result": "normgrowth.results",
+    "Scaling": "normgrowth.network.scaling",
     "SeriesWarning": "normgrowth.errors",
+    "Trace": "normgrowth.trace.result",
     "UnsupportedOperation": "normgrowth.errors",
     "degrees": "normgrowth.limit.degrees",
     "equilibrium": "normgrowth.dynamics.equilibrium",

@@ -155,7 +155,8 @@ def sidecar_shape(value: Any) -> dict[Any, Any]:
             "limit?": NUMBER,
             "lost?": [[int]],
         },
-        "scaling": {"runs": {...: SCALING}},
+        "scaling": {"runs?": {...: SCALING}},
+        "lab": {"heads?": NETWORK},
         "reproduce": {"models?": {...: MODEL}, "corpora?": {...: dict}},
     }
     return common | own.get(command, {}) if isinstance(command, str) else common

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 FILE, SIDECAR = "records.parquet", "records.json"
 PAIRED = "records_sha256"  # in records.json: the checksum of the records.parquet that was written with it
 PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds, until a writer has replaced both
+COUNTS = ("tensors", "of_tensors", "values", "of_values")  # of the parameters that count
 COMMON = ("norm", "step_size", "cosine", "alignment", "saturation", "dev_loss")  # shown of the model
 
 
@@ -53,7 +55,7 @@ class Block:
     names: Sequence[str]
     layers: Sequence[int | None]
     roles: Sequence[str | None]
-    steps: Sequence[int]
+    steps: Sequence[int] | Sequence[float]
     values: Mapping[str, NDArray[np.float64]]  # quantity -> (steps, items)
     reference: str | None = None  # of all quantities
     axis: str = "step"  # the column that `steps` are values of
@@ -342,13 +344,21 @@ def counted_parameters(made_by: Mapping[str, Any]) -> str:
     selection, counted = made_by.get("selection"), made_by.get("counted")
     if not isinstance(selection, dict) or not selection.get("include"):
         return ""
-    select, exclude = selection.get("select"), selection.get("exclude")
-    said = f"those that match {select!r}" if select is not None else str(selection["include"])
+    known = isinstance(counted, dict) and all(isinstance(counted.get(key), int) for key in COUNTS)
+    return parameters_text(
+        SimpleNamespace(**{"select": None, "exclude": None, **selection}),
+        SimpleNamespace(**counted) if known else None,  # pyright: ignore[reportCallIssue]
+    )
+
+
+def parameters_text(selection: Any, counted: Any = None) -> str:
+    """Which parameters count, and how many: "blocks (144 of 148 tensors, 85.1M of 124.4M values)"."""
+    select, exclude = selection.select, selection.exclude
+    said = f"those that match {select!r}" if select is not None else str(selection.include)
     said += f" without {exclude!r}" if exclude is not None else ""
-    keys = ("tensors", "of_tensors", "values", "of_values")
-    if not isinstance(counted, dict) or not all(isinstance(counted.get(key), int) for key in keys):
+    if counted is None:
         return said
-    tensors, of_tensors, values, of_values = (_short(counted[key]) for key in keys)
+    tensors, of_tensors, values, of_values = (_short(getattr(counted, key)) for key in COUNTS)
     return f"{said} ({tensors} of {of_tensors} tensors, {values} of {of_values} values)"
 
 

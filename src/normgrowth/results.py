@@ -12,7 +12,7 @@ On disk a result is `records.parquet` and a JSON file beside it with the kind, t
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from importlib import import_module
 from math import isfinite
@@ -64,6 +64,14 @@ class Provenance:
 
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return Provenance(version("normgrowth"), platform.python_version(), np.__version__, created)
+
+    @staticmethod
+    def of_earlier(content: Mapping[str, Any]) -> "Provenance":
+        """As folders of earlier versions state it."""
+        found = content.get("versions")
+        versions = found if isinstance(found, dict) else {}
+        own, python, numpy = (str(versions.get(name, "")) for name in ("normgrowth", "python", "numpy"))
+        return Provenance(own, python, numpy, str(content.get("time", "")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +231,14 @@ def to_plain(result: Result) -> dict[str, Any]:
 
     content = {one.name: getattr(result, one.name) for one in fields(result) if one.name != "records"}
     plain = msgspec.to_builtins(content, str_keys=True, enc_hook=_encoded)
-    return {"kind": result.kind, "schema": result.schema, "command": result.kind, **plain}
+    return {"kind": result.kind, "schema": result.schema, "command": result.kind, **_with_lists(plain)}
+
+
+def _with_lists(value: Any) -> Any:
+    """As JSON gives it back: no tuples."""
+    if isinstance(value, dict):
+        return {key: _with_lists(item) for key, item in value.items()}
+    return [_with_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 R = TypeVar("R", bound=Result)
@@ -235,6 +250,8 @@ def _converted(kind: type[R], content: Mapping[str, Any], records: Records) -> R
     given = {
         one.name: content[one.name] for one in fields(kind) if one.name in content and one.name != "records"
     }
+    if "provenance" not in given:
+        given["provenance"] = asdict(Provenance.of_earlier(content))
     shape = _shape(kind)
     try:
         found = msgspec.convert(given, shape, strict=False, str_keys=True, dec_hook=_decoded)

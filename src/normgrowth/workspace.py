@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,12 @@ FILES: dict[str, tuple[str, ...]] = {
         *("tracker/journal", "tracker/records.*", "tracker/request.json", "tracker/.lock"),
     ),
     "sweep": ("sweep.json", "cells/*.json"),
-    "reproduce": ("claims.json", "report.html"),
+    "reproduction": ("claims.json", "report.html"),
     "figures": (),
 }
 SHARED = ("records.parquet", "records.json", REQUEST)
 # What a folder without request.json and without records.json is told by.
-MARKS = {"settings.json": "train", "sweep.json": "sweep", "claims.json": "reproduce", "journal": "tracker"}
+MARKS = {"settings.json": "train", "sweep.json": "sweep", "claims.json": "reproduction", "journal": "tracker"}
 
 
 class replacing:
@@ -156,8 +156,14 @@ def _told_by_records(folder: Path) -> Claim | None:
 
 
 def _told_by_marks(folder: Path) -> Claim | None:
-    found = [kind for mark, kind in MARKS.items() if (folder / mark).is_file()]
-    return Claim(found[0], partial=True) if found else None
+    found = [mark for mark in MARKS if (folder / mark).is_file()]
+    if not found:
+        return None
+    request = {}
+    if found[0] == "claims.json":
+        with suppress(OSError, ValueError, KeyError):
+            request = {"scale": read_json(folder / found[0])["scale"]}
+    return Claim(MARKS[found[0]], request, partial=True)
 
 
 class Workspace:

@@ -142,7 +142,7 @@ def test_checkpoints_that_disappear_during_a_trace(tmp_path):
         trace(folder, tmp_path / "out", lint=False, progress=progress)
     assert "\n" not in str(error.value)
     assert len(list((tmp_path / "out" / "moments").iterdir())) == 4
-    assert steps(trace(folder, tmp_path / "out", lint=False)) == [0, 100, 200, 300, 500]
+    assert steps(trace(folder, tmp_path / "out", lint=False).records) == [0, 100, 200, 300, 500]
 
 
 def test_an_index_is_read_without_a_mapping(tmp_path):

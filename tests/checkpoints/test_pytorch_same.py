@@ -199,7 +199,7 @@ def test_sums_where_values_are_not_aligned(tmp_path):
         (tmp_path / kind).mkdir()
         for i, state in enumerate(states):
             torch.save(state, tmp_path / kind / f"step_{i}.pt", **how)
-    records = [trace(tmp_path / kind, lint=False) for kind in ("archive", "legacy")]
+    records = [trace(tmp_path / kind, lint=False).records for kind in ("archive", "legacy")]
     starts = [p[0].offset % 4 for p in read_pytorch(tmp_path / "legacy" / "step_0.pt").ranges.values()]
     assert any(starts)
     norms = [record.where(quantity="norm", level="tensor").table["value"].to_pylist() for record in records]
@@ -211,7 +211,7 @@ def test_a_trace_tells_what_was_passed_over_once(tmp_path):
         content = {"model": tiny_state(i), "args": argparse.Namespace(lr=0.1)}
         torch.save(content, tmp_path / f"step_{i}.pt")
     with pytest.warns(SeriesWarning) as caught:
-        records = trace(tmp_path, lint=False)
+        records = trace(tmp_path, lint=False).records
     told = [str(w.message) for w in caught if "argparse.Namespace" in str(w.message)]
     assert len(told) == 1
     assert told[0] in records.made_by["notes"]

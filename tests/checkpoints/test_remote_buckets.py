@@ -174,7 +174,7 @@ def test_a_store_that_lists_files_in_other_words_than_it_describes_them(run, mon
     filesystem = bucket._filesystem(bucket.os.getpid(), "s3", anyone=False)
     real = filesystem.info
     monkeypatch.setattr(filesystem, "info", lambda path: real(path) | {"ETag": "other words"})
-    assert len(trace("s3://runs/gpt/a run").distinct("step")) == 3
+    assert len(trace("s3://runs/gpt/a run").records.distinct("step")) == 3
 
 
 def test_without_keys_it_is_asked_as_by_anyone(run, monkeypatch):

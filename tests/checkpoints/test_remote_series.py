@@ -166,7 +166,7 @@ def test_records_are_equal_to_the_bit(root, kind):
     layouts(root, kind)
     with warnings.catch_warnings(), RangeServer(root) as server:
         warnings.simplefilter("ignore", SeriesWarning)
-        here, there = trace(root, run="x"), trace(server.url, run="x")
+        here, there = trace(root, run="x").records, trace(server.url, run="x").records
     for column in here.table.column_names:
         one, other = here.table[column].to_pylist(), there.table[column].to_pylist()
         assert [repr(x) for x in one] == [repr(x) for x in other]

@@ -205,7 +205,7 @@ def test_a_dtype_that_cannot_be_measured(tmp_path, dtype):
     assert pickle.loads(pickle.dumps(error.value)).tensor == name
     with pytest.raises(UnsupportedDtype, match="--exclude"):
         normgrowth.trace(tmp_path)
-    assert len(normgrowth.trace(tmp_path, exclude="attn", lint=False))
+    assert len(normgrowth.trace(tmp_path, exclude="attn", lint=False).records)
     report = normgrowth.lint(tmp_path)
     assert report.steps == (0, 1)
     assert any(found.kind == "dtype" and found.name == name and dtype in found.why for found in report)

@@ -149,7 +149,7 @@ def test_a_step_stored_inside_beats_a_name_that_counts(tmp_path):
     assert any("step 900" in note and "10 in its name" in note for note in open_source(tmp_path).notes)
     assert origins(tmp_path / "checkpoint_10.pt") == {900: "stored"}
     with pytest.warns(SeriesWarning, match="step 900"):
-        records = trace(tmp_path, lint=False)
+        records = trace(tmp_path, lint=False).records
     assert records.made_by["steps"] == [300, 600, 900]
     assert records.made_by["step_origins"] == ["stored"] * 3
 

@@ -50,7 +50,7 @@ def test_trace_json_is_json_and_nothing_else(series, capsys):
     content = json.loads(out)
     rows = [row for row in content["records"] if row["quantity"] == "norm" and row["level"] == "model"]
     assert [row["step"] for row in rows] == [0, 100, 200, 300]
-    assert content["made_by"]["lags"] == [1, 2]
+    assert content["lags"] == [1, 2]
 
 
 def test_names_shows_the_reading_of_every_tensor(series, capsys):

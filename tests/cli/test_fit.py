@@ -10,7 +10,8 @@ from synthetic_series import walk, write_series
 
 from normgrowth.cli import main
 from normgrowth.fit import fit
-from normgrowth.report.terminal.fits import print_fit, verdict
+from normgrowth.report.sentences.fits import verdict
+from normgrowth.report.terminal.fits import show
 
 STEPS = np.arange(0, 4000, 100)
 
@@ -46,7 +47,7 @@ def test_the_published_norms(capsys):
     said = " ".join(out.split())
     assert "sqrt2, √(b² + a²·t), has the most evidence" in said
     assert "ahead of the paper's law a·√t + b (r² = 0.9986) by ΔAICc = 4.2, some evidence" in said
-    assert "104 points are worth about 4.0 independent ones" in said
+    assert "the effective sample size of 104 points is about 4.0" in said
     assert "p = 0.5587 [0.52" in said
     assert "tau has no upper limit in these data" in said
 
@@ -70,20 +71,26 @@ def test_a_csv(norms, capsys):
 def test_json_is_json_and_nothing_else(norms, capsys):
     code, out, _ = run(capsys, norms, "--json", "--seed", 3)
     assert code == 0
-    facts = json.loads(out)["series"][""]
-    assert facts["best"] == "sqrt"
-    assert facts["points"] == len(STEPS)
-    laws = {row["law"]: row for row in facts["laws"]}
+    content = json.loads(out)
+    assert content["kind"] == "fits"
+    facts = content["series"][""]
+    assert facts["best_law"] == "sqrt"
+    assert facts["steps"] == STEPS.tolist()
+    laws = facts["laws"]
     direct = fit(*np.loadtxt(norms, delimiter=",", skiprows=1).T, seed=3)
     assert laws["power"]["params"] == direct["power"].params
     assert laws["power"]["intervals"]["p"] == list(direct["power"].interval("p"))
     assert laws["relax"]["intervals"]["tau"][1] is None  # open: JSON has no infinity
-    assert run(capsys, norms, "--json", "--seed", 3)[1] == out
+    again = json.loads(run(capsys, norms, "--json", "--seed", 3)[1])
+    assert again["series"] == content["series"]
+    assert again["records"] == content["records"]
 
 
 def test_part_of_a_series(norms, capsys):
-    facts = json.loads(run(capsys, norms, "--json", "--from", 1000, "--to", 2000, "--laws", "sqrt")[1])
-    assert facts["series"][""]["points"] == 11
+    facts = json.loads(
+        run(capsys, norms, "--json", "--from-step", 1000, "--to-step", 2000, "--laws", "sqrt")[1]
+    )
+    assert facts["series"][""]["steps"] == list(range(1000, 2001, 100))
 
 
 def test_columns_in_any_order_and_dress(tmp_path, capsys):
@@ -104,7 +111,7 @@ def test_lines_that_are_empty_or_broken_inside_a_cell(tmp_path, capsys):
     csv(path, path.read_text().replace("many", "3"))
     code, out, _ = run(capsys, path, "--json", "--bootstrap", 0)
     assert code == 0
-    assert json.loads(out)["series"][""]["points"] == 4
+    assert len(json.loads(out)["series"][""]["steps"]) == 4
 
 
 def test_a_trace_by_model_layer_and_role(tmp_path, capsys):
@@ -150,11 +157,11 @@ def test_other_bad_input_gets_one_line(norms, tmp_path, capsys):
         ([tmp_path / "none.csv"], "no such file"),
         ([binary], "not a text file"),
         ([empty], "no records here"),
-        ([norms, "--level", "layer"], "--level is for traces"),
+        ([norms, "--level", "layer"], "level layer is for traces"),
         ([norms, "--laws", "cubic"], "no law is called 'cubic'"),
         ([norms, "--seed", "-1"], "seed must be >= 0, got -1"),
         (["published:bert"], "nothing published is called 'bert'"),
-        (["published:t5_direction"], "has no norms"),
+        (["published:t5_direction"], "has no norm by step"),
     ]:
         code, out, err = run(capsys, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -171,7 +178,7 @@ def test_few_points_are_not_compared(tmp_path, capsys):
 def test_a_narrow_terminal_says_what_it_left_out(capsys):
     fits = fit(STEPS, np.sqrt(100 + STEPS), bootstrap=0)
     buffer = StringIO()
-    print_fit(fits.facts(), "narrow", Console(file=buffer, width=70))
+    show(fits, Console(file=buffer, width=70))
     assert max(map(len, buffer.getvalue().splitlines())) <= 70
     assert "Too narrow for:" in buffer.getvalue()
 
@@ -180,8 +187,8 @@ def test_verdicts_are_said_for_every_kind_of_series():
     noise = 0.1 * np.random.default_rng(0).normal(size=len(STEPS))
     for curve in (7 + 0 * STEPS, 9 - STEPS / 1000, np.exp(STEPS / 500), np.sqrt(STEPS)):
         for series in (curve, np.abs(curve + noise)):
-            sentences = verdict(fit(STEPS, series, bootstrap=0).facts())
+            sentences = verdict(fit(STEPS, series, bootstrap=0).only)
             assert sentences
             assert all(text.endswith(".") and "nan" not in text for text in sentences)
-    alone = verdict(fit(STEPS, np.sqrt(STEPS) + noise + 1, laws="sqrt", bootstrap=0).facts())
+    alone = verdict(fit(STEPS, np.sqrt(STEPS) + noise + 1, laws="sqrt", bootstrap=0).only)
     assert alone[0].startswith("the paper's law")

@@ -11,7 +11,7 @@ from synthetic_series import save_file, walk, write_series
 
 from normgrowth import cli
 from normgrowth.cli import lint
-from normgrowth.lint.findings import KINDS
+from normgrowth.lint.finding import KINDS
 from normgrowth.report.terminal.findings import print_findings
 
 MATRIX = "transformer.h.0.attn.c_proj.weight"

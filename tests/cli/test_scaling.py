@@ -9,9 +9,13 @@ from rich.console import Console
 
 from normgrowth.cli import main
 from normgrowth.errors import InputError
-from normgrowth.paper.published.figure4 import figure4_records
+from normgrowth.network.scaling import Scaling
+from normgrowth.paper.published.figure4 import figure4
 from normgrowth.records import Records
-from normgrowth.report.terminal.scaling import draw_scaling, groups, print_scaling, sentences
+from normgrowth.report.figures.scaling import draw_scaling
+from normgrowth.report.sentences.scaling import sentences
+from normgrowth.report.terminal.scaling import show
+from normgrowth.results import load
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("scaling", "paper", "--layers", 1, "--width", 12, "--seeds", 2, "--scales", 9)
@@ -49,9 +53,10 @@ def test_figures_and_records_keep_them_apart_too(folder):
     svg = (folder / "figures" / "scaling.svg").read_text()
     assert "published as with biases" in svg
     assert "measured, with biases" in svg
-    runs = Records.read(folder).distinct("run")
-    assert len(runs) == 12
-    assert not any("published" in name for name in runs)
+    result = load(folder)
+    assert isinstance(result, Scaling)
+    assert len(result.networks) == 12
+    assert not any("published" in network.run for network in result.networks)
 
 
 def test_json_has_everything(capsys):
@@ -63,11 +68,11 @@ def test_json_has_everything(capsys):
         "cosine_flattened",
         "scaling_error",
         "error_power",
-        "scale",
         "scaled_norm",
     }
-    assert len(content["published"]) == 2 * 80
-    assert len(content["made_by"]["runs"]) == 12
+    assert len(content["published"]["records"]) == 80
+    assert len(content["networks"]) == 12
+    assert content["kind"] == "scaling"
 
 
 def test_a_model_shows_its_layers(capsys, tmp_path):
@@ -80,39 +85,41 @@ def test_a_model_shows_its_layers(capsys, tmp_path):
     assert "words as ids" in out
     assert sum(line.startswith("layer.") for line in out.splitlines()) == BLOCKS
     assert "last state" in out
-    assert len(Records.read(tmp_path / "out").distinct("run")) == 2
+    assert Records.read(tmp_path / "out").distinct("seed") == [0, 1]
     assert (tmp_path / "out" / "figures" / "scaling.png").is_file()
 
 
 def test_spread_and_published_are_read_from_records(folder):
-    records, published = Records.read(folder), figure4_records()
-    own = groups(records)
+    result, published = load(folder), figure4()
+    assert isinstance(result, Scaling)
+    own = result.curves
     assert len(own) == 6
-    rows = records.where(run="post_norm, biases, seed 1").series("cosine_saturated")[1]
+    rows = result.matrix("cosine_saturated", "model", run="post_norm, biases", seed=1).values[:, 0]
     assert np.array_equal(own[-1].values["cosine_saturated"][1], rows)
     assert np.isnan(own[0].at("cosine_saturated", 1e9)).all()
-    (said,) = [s for s in sentences(records, published) if s.startswith("published: post-norm, bias")]
-    theirs = groups(published)[-1]
+    (said,) = [s for s in sentences(result, published) if s.startswith("published: post-norm, bias")]
+    theirs = published.curves[-1]
     ours = np.mean([own[-1].at("cosine_flattened", c) for c in theirs.scales], axis=1)
     apart = np.abs(ours - theirs.values["cosine_flattened"][0]).mean()
     assert f"differs by {apart:.3f} on average" in said
     narrow = Console(file=io.StringIO(), width=60)
-    print_scaling(records, published, narrow)
+    show(result, narrow, published)
     assert "Too narrow for" in narrow.file.getvalue()
 
 
 def test_the_same_records_give_the_same_bytes(folder, tmp_path):
-    records, published = Records.read(folder), figure4_records()
-    (path,) = draw_scaling(records, tmp_path, published=published, formats=["svg"])
+    result, published = load(folder), figure4()
+    assert isinstance(result, Scaling)
+    (path,) = draw_scaling(result, tmp_path, published=published, formats=["svg"])
     assert path.read_bytes() == (folder / "figures" / "scaling.svg").read_bytes()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("minilm", "--published"), "are for `normgrowth scaling paper`"),
-        (("minilm", "--width", 8), "are for `normgrowth scaling paper`"),
-        (("paper", "--text", "x.txt"), "--text is for a model"),
+        (("minilm", "--published"), "is for `normgrowth scaling paper`"),
+        (("minilm", "--width", 8), "are for scaling('paper')"),
+        (("paper", "--text", "x.txt"), "text is for a model"),
         (("paper", "--largest", 1), "--largest must be above 1"),
         (("paper", "--scales", 1), "--scales at least 2"),
         (("no/such/folder/here",), "no such folder or file"),
@@ -126,6 +133,6 @@ def test_bad_input_is_one_line(capsys, arguments, message):
 
 def test_other_records_are_not_curves(tmp_path):
     with pytest.raises(InputError, match="hold no scaling curves"):
-        groups(Records(figure4_records().table, {}))
+        Scaling.from_records(Records(figure4().records.table, {"runs": {"x": {}}}))
     with pytest.raises(InputError, match="not as 'gif'"):
-        draw_scaling(figure4_records(), tmp_path, formats=["gif"])
+        draw_scaling(figure4(), tmp_path, formats=["gif"])

@@ -20,7 +20,9 @@ LAGS = (1, 2, 4, 8, 16)
 @pytest.fixture
 def traced(tmp_path):
     def traced(path, every=20, lags=LAGS):
-        return trace(write_path(tmp_path / f"run{len(list(tmp_path.iterdir()))}", path, every), lags=lags)
+        return trace(
+            write_path(tmp_path / f"run{len(list(tmp_path.iterdir()))}", path, every), lags=lags
+        ).records
 
     return traced
 

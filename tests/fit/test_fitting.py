@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from normgrowth.errors import InputError
 from normgrowth.fit import bootstrap as correlated
 from normgrowth.fit import fit
-from normgrowth.fit.fitting import fit_records
 from normgrowth.fit.laws import LAWS
 from normgrowth.records import Block, Records
 
@@ -70,7 +69,7 @@ def test_intervals_are_those_of_the_seed_and_of_the_law_alone():
     steps = np.linspace(0, T, 40)
     norms = 5 * np.sqrt(steps) + 200 + 20 * ar1(40, 0.5, np.random.default_rng(0))
     one, again, other = (fit(steps, norms, bootstrap=100, seed=seed) for seed in (3, 3, 4))
-    assert one.table() == again.table()
+    assert one.only.laws == again.only.laws
     assert one["power"].interval("p") != other["power"].interval("p")
     assert fit(steps, norms, bootstrap=100, seed=3, laws="power")["power"].intervals == one["power"].intervals
     wide = fit(steps, norms, bootstrap=400, confidence=0.99)["sqrt"].interval("a")
@@ -115,7 +114,7 @@ def test_what_cannot_be_identified_has_an_open_interval():
     assert low > T / 2
     assert high == straight["relax"].interval("n_inf")[1] == np.inf
     assert "tau has no upper limit in these data" in straight["relax"].notes
-    assert flat.best.name == "constant"
+    assert flat.best.law == "constant"
 
 
 # --- What correlated residuals are worth
@@ -135,7 +134,7 @@ def test_one_checkpoint_far_off_does_not_make_the_rest_independent():
 
 @given(st.integers(2, 300), st.floats(0, 0.99))
 def test_points_are_worth_between_one_and_all(n, rho):
-    worth = correlated.effective(n, rho)
+    worth = correlated.effective_points(n, rho)
     assert 1 - 1e-9 <= worth <= n + 1e-9
     # The variance of a mean, summed the obvious way.
     apart = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
@@ -152,7 +151,7 @@ def test_correlated_noise_is_not_taken_for_evidence():
         series = [curve + 20 * ar1(104, rho, rng) for _ in range(100)]
         fits = [fit(steps, norms, laws=("sqrt", "power"), bootstrap=0) for norms in series]
         rate[rho, "textbook"] = np.mean([f["power"].aicc < f["sqrt"].aicc for f in fits])
-        rate[rho, "ours"] = np.mean([f.best.name == "power" for f in fits])
+        rate[rho, "ours"] = np.mean([f.best.law == "power" for f in fits])
     assert rate[0.0, "textbook"] < 0.25
     assert rate[0.0, "ours"] < 0.25
     assert rate[0.97, "textbook"] > 0.7
@@ -163,7 +162,7 @@ def test_evidence_is_not_thrown_away():
     steps, rng = np.linspace(0, T, 104), np.random.default_rng(3)
     curve = 3621 * (steps / T) ** 0.6 + 200
     series = [curve + 20 * ar1(104, 0.9, rng) for _ in range(30)]
-    assert all(fit(steps, y, laws=("sqrt", "power"), bootstrap=0).best.name == "power" for y in series)
+    assert all(fit(steps, y, laws=("sqrt", "power"), bootstrap=0).best.law == "power" for y in series)
 
 
 # --- Fits, and those of traces
@@ -171,12 +170,14 @@ def test_evidence_is_not_thrown_away():
 
 def test_fits_read_like_a_mapping():
     fits = fit(np.arange(30), 3 + np.sqrt(np.arange(30)), laws=["log", "sqrt"], bootstrap=0)
-    assert list(fits) == ["sqrt", "log"]
-    assert len(fits) == 2
-    assert "power" not in fits
+    assert list(fits.only) == ["sqrt", "log"]
+    assert len(fits.only) == 2
+    assert "power" not in fits.only
+    with pytest.raises(InputError, match="no law is called 'power'; there are sqrt, log"):
+        _ = fits["power"]
     with pytest.raises(InputError, match="step -1 is negative"):
         fits["sqrt"].predict(-1)
-    assert fits.facts()["best"] == "sqrt"
+    assert fits.only.best_law == "sqrt"
 
 
 def test_each_series_of_a_trace_is_fitted():
@@ -187,10 +188,11 @@ def test_each_series_of_a_trace_is_fitted():
         Block("model", ["model"], [None], [None], steps, {"norm": layers[:, :1] * 2}),
     ]
     records = Records.from_blocks("run", blocks, {})
-    fits = fit_records(records, "layer", bootstrap=0)
+    found = fit(records, level="layer", bootstrap=0)
+    fits = found.series
     assert list(fits) == ["layer.0", "layer.1", "layer.2"]
-    assert [fits["layer.0"].best.name, fits["layer.1"].best.name] == ["sqrt", "sqrt2"]
+    assert [fits["layer.0"].best.law, fits["layer.1"].best.law] == ["sqrt", "sqrt2"]
     assert fits["layer.2"]["sqrt"].reason == "0 points cannot tell 2 parameters from noise"
-    assert fit_records(records, bootstrap=0)["model"]["sqrt"].params == pytest.approx({"a": 2, "b": 20})
+    assert fit(records, bootstrap=0)["sqrt"].params == pytest.approx({"a": 2, "b": 20})
     with pytest.raises(InputError, match="no norm at level role; the levels here are layer, model"):
-        fit_records(records, "role")
+        fit(records, level="role")

@@ -52,17 +52,23 @@ def test_the_published_t5_norms():
 
 def test_the_verdict_on_t5():
     fits = fit(T5["step"], T5["norm"])
-    assert fits.best.name == "sqrt2"
+    assert fits.best.law == "sqrt2"
     assert 3 < fits["sqrt"].aicc_effective - fits["sqrt2"].aicc_effective < 6
     # Taken for independent, the residuals would make it a certainty, and for another law.
-    assert min(fits.values(), key=lambda law: law.aicc).name == "power"
+    assert min(fits.only.values(), key=lambda law: law.aicc).law == "power"
     assert fits["sqrt"].aicc - fits["power"].aicc == pytest.approx(154.8, abs=0.1)
     assert fits["power"].interval("p")[0] > 0.5
     low, high = fits["power2"].interval("p")
     assert low < 1 < high
     assert fits["relax"].interval("tau")[1] == np.inf
     assert fits["relax"].at_bound == ("tau",)
-    assert fits["power"].ahead < fits["sqrt2"].ahead < 0.005 < 0.02 < fits["sqrt"].ahead
+    assert (
+        fits["power"].held_out_error
+        < fits["sqrt2"].held_out_error
+        < 0.005
+        < 0.02
+        < fits["sqrt"].held_out_error
+    )
 
 
 # --- Other ways to the same numbers
@@ -135,12 +141,12 @@ def test_a_law_without_noise_is_found_exactly(law):
     fits = quick(STEPS, made(law))
     assert fits[law].params == pytest.approx(TRUTHS[law], rel=1e-6)
     assert fits[law].predict(STEPS) == pytest.approx(made(law), rel=1e-9)
-    assert fits.best.name == law
+    assert fits.best.law == law
 
 
 @pytest.mark.parametrize("law", TRUTHS)
 def test_the_right_law_is_preferred(law):
-    right = [quick(STEPS, made(law, 1.0, seed)).best.name == law for seed in range(10)]
+    right = [quick(STEPS, made(law, 1.0, seed)).best.law == law for seed in range(10)]
     # A constant has eight rivals that contain it, and each is preferred now and then.
     assert sum(right) >= (6 if law == "constant" else 8)
 
@@ -148,8 +154,8 @@ def test_the_right_law_is_preferred(law):
 def test_names_and_order():
     names = ["sqrt", "sqrt2", "power2", "power", "linear", "root4", "log", "relax", "constant"]
     fits = quick(STEPS, made("sqrt", 1.0), laws=reversed(names))
-    assert list(LAWS) == list(fits) == [row["law"] for row in fits.table()] == names
-    assert sum(law.weight for law in fits.values()) == pytest.approx(1)
+    assert list(LAWS) == list(fits.only) == [row.law for row in fits.only.laws.values()] == names
+    assert sum(law.weight for law in fits.only.values()) == pytest.approx(1)
     assert fits["sqrt"].formula == "a·√t + b"
 
 
@@ -200,7 +206,7 @@ def test_the_order_of_points_does_not_matter(law, seed, random):
     random.shuffle(order)
     one = fit(STEPS, y, laws=[law, "power"], bootstrap=40)
     other = fit(STEPS[order], y[order], laws=[law, "power"], bootstrap=40)
-    assert one.table() == other.table()
+    assert one.only.laws == other.only.laws
 
 
 norms = st.lists(st.just(0.0) | st.floats(1e-6, 1e3), min_size=6, max_size=30)
@@ -213,7 +219,7 @@ def test_a_law_that_contains_another_is_never_worse(y, seed):
     fits = quick(steps, y)
     if np.isnan(fits["sqrt"].r2) or not fits["power"].fitted:
         return
-    r2 = {name: law.r2 for name, law in fits.items()}
+    r2 = {name: law.r2 for name, law in fits.only.items()}
     assert r2["power"] >= max(r2["sqrt"], r2["linear"], r2["root4"]) - 1e-9
     assert r2["power2"] >= r2["sqrt2"] - 1e-9
     assert min(r2.values()) >= r2["constant"] - 1e-9

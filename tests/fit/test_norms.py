@@ -19,20 +19,20 @@ def test_few_points(n):
             fit(steps, norms)
         return
     fits = fit(steps, norms)
-    for law in fits.values():
+    for law in fits.only.values():
         assert law.fitted == (n > len(law.params))
         assert ("cannot tell" in law.reason) == (not law.fitted)
         if not law.fitted:
             with pytest.raises(InputError, match="was not fitted"):
                 law.predict(1)
-    assert fits.needed == 11
+    assert fits.only.points_needed == 11
     if n < 11:
         with pytest.raises(InputError, match=f"too few points to choose a law: {n}"):
             _ = fits.best
-        assert fits.facts()["best"] is None
-        assert all(law.weight == 0 and law.aicc == np.inf for law in fits.values())
+        assert fits.only.best_law is None
+        assert all(law.weight == 0 and law.aicc == np.inf for law in fits.only.values())
     else:
-        assert fits.best.name == "sqrt"
+        assert fits.best.law == "sqrt"
     if n == 4:  # one degree of freedom is a poor idea of the noise, and the interval knows
         low, high = fits["power"].interval("p")
         assert low < 0.5 < high
@@ -41,7 +41,7 @@ def test_few_points(n):
 @pytest.mark.parametrize("level", [0.0, 1e-30, 7.3, 1e30])
 def test_constant_norms(level):
     fits = fit(np.arange(30) * 100, np.full(30, level))
-    assert fits.best.name == "constant"
+    assert fits.best.law == "constant"
     assert fits["constant"].params["b"] == level
     assert np.isnan(fits["constant"].r2)
     assert fits["linear"].params == pytest.approx({"a": 0.0, "b": level})
@@ -52,7 +52,7 @@ def test_norms_that_fall():
     steps = np.arange(60) * 100.0
     noise = np.random.default_rng(0).normal(size=60)
     fits = fit(steps, np.sqrt(9 + (400 - 9) * np.exp(-steps / 700)) + 0.05 * noise)
-    assert fits.best.name == "relax"
+    assert fits.best.law == "relax"
     assert fits["relax"].params == pytest.approx({"n0": 20, "n_inf": 3, "tau": 700}, rel=0.02)
     assert fits["sqrt"].params["a"] < 0
     assert fits["sqrt2"].at_bound == ("a",)
@@ -64,13 +64,13 @@ def test_broken_points_are_dropped_and_repeated_ones_averaged():
     steps = np.arange(20.0)
     norms = 3 + 2 * np.sqrt(steps)
     clean = fit(steps, norms, bootstrap=0)
-    assert clean.notes == ()
+    assert clean.only.notes == ()
     broken = fit([*steps, 3, np.nan, 4], [*norms, np.nan, 5, np.inf], bootstrap=0)
-    assert broken.notes == ("3 points dropped: step or norm is not finite",)
-    assert broken.table() == clean.table()
+    assert broken.only.notes == ("3 points dropped: step or norm is not finite",)
+    assert broken.only.laws == clean.only.laws
     twice = fit([*steps, 4, 4], [*norms, norms[4] + 0.3, norms[4] - 0.3], bootstrap=0)
-    assert "1 step occurs more than once (step 4)" in twice.notes[0]
-    assert "at most 0.6" in twice.notes[0]
+    assert "1 step occurs more than once (step 4)" in twice.only.notes[0]
+    assert "at most 0.6" in twice.only.notes[0]
     assert twice["sqrt"].params == pytest.approx(clean["sqrt"].params)
 
 
@@ -83,32 +83,32 @@ def test_points_needed_by_the_laws_that_compete(laws, needed):
     steps = np.arange(needed)
     norms = 3 + 2 * np.sqrt(steps) + 0.1 * np.cos(7 * steps)
     assert fit(steps, norms, laws=laws, bootstrap=0).best
-    assert fit(steps[1:], norms[1:], laws=laws, bootstrap=0).facts()["best"] is None
+    assert fit(steps[1:], norms[1:], laws=laws, bootstrap=0).only.best_law is None
 
 
 def test_five_points_that_rise_are_not_called_constant():
     """The small-sample term puts a constant 18 ahead of two parameters: here it was ahead by 13.4, "decisive"."""
     fits = fit([0, 1000, 2000, 3000, 4000], [100, 103, 101.5, 105, 104.5], bootstrap=0)
-    assert fits.facts()["best"] is None
+    assert fits.only.best_law is None
     assert "none is best" in repr(fits)
 
 
 def test_copies_among_the_points_are_mentioned():
     norms = [1, 2, 3, 3, 4, 5, 5]
-    notes = fit(range(7), norms, bootstrap=0).notes
+    notes = fit(range(7), norms, bootstrap=0).only.notes
     assert len(notes) == 1
     assert "2 points repeat" in notes[0]
     assert "step 3 that of step 2" in notes[0]
-    assert fit(range(7), [2.0] * 7, laws="constant", bootstrap=0).notes == ()  # a norm that stands still
+    assert fit(range(7), [2.0] * 7, laws="constant", bootstrap=0).only.notes == ()  # a norm that stands still
 
 
 def test_points_of_other_kinds():
     steps, norms = np.arange(8), np.array([1, 2, 9, 3, 4, 4.5, 5, 6], np.float32)
     kept = fit(np.delete(steps, 2), np.delete(norms, 2), bootstrap=0)
     masked = fit(steps, np.ma.array(norms, mask=norms == 9), bootstrap=0)
-    assert masked.notes == ("1 point dropped: step or norm is not finite",)
-    assert masked.table() == kept.table()
-    assert fit(torch.tensor(steps), torch.tensor(norms)).table() == fit(list(steps), list(norms)).table()
+    assert masked.only.notes == ("1 point dropped: step or norm is not finite",)
+    assert masked.only.laws == kept.only.laws
+    assert fit(torch.tensor(steps), torch.tensor(norms)).only.laws == fit(list(steps), list(norms)).only.laws
     for tensor in (torch.tensor(norms, requires_grad=True), torch.tensor(norms).bfloat16()):
         with pytest.raises(InputError, match="real numbers"):
             fit(steps, tensor)
@@ -167,7 +167,7 @@ def test_any_series_has_an_answer(points):
     except InputError:
         assert len(set(steps)) < 2 or max(norms) <= 1e-60
         return
-    for law in fits.values():
+    for law in fits.only.values():
         assert law.converged == law.fitted
         for name, value in law.params.items():
             low, high = law.interval(name)

@@ -232,7 +232,7 @@ def test_levels_are_those_of_the_checkpoints(finished, pydoc):
 
 
 def test_other_commands_read_the_series(finished):
-    traced = normgrowth.trace(finished / "checkpoints")
+    traced = normgrowth.trace(finished / "checkpoints").records
     tracked = Records.read(finished / "tracker")
     steps, norms = traced.series("norm")
     assert steps.tolist() == [0, 5, 10, 12]

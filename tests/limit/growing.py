@@ -100,15 +100,18 @@ def power_of(near, far):
     return degree, float(far / FAR ** (mpmath.mpf(degree.numerator) / degree.denominator))
 
 
-def expect(found, reference, *inputs, tolerance=1e-9):
-    """Leading coefficient and degree of every element of `found` are those of the reference, a function of lists."""
+def expect(found, reference, *inputs, tolerance=1e-9, zero=0.0):
+    """Leading coefficient and degree of every element of `found` are those of the reference, a function of lists.
+
+    zero: what rounding may leave of an element that is exactly 0.
+    """
     near, far = (reference(*(at(x, c) for x in inputs)) for c in (NEAR, FAR))
     others = dict(places(near))
     for place, value in places(far):
         degree, coefficient = power_of(others[place], value)
         got_degree, got = leading(found, place)
         said = f"at {place}: {got} c^{got_degree}, mpmath says {coefficient} c^{degree}; {found}"
-        if degree is None and got == 0:
+        if degree is None and abs(got) <= zero:
             continue
         assert got_degree == degree or mpmath.isinf(coefficient), said
         assert got == coefficient or abs(got - coefficient) <= tolerance * abs(coefficient), said

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from limit.growing import each, expect, limit, powers
 from mpmath import mp, mpf
@@ -261,6 +261,7 @@ def by_hand(x):
 
 @few
 @given(x=powers((3, 4), most=3))
+@example(x={1: torch.tensor([[1.0, -0.5, -0.5, 0.0], [0, 0, 0, 1], [0, 0, 0, 1]], dtype=torch.float64)})
 def test_norms(x):
     """Rows of unlike degree, zero rows, rows whose leading coefficients are all equal."""
     expect(
@@ -268,6 +269,7 @@ def test_norms(x):
         rows(layer_norm(1e-5)),
         x,
         tolerance=1e-6,
+        zero=8 * torch.finfo(torch.float64).eps,  # the kernel's own mean of 1, -0.5, -0.5, 0 is 1e-17
     )
     for f in (lambda x: F.rms_norm(x, (4,), eps=1e-5), by_hand):
         expect(limit(f, x, orders=3), rows(rms_norm(1e-5)), x)

@@ -2,7 +2,6 @@
 
 import re
 import warnings
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -108,8 +107,8 @@ def test_lint_and_trace_find_the_same(tmp_path, make, include):
     states = slow_walk()
     make(states)
     folder = write_series(tmp_path, states)
-    found = [asdict(finding) for finding in lint(folder, include=include)]
-    assert trace(folder, include=include).made_by["findings"] == found
+    found = tuple(lint(folder, include=include))
+    assert trace(folder, include=include).findings == found
 
 
 @pytest.mark.parametrize("include", INCLUDE_CHOICES)
@@ -120,7 +119,7 @@ def test_a_cosine_in_a_finding_is_that_of_the_records(tmp_path, make, include):
     folder = write_series(tmp_path, states)
     found = [finding for finding in lint(folder, include=include) if finding.kind == "run"]
     assert found
-    records = trace(folder, include=include)
+    records = trace(folder, include=include).records
     for finding in found:
         where = dict(level="tensor", name=finding.name) if finding.name else dict(level="model")
         steps, cosines = records.series("cosine", **where)

@@ -59,7 +59,12 @@ SAID = {  # what is worth a remark
 }
 
 
-@pytest.mark.parametrize("case", HONEST)
+QUICK = ("constant rate", "cosine to zero", "SGD", "frozen embeddings", "bfloat16")  # `make test` has these
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in HONEST]
+)
 def test_honest_training_raises_no_alarm(tmp_path, case):
     found = lint(write(tmp_path, train(**HONEST[case])))
     assert faults(found) == []
@@ -87,6 +92,7 @@ def drifting(seed: int, count: int, size: float, drift: float) -> list[State]:
     return states
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 1000),
@@ -106,6 +112,7 @@ def test_any_two_steps_exchanged_are_found_and_none_otherwise(seed, count, size,
     assert found == [(100 * one, "", "order"), (100 * other, "", "order")]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

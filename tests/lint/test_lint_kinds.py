@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import math
 import warnings
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from normgrowth import trace
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lint import lint
-from normgrowth.lint.findings import KINDS
+from normgrowth.lint.finding import KINDS
 from normgrowth.lint.values import buffer_like, sample
 
 FC = "transformer.h.0.mlp.c_fc.weight"
@@ -42,7 +41,7 @@ def check(tmp_path, series, expected, said=()):
     found = lint(write(tmp_path, series))
     with warnings.catch_warnings(), contextlib.suppress(InputError):
         warnings.simplefilter("ignore", SeriesWarning)
-        assert trace(tmp_path, include="all").made_by["findings"] == list(map(asdict, found))
+        assert trace(tmp_path, include="all").findings == tuple(found)
     assert sorted(faults(found), key=str) == sorted(expected, key=str)
     assert sorted(remarks(found), key=str) == sorted(said, key=str)
     assert all(f.kind in KINDS and f.why and Path(f.label).exists() for f in found)

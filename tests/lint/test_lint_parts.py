@@ -137,6 +137,7 @@ def test_float64_and_mixed_series(tmp_path, rng):
     assert lint(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_shuffled_series_takes_no_long_time(rng):
     """Every stretch of it could be shorter, and only so many are said to be."""
     points = np.cumsum(rng.normal(size=(80, 50)), axis=0)[rng.permutation(80)]

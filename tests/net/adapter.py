@@ -71,7 +71,7 @@ def trace(
     with _quiet():
         found = ng.trace(
             source, out, lags=lags, tokens_per_step=tokens_per_step, run="net", workers=1, progress=progress
-        )
+        ).records
     return _rows(found, referenced=True)
 
 
@@ -110,8 +110,8 @@ def lint(source: Path) -> list[str]:
 def lint_of_trace(source: Path) -> list[str]:
     """The same, as a trace of all parameters returns them."""
     with _quiet():
-        found = ng.trace(source, include="all").made_by["findings"]
-    return [_finding(finding) for finding in found]
+        found = ng.trace(source, include="all").findings
+    return [_finding(asdict(finding)) for finding in found or ()]
 
 
 def _finding(f: Mapping[str, Any]) -> str:
@@ -123,7 +123,7 @@ def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
     from normgrowth.report.terminal.console import compare
 
     with _quiet():
-        return list(compare(*(ng.trace(source, run=source.name) for source in (one, other))))
+        return list(compare(*(ng.trace(source, run=source.name).records for source in (one, other))))
 
 
 # --- laws and dynamics -----------------------------------------------------------------------------
@@ -131,28 +131,27 @@ def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
 
 def fit(steps: Sequence[float], norms: Sequence[float], *, replicates: int) -> Numbers:
     """Everything about every law, keys "law quantity"."""
-    return _fits(ng.fit(steps, norms, bootstrap=replicates))
+    return _fits(ng.fit(steps, norms, bootstrap=replicates).only)
 
 
 def fit_trace(source: Path, level: str) -> dict[str, Numbers]:
     """Fits of each series of a trace, without intervals."""
-    from normgrowth.fit.fitting import fit_records
-
     with _quiet():
-        found = fit_records(ng.trace(source), level, bootstrap=0)
-    return {name: _fits(fits) for name, fits in found.items()}
+        found = ng.fit(ng.trace(source), level=level, bootstrap=0)
+    return {name: _fits(fits) for name, fits in found.series.items()}
 
 
 def _fits(fits: Any) -> Numbers:
     found: Numbers = {
         "points": fits.points,
-        "needed": fits.needed,
-        "effective": fits.effective,
-        "rho": fits.rho,
-        "best": fits.best.name,
+        "needed": fits.points_needed,
+        "effective": fits.effective_points,
+        "rho": fits.autocorrelation,
+        "best": fits.best.law,
     }
     for name, law in fits.items():
-        for quantity in ("r2", "rmse", "ahead", "aicc", "aicc_effective", "weight"):
+        found[f"{name} ahead"] = law.held_out_error
+        for quantity in ("r2", "rmse", "aicc", "aicc_effective", "weight"):
             found[f"{name} {quantity}"] = getattr(law, quantity)
         for param, value in law.params.items():
             low, high = law.interval(param)
@@ -167,7 +166,7 @@ def dynamics(source: Path, schedule: str, *, lags: Sequence[int], weight_decay: 
     from normgrowth.schedules import parse
 
     with _quiet():
-        records = ng.trace(source, lags=lags)
+        records = ng.trace(source, lags=lags).records
     evidence = examine(records, parse(schedule), weight_decay=weight_decay)
     found: Numbers = {}
     for model, kappa in evidence.kappa.items():
@@ -247,10 +246,15 @@ def heads(
 
 def scaling(model: nn.Module, inputs: Mapping[str, Tensor], scales: Sequence[float]) -> tuple[Rows, Numbers]:
     """Rows whose step is the index of the scale, and what is known of the whole curve."""
-    found = ng.scaling(model, inputs, scales=scales)
-    (facts,) = found.made_by["runs"].values()
-    rate = {key: facts["rate"][key] for key in ("law", "power") if key in facts["rate"]}
-    return _rows(found), {"degree": facts["degree"], "norm": facts["norm"], **rate}
+    found = ng.scaling(model, inputs, c=scales)
+    (network,) = found.networks
+    rows = {}
+    for row in found.records.table.to_pylist():
+        key = (row["level"], row["name"], list(scales).index(row["scale"]), row["quantity"], None)
+        rows[key] = row["value"]
+    rows |= {("model", "model", i, "scale", None): c for i, c in enumerate(scales)}
+    rate = {"law": network.rate.law, "power": network.rate.power}
+    return rows, {"degree": network.degree, "norm": network.norm, **rate}
 
 
 def scaled_output(model: nn.Module, inputs: Mapping[str, Tensor], c: float) -> Tensor:

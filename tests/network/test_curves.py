@@ -1,6 +1,7 @@
 """Scaling curves: against a slow reference, and the rates that the theory gives."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,14 +9,16 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from normgrowth.errors import InputError
+from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.convergence import local_powers, rate
 from normgrowth.network.models.encoders import EncoderConfig
-from normgrowth.network.scaling import encoder, joined, label_of, paper_configs, random_ids, scaling
+from normgrowth.network.scaling import Scaling, joined, scaling
+from normgrowth.network.scaling_curves import encoder, label_of, paper_configs, random_ids
 from normgrowth.paper.stages.table1_networks import spread_norms
 from normgrowth.records import Records
-from normgrowth.report.terminal.scaling import sentences
+from normgrowth.report.sentences.scaling import sentences
+from normgrowth.results import load
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CONFIG = EncoderConfig(vocabulary=10, max_length=6, layers=2, width=12, heads=3, feedforward=16)
@@ -24,15 +27,15 @@ FEW = (1.0, 3.0, 10.0, 1e4)
 
 def same(a, b):
     """NaN, of which the first local power is one, equals NaN."""
-    values = [records.table["value"].to_numpy() for records in (a, b)]
-    tables = [records.table.drop_columns("value").to_pylist() for records in (a, b)]
+    values = [one.records.table["value"].to_numpy() for one in (a, b)]
+    tables = [one.records.table.drop_columns("value").to_pylist() for one in (a, b)]
     return tables[0] == tables[1] and np.array_equal(*values, equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", ["paper_pre_norm", "usual_pre_norm", "post_norm"])
 def test_every_number_is_that_of_a_slow_reference(kind):
     config = replace(CONFIG, kind=kind)
-    records = scaling(config, scales=FEW, seeds=[3])
+    result = scaling(config, c=FEW, seeds=[3])
     model, ids = encoder(config, 3), random_ids(config, 3)
     limit = saturated(model)(ids, return_states=True)
     square = sum(float((p.detach() ** 2).sum()) for p in model.parameters())
@@ -46,21 +49,21 @@ def test_every_number_is_that_of_a_slow_reference(kind):
             error = float((own / c**config.degree - wanted).norm() / wanted.norm())
             names = [("layer", f"layer.{j}")] + ([("model", "model")] if j == config.layers - 1 else [])
             for level, name in names:
-                assert records.series("cosine_saturated", level=level, name=name)[1][i] == pytest.approx(
+                assert result.matrix("cosine_saturated", level).curve(name)[i] == pytest.approx(
                     np.mean(cosines), abs=1e-9
                 )
-                assert records.series("scaling_error", level=level, name=name)[1][i] == pytest.approx(
+                assert result.matrix("scaling_error", level).curve(name)[i] == pytest.approx(
                     error, rel=1e-6, abs=1e-13
                 )
         a, b = found[-1].flatten(), limit[-1].flatten()
-        assert records.series("cosine_flattened")[1][i] == pytest.approx(
+        assert result.matrix("cosine_flattened", "model").values[i, 0] == pytest.approx(
             float(a @ b / (a.norm() * b.norm())), abs=1e-9
         )
-        assert records.series("scaled_norm")[1][i] == pytest.approx(c * square**0.5)
-    steps, scales = records.series("scale")
-    assert (steps.tolist(), scales.tolist()) == ([0, 1, 2, 3], list(FEW))
-    (facts,) = records.made_by["runs"].values()
-    assert facts["degree"] == config.degree
+        assert result.matrix("scaled_norm", "model").values[i, 0] == pytest.approx(c * square**0.5)
+    assert result.matrix("scaled_norm", "model").steps.tolist() == list(FEW)
+    (network,) = result.networks
+    assert (network.degree, network.seed, network.kind) == (config.degree, 3, kind)
+    assert result.records.distinct("seed") == [3]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +81,10 @@ def test_every_number_is_that_of_a_slow_reference(kind):
 def test_the_error_falls_as_the_theory_says(kind, bias, eps, law, power):
     """Definition 3 asks for an exponential. Only the paper's pre-norm has it, without biases and without eps."""
     config = replace(paper_configs(2, 24)[0], kind=kind, bias=bias, eps=eps)
-    (facts,) = scaling(config, seeds=[1]).made_by["runs"].values()
-    assert facts["rate"]["law"] == law
-    assert power is None or facts["rate"]["power"] == pytest.approx(power, rel=0.02)
+    (network,) = scaling(config, seeds=[1]).networks
+    assert network.rate is not None
+    assert network.rate.law == law
+    assert power is None or network.rate.power == pytest.approx(power, rel=0.02)
 
 
 def test_with_and_without_biases_alike_at_random_initialisation():
@@ -88,10 +92,9 @@ def test_with_and_without_biases_alike_at_random_initialisation():
     for bare, biased in zip(*[iter(paper_configs(2, 48))] * 2, strict=True):
         curves = {}
         for config in (bare, biased):
-            records = scaling(config, scales=np.geomspace(1, 1e4, 9).tolist(), seeds=[0, 1])
-            runs = [records.where(run=run) for run in records.distinct("run")]
-            curves[config.bias] = np.mean([run.series("cosine_saturated")[1] for run in runs], axis=0)
-            errors = [run.series("scaling_error")[1][-1] for run in runs]
+            (found,) = scaling(config, c=np.geomspace(1, 1e4, 9).tolist(), seeds=[0, 1]).curves
+            curves[config.bias] = found.mean("cosine_saturated")
+            errors = found.of("scaling_error")[:, -1]
             assert (np.min(errors) < 1e-6) != config.bias
         assert np.abs(curves[False] - curves[True]).max() < 0.1
         assert min(curve[-1] for curve in curves.values()) > 0.999
@@ -105,15 +108,57 @@ def test_one_seed_has_the_same_weights_with_and_without_biases():
     assert not torch.equal(weights["token_embedding.weight"], encoder(CONFIG, 6).token_embedding.weight)
 
 
-def test_records_round_trip_and_join(tmp_path):
-    parts = [scaling(replace(CONFIG, bias=bias), scales=FEW, seeds=[0, 1]) for bias in (False, True)]
-    records = joined(parts)
-    records.write(tmp_path)
-    again = Records.read(tmp_path)
-    assert same(again, records)
-    assert again.made_by == records.made_by
-    runs = [f"{label_of(replace(CONFIG, bias=bias))}, seed {s}" for bias in (False, True) for s in (0, 1)]
-    assert again.distinct("run") == runs == list(again.made_by["runs"])
+def test_results_round_trip_and_join(tmp_path):
+    parts = [scaling(replace(CONFIG, bias=bias), c=FEW, seeds=[0, 1]) for bias in (False, True)]
+    result = joined(parts, notes=("note",))
+    result.save(tmp_path)
+    again = load(tmp_path)
+    assert isinstance(again, Scaling)
+    assert same(again, result)
+    assert again.networks == result.networks
+    assert again.notes == ("note",)
+    wanted = [(label_of(replace(CONFIG, bias=bias)), seed) for bias in (False, True) for seed in (0, 1)]
+    assert [(one.run, one.seed) for one in again.networks] == wanted
+    assert again.records.distinct("run") == list(dict.fromkeys(run for run, _ in wanted))
+    assert "paper_pre_norm, biases" in str(again)
+    assert again.plot().axes
+    assert len(again.to_json()["networks"]) == 4
+
+
+def test_a_folder_of_an_earlier_version_loads():
+    """There c was a quantity of each step, and each seed a run."""
+    folder = Path(__file__).parents[2] / "docs/records/figure4"
+    found = load(folder)
+    assert isinstance(found, Scaling)
+    assert len(found.networks) == 18
+    old = Records.read(folder).where(run="post_norm, biases, seed 2")
+    curves = next(one for one in found.curves if one.run == "post_norm, biases")
+    assert curves.scales.tolist() == old.series("scale")[1].tolist()
+    assert curves.of("cosine_saturated")[2].tolist() == old.series("cosine_saturated")[1].tolist()
+    layers = found.matrix("scaling_error", run="post_norm, biases", seed=2)
+    assert (
+        layers.curve("layer.3").tolist()
+        == old.series("scaling_error", level="layer", name="layer.3")[1].tolist()
+    )
+    assert "post_norm, biases" in str(found)
+
+
+def test_a_name_and_an_output_folder(tmp_path):
+    pytest.importorskip("transformers")
+    from tiny_configs import tiny_config
+
+    tiny_config("bert").save_pretrained(tmp_path / "model")
+    model, out = tmp_path / "model", tmp_path / "out"
+    result = scaling(model, c=FEW, seeds=2, out=out)
+    assert [one.seed for one in result.networks] == [0, 1]
+    assert same(load(out), result)
+    with pytest.raises(FolderMismatch):
+        scaling(model, c=FEW, seeds=1, out=out)
+    assert len(scaling(model, c=FEW, seeds=1, out=out, overwrite=True).networks) == 1
+    with pytest.raises(InputError):
+        scaling("paper", c=FEW, text="x.txt")
+    with pytest.raises(InputError):
+        scaling(model, c=FEW, layers=2)
 
 
 def test_a_module_is_left_as_it_was_and_padding_does_not_count():
@@ -128,9 +173,9 @@ def test_a_module_is_left_as_it_was_and_padding_does_not_count():
 
     done = []
     inputs = {"ids": ids, "attention_mask": mask}
-    records = scaling(model, inputs, scales=FEW, states=states, progress=lambda *seen: done.append(seen))
+    records = scaling(model, inputs, c=FEW, states=states, progress=lambda *seen: done.append(seen))
     other = {"ids": ids.where(mask.bool(), 7), "attention_mask": mask}
-    again = scaling(model, other, scales=FEW, states=states)
+    again = scaling(model, other, c=FEW, states=states)
     assert same(again, records)
     assert model.training
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
@@ -144,9 +189,9 @@ def test_models_of_transformers(name):
 
     torch.manual_seed(0)
     model = transformers.AutoModel.from_config(tiny_config(name)).double().eval()
-    records = scaling(model, scales=(1.0, 10.0, 1e3))
-    assert len(records.where(level="layer").distinct("name")) == BLOCKS
-    values = records.series("cosine_saturated")[1]
+    result = scaling(model, c=(1.0, 10.0, 1e3))
+    assert len(result.matrix("cosine_saturated").names) == BLOCKS
+    values = result.curves[0].mean("cosine_saturated")
     assert values[-1] > max(0.99, values[0])
 
 
@@ -169,10 +214,10 @@ def test_rates_of_made_up_errors():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scales": [1.0]}, "at least two"),
-        ({"scales": [1.0, float("inf")]}, "finite"),
-        ({"scales": [0.0, 1.0]}, "above 0"),
-        ({"scales": [2.0, 1.0]}, "must grow"),
+        ({"c": [1.0]}, "at least two"),
+        ({"c": [1.0, float("inf")]}, "finite"),
+        ({"c": [0.0, 1.0]}, "above 0"),
+        ({"c": [2.0, 1.0]}, "must grow"),
         ({"seeds": []}, "at least one"),
         ({"seeds": [1, 1]}, "each once"),
         ({"inputs": [1, 2]}, "token ids or tensors by name"),
@@ -182,7 +227,7 @@ def test_rates_of_made_up_errors():
 )
 def test_bad_input_is_said(options, message):
     with pytest.raises(InputError, match=message):
-        scaling(CONFIG, **{"scales": FEW, "seeds": [0]} | options)
+        scaling(CONFIG, **{"c": FEW, "seeds": [0]} | options)
 
 
 def test_bad_modules_are_said():
@@ -205,12 +250,13 @@ def test_a_scale_that_overflows_a_norm_is_nan_and_not_zero():
     )
     model = transformers.T5EncoderModel(config).double().eval()
     ids = torch.randint(5, 99, (2, 6))
-    records = scaling(model, ids, scales=[*np.geomspace(10, 1e3, 9), 1e7])
-    cosines = records.series("cosine_saturated")[1]
+    result = scaling(model, ids, c=[*np.geomspace(10, 1e3, 9), 1e7])
+    cosines = result.curves[0].mean("cosine_saturated")
     assert np.isnan(cosines[-1])
     assert (cosines[:-1] > 0.5).all()
-    (facts,) = records.made_by["runs"].values()
-    assert facts["overflow"] == 1e7
-    assert facts["rounding"] == torch.finfo(torch.float32).eps, "its norms compute in float32"
-    assert facts["rate"]["sentence"] == "falls like c^-2.0"
-    assert any("from c = 10,000,000 on a norm overflows" in line for line in sentences(records))
+    (network,) = result.networks
+    assert network.overflow == 1e7
+    assert network.rounding == torch.finfo(torch.float32).eps, "its norms compute in float32"
+    assert network.rate is not None
+    assert network.rate.sentence() == "falls like c^-2.0"
+    assert any("from c = 10,000,000 on a norm overflows" in line for line in sentences(result))

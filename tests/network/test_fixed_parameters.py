@@ -129,7 +129,8 @@ def test_patterns_of_a_sentence():
 
 
 def test_scaling(mamba):
-    records = scaling(mamba, BATCH, fixed=["*.A_log"], scales=[1.0, 2.0, 4.0])
+    result = scaling(mamba, BATCH, fixed=["*.A_log"], c=[1.0, 2.0, 4.0])
+    records = result.records
     limit = saturated(mamba, fixed=["*.A_log"])
     wanted = limit(input_ids=IDS, output_hidden_states=True).hidden_states[-1]
     with torch.no_grad(), saturate(mamba, 4.0, fixed=["*.A_log"]):
@@ -141,7 +142,7 @@ def test_scaling(mamba):
     norms = records.where(quantity="scaled_norm").table.to_pylist()
     grown = [p.detach().square().sum() for n, p in mamba.named_parameters() if not n.endswith("A_log")]
     assert norms[0]["value"] == pytest.approx(float(sum(grown).sqrt()), rel=1e-9)
-    assert records.made_by["fixed"] == ["*.A_log"]
+    assert result.fixed == ("*.A_log",)
 
 
 def test_names_of_parameters_with_special_characters():
@@ -208,4 +209,4 @@ def test_the_command_and_its_output_folder(command, tmp_path, capsys):
 
 def test_the_encoders_of_the_paper_hold_nothing_fixed(capsys):
     assert main(["scaling", "paper", "--fixed", "*.bias"]) == 2
-    assert "--fixed is for a model" in capsys.readouterr().err
+    assert "fixed is for a model" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def test_each_step_is_the_model_of_that_step(series, config):
 
 def test_it_joins_the_trace(series, config):
     model = transformers.GPT2Model(config)
-    records, alone = saturation_profile(series, model, TEXT), trace(series)
+    records, alone = saturation_profile(series, model, TEXT), trace(series).records
     assert records.distinct("run") == alone.distinct("run")
     for name in ("layer.0", "layer.1"):
         steps, norms = records.series("norm", level="layer", name=name)
@@ -232,7 +232,7 @@ def test_the_table_the_figure_and_the_sentences(series, config):
         norms = records.series("norm", level="layer", name=name)[1]
         assert right.lines[3 * number].get_xdata() == pytest.approx(norms)
     with pytest.raises(InputError, match="no saturation of a series"):
-        figure_profile(trace(series))
+        figure_profile(trace(series).records)
 
 
 def test_rank_correlation_is_spearmans(rng):

@@ -64,8 +64,8 @@ def test_every_measure_takes_it(tmp_path):
     assert normgrowth.degrees(loaded.model, input_ids=IDS) is not None
     for step in (1, 2):
         stored(tmp_path / "series" / f"step-{step}")
-    assert (normgrowth.trace(tmp_path / "series", lint=False).series("norm")[1] > 0).all()
-    assert normgrowth.scaling(loaded.model, IDS, scales=(10, 100)).series("cosine_saturated")[1][-1] > 0.9
+    assert (normgrowth.trace(tmp_path / "series", lint=False).records.series("norm")[1] > 0).all()
+    assert normgrowth.scaling(loaded.model, IDS, c=(10, 100)).curves[0].mean("cosine_saturated")[-1] > 0.9
 
 
 def test_words():

@@ -66,7 +66,7 @@ def test_verdicts_on_the_published_numbers():
 def test_a_claim_without_its_stage_is_undecided():
     claim = CLAIMS["lm-growth"]
     assert judged(claim, {}).ruling.verdict == UNDECIDED
-    assert "no space" in judged(claim, {}, {"lab": "no space"}).ruling.reason
+    assert "no space" in judged(claim, {}, {"language_models": "no space"}).ruling.reason
 
 
 def test_records_that_do_not_tell_leave_a_claim_undecided():

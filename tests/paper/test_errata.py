@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from normgrowth.network.models.encoders import EncoderConfig, LanguageModel
+from normgrowth.network.scaling import ScaledNetwork, Scaling
 from normgrowth.paper.departures import PTB_FREQUENCIES, initial_norms, lm_run, their_alignment
 from normgrowth.paper.errata import ERRATA
 from normgrowth.paper.erratum import checked
@@ -72,9 +73,9 @@ def test_figures_known_by_hand():
 
 
 def test_without_its_stage_it_is_not_measured():
-    found = checked(ERRATA["mask"], {}, {"lab": "no corpus"})
+    found = checked(ERRATA["mask"], {}, {"language_models": "no corpus"})
     assert found.fails is None
-    assert found.why == "The stage lab has no records: no corpus"
+    assert found.why == "The stage language_models has no records: no corpus"
 
 
 def test_a_layer_by_their_formula():
@@ -125,23 +126,24 @@ def test_figures_of_departures_known_by_hand():
 @pytest.mark.parametrize(("change", "fails"), [(0.001, True), (0.2, False)])
 def test_what_biases_change(change, fails):
     """Curves with and without biases, so far apart: less than the published lines are, or more."""
-    parts, runs = [], {}
+    parts, networks = [], []
     for kind in KINDS.values():
         for bias in (True, False):
-            scales = np.array([1.0, 3.0, 10.0])
-            values = {"scale": scales, "cosine_flattened": np.array([0.5, 0.8, 0.9]) + change * bias}
+            values = {"cosine_flattened": np.array([0.5, 0.8, 0.9]) + change * bias}
             block = Block(
                 "model",
                 ["model"],
                 [None],
                 [None],
-                [0, 1, 2],
+                [1.0, 3.0, 10.0],
                 {name: column[:, None] for name, column in values.items()},
+                axis="scale",
             )
             run = f"{kind}, {bias}"
             parts.append(Records.from_blocks(run, [block], {}))
-            runs[run] = {"kind": kind, "bias": bias}
-    found = checked(ERRATA["bias-switch"], {"scaling": Records.joined(parts, {"runs": runs})})
+            networks.append(ScaledNetwork(run, kind=kind, bias=bias))
+    scaling = Scaling(records=Records.joined(parts, {}), networks=tuple(networks))
+    found = checked(ERRATA["bias-switch"], {"scaling": scaling.records})
     assert found.numbers["the same weights with and without biases by"] == pytest.approx(change)
     assert found.numbers["published lines with and without biases differ by"] == pytest.approx(
         0.0588, abs=1e-4

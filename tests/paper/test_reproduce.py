@@ -1,21 +1,21 @@
 """`reproduce`: stages that are kept, redone and lost, and what becomes of the claims that rest on them."""
 
 import json
-import shutil
-import time
+from dataclasses import replace
 from html import escape
 
 import pytest
 
+from normgrowth.cli import main
 from normgrowth.cli.reproduce import write_page
 from normgrowth.engine import Threads
-from normgrowth.errors import InputError
+from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.paper import reproduce as paper
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.paper_figures import draw_figures
-from normgrowth.paper.reproduce import Telling, chosen, key_of, reproduce
-from normgrowth.paper.stages.cost import Cost
-from normgrowth.paper.stages.plan import Stage, _part, stages
+from normgrowth.paper.reproduce import chosen, reproduce, settings_of
+from normgrowth.paper.stages import STAGES
+from normgrowth.paper.stages.stage import Stage, StageSettings
 from normgrowth.paper.stages.theory import numbers
 from normgrowth.records import Records
 
@@ -30,14 +30,11 @@ def engine():
 
 
 def test_a_stage_is_run_once(tmp_path, engine):
-    said = []
-    telling = Telling(ends=lambda stage, how: said.append((stage.name, how)))
     only = ["encoder-degree", "norm-sqrt"]
-    first = reproduce(tmp_path, only=only, engine=engine, telling=telling)
-    again = reproduce(tmp_path, only=only, engine=engine, telling=telling)
-    assert [name for name, _ in said] == ["theory", "theory"]
-    assert said[0][1].endswith(" s")
-    assert said[1][1] == "as it was"
+    first = reproduce(tmp_path, only=only, engine=engine)
+    again = reproduce(tmp_path, only=only, engine=engine)
+    assert [(one.name, one.status) for one in first.stages] == [("theory", "ran")]
+    assert [(one.name, one.status) for one in again.stages] == [("theory", "kept")]
     assert [one.ruling for one in first.verdicts] == [one.ruling for one in again.verdicts]
     assert [one.claim.id for one in first.verdicts] == ["norm-sqrt", "encoder-degree"]
     written = json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))
@@ -46,8 +43,7 @@ def test_a_stage_is_run_once(tmp_path, engine):
     assert_page(page, again)
     damaged = tmp_path / "stages" / "theory" / "records.parquet"
     damaged.write_bytes(damaged.read_bytes()[:1000])
-    reproduce(tmp_path, only=only, engine=engine, telling=telling)
-    assert said[-1][1].endswith(" s")
+    assert reproduce(tmp_path, only=only, engine=engine).stages[0].status == "ran"
 
 
 def assert_page(page, found):
@@ -62,54 +58,6 @@ def assert_page(page, found):
     assert "norm-sqrt: in part." in text
 
 
-def test_the_time_left_is_told(tmp_path, engine, monkeypatch):
-    """By the plan before anything has run; then by what stages took; and nothing for those that are kept."""
-
-    def stage(name, seconds):
-        def run(work):
-            for part in range(1, 5):
-                time.sleep(0.05)
-                work.progress(part, 4, "")
-            return numbers(name, {"value": 1.0})
-
-        return Stage(name, name, (), {}, Cost("nothing", seconds), run)
-
-    monkeypatch.setattr(paper, "AT_ONCE", 0.0)
-    monkeypatch.setattr(paper, "stages", lambda scale, data: [stage("theory", 100.0), stage("lab", 300.0)])
-    left, parts = [], []
-    telling = Telling(
-        begins=lambda stage, seconds: left.append(seconds),
-        moves=lambda done, of, label, seconds: parts.append(seconds),
-    )
-    reproduce(tmp_path, only=["table1", "fig1"], engine=engine, telling=telling)
-    assert left[0] == pytest.approx(400, abs=0.1)
-    assert left[1] < 0.4 * 300  # what was planned as 100 took a fifth of a second, or a little more
-    assert parts[3] == pytest.approx(300)  # all of the first stage done, no stage has ended yet
-    assert parts[7] == pytest.approx(0)
-    assert parts[4] > parts[5] > parts[6] > parts[7]
-    left.clear()
-    reproduce(tmp_path, only=["table1", "fig1"], engine=engine, telling=telling)
-    assert left == [0, 0]
-
-
-def test_parts_that_are_there_at_once_say_nothing_of_the_pace(tmp_path, engine, monkeypatch):
-    """A sweep that goes on: half of its cells are there, the others take their time."""
-
-    def run(work):
-        for done in (50, 51, 52):
-            work.progress(done, 100, "")
-            time.sleep(0.2)
-        return numbers("theory", {"value": 1.0})
-
-    stage = Stage("theory", "theory", (), {}, Cost("nothing", 100.0), run)
-    monkeypatch.setattr(paper, "stages", lambda scale, data: [stage])
-    left = []
-    telling = Telling(moves=lambda done, of, label, seconds: left.append(seconds))
-    reproduce(tmp_path, only=["table1"], engine=engine, telling=telling)
-    assert left[0] == pytest.approx(100, abs=1)  # nothing is known but the plan
-    assert left[2] == pytest.approx(0.2 * 48, rel=0.5)
-
-
 def test_a_stage_that_fails_loses_no_other(tmp_path, engine):
     """The paper's corpora are not there."""
     only = ["lm-growth", "encoder-degree"]
@@ -117,88 +65,135 @@ def test_a_stage_that_fails_loses_no_other(tmp_path, engine):
     verdicts = {one.claim.id: one.ruling for one in found.verdicts}
     assert verdicts["encoder-degree"].verdict == "holds"
     assert verdicts["lm-growth"].verdict == "undecided"
-    assert found.failed["lab"] in verdicts["lm-growth"].reason
-    assert "nothing" in found.failed["lab"]
+    (failed,) = (one for one in found.stages if one.failed)
+    assert failed.name == "language_models"
+    assert failed.reason in verdicts["lm-growth"].reason
+    assert "nothing" in failed.reason
 
 
-def test_a_stage_goes_on_where_it_was_but_not_from_other_code(tmp_path, engine, monkeypatch):
+def stage_of(run, version=1, name="theory"):
+    settings = {"demo": StageSettings(), "paper": StageSettings()}
+    takes = {"demo": "a moment", "paper": "a moment"}
+    return Stage(name=name, title=name, version=version, settings=settings, takes=takes, run=run)
+
+
+def test_a_stage_resumes_but_not_from_another_version(tmp_path, engine, monkeypatch):
     made = []
 
     def stage(version, stop):
-        def run(work):
+        def run(context, settings):
             def part(number):
                 if number == stop:
                     raise OSError("the disk is full")
                 made.append((version, number))
                 return numbers(f"part {number}", {"value": float(number)})
 
-            parts = [_part(work, number, lambda number=number: part(number)) for number in range(3)]
+            parts = [context.cached(f"part-{n}", lambda n=n: part(n)) for n in range(3)]
             return Records.joined(parts, {})
 
-        return Stage("theory", "theory", (), {}, Cost("nothing", 1.0), run)
+        return stage_of(run, version)
 
     def run(version, stop=None):
-        monkeypatch.setattr(paper, "stages", lambda scale, data: [stage(version, stop)])
-        monkeypatch.setattr(paper, "key_of", lambda stage: f"code of version {version}")
+        monkeypatch.setattr(paper, "STAGES", {"theory": stage(version, stop)})
         return reproduce(tmp_path, only=["table1"], engine=engine)
 
-    assert "the disk is full" in run(1, stop=2).failed["theory"]
+    assert "the disk is full" in run(1, stop=2).stages[0].reason
+    assert (tmp_path / "stages" / "theory" / "error.log").is_file()
     assert run(1).evidence["theory"].distinct("run") == ["part 0", "part 1", "part 2"]
+    assert not (tmp_path / "stages" / "theory" / "error.log").is_file()
     assert made == [(1, 0), (1, 1), (1, 2)]  # none twice
     made.clear()
-    run(2)
-    assert made == [(2, 0), (2, 1), (2, 2)]  # nothing of the older code
-    assert (tmp_path / "stages" / "theory" / "work-before-1" / "part-0").is_dir()  # and nothing lost
+    assert run(2).stages[0].status == "ran"
+    assert made == [(2, 0), (2, 1), (2, 2)]  # nothing of the other version
+    assert run(2).stages[0].status == "kept"
+    made.clear()
+    assert run(1).stages[0].status == "ran"
+    assert not made  # and nothing lost
 
 
-def test_real_corpora_take_the_place_of_the_embedded_one(tmp_path):
+def test_a_fault_in_one_stage_does_not_stop_the_others(tmp_path, engine, monkeypatch):
+    def broken(context, settings):
+        raise RuntimeError("a fault")
+
+    stages = [stage_of(broken), stage_of(lambda *_: numbers("x", {"value": 1.0}), name="scaling")]
+    monkeypatch.setattr(paper, "STAGES", {stage.name: stage for stage in stages})
+    found = reproduce(tmp_path, only=["table1", "fig4"], engine=engine)
+    assert [one.status for one in found.stages] == ["failed", "ran"]
+    log = (tmp_path / "stages" / "theory" / "error.log").read_text(encoding="utf-8")
+    assert "RuntimeError: a fault" in log
+    assert "broken" in log
+
+
+def test_progress_names_the_stage(tmp_path, engine, monkeypatch):
+    def run(context, settings):
+        context.done(1, 2, "half")
+        return numbers("x", {"value": 1.0})
+
+    monkeypatch.setattr(paper, "STAGES", {"theory": stage_of(run)})
+    told = []
+    reproduce(tmp_path, only=["table1"], engine=engine, progress=lambda *args: told.append(args))
+    assert told == [(0, 1, "theory: theory"), (1, 2, "theory: half")]
+
+
+def test_real_corpora_replace_the_embedded_one(tmp_path):
     def corpora(data):
-        return {
-            name: stage.settings
-            for stage in stages("demo", data)
-            for name in stage.settings
-            if "pre_norm" in name
-        }
+        settings = settings_of("demo", data)
+        (corpus,) = settings["language_models"].corpora
+        assert settings["decay"].corpus == corpus
+        assert all(name.startswith(f"{corpus}-") for name in settings["language_models"].models())
+        return corpus
 
-    assert all(name.startswith("pydoc-") for name in corpora(None))
+    assert corpora(None) == "pydoc"
     (tmp_path / "wikitext-2").mkdir()
-    assert all(name.startswith("wikitext-2-") for name in corpora(tmp_path))
+    assert corpora(tmp_path) == "wikitext-2"
     (tmp_path / "penn").mkdir()
-    assert all(name.startswith("penn-") for name in corpora(tmp_path))
-    assert stages("demo", tmp_path)[-1].settings["settings"]["corpus"] == "penn"
+    assert corpora(tmp_path) == "penn"
     with pytest.raises(InputError, match="holds neither penn nor wikitext-2"):
-        stages("demo", tmp_path / "penn")
+        settings_of("demo", tmp_path / "penn")
+
+
+def test_a_reproduction_of_another_scale_is_refused(tmp_path, engine):
+    reproduce(tmp_path, only=["norm-sqrt"], engine=engine)
+    with pytest.raises(FolderMismatch):
+        reproduce(tmp_path, only=["norm-sqrt"], scale="paper", engine=engine)
+    (tmp_path / "request.json").unlink()  # as earlier versions left it
+    with pytest.raises(FolderMismatch):
+        reproduce(tmp_path, only=["norm-sqrt"], scale="paper", engine=engine)
+    reproduce(tmp_path, only=["norm-sqrt"], scale="paper", engine=engine, overwrite=True)
 
 
 def test_only_names_what_there_is():
     claims, needed = chosen(["fig2", "heads-bimodal"])
     assert [claim.id for claim in claims] == ["heads-bimodal"]
-    assert needed == {"pretrained", "lab"}
+    assert needed == {"pretrained", "language_models"}
     assert chosen([])[0] == list(CLAIMS.values())
     with pytest.raises(InputError, match="--only fig7: is none of fig1"):
         chosen(["fig7"])
 
 
 def test_every_claim_rests_on_stages_that_there_are():
-    for scale in ("demo", "paper"):
-        assert {stage for claim in CLAIMS.values() for stage in claim.stages} <= {
-            stage.name for stage in stages(scale)
-        }
+    assert {stage for claim in CLAIMS.values() for stage in claim.stages} <= STAGES.keys()
 
 
-def test_a_stage_is_redone_when_its_code_or_settings_change(tmp_path, monkeypatch):
-    package = tmp_path / "normgrowth"
-    shutil.copytree(paper.files("normgrowth"), package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(paper, "files", lambda _: package)
-    of = lambda scale: {stage.name: key_of(stage) for stage in stages(scale)}  # noqa: E731
-    before = of("demo")
-    assert of("demo") == before
-    (package / "report" / "sweep.py").write_text("# other\n")
-    assert of("demo") == before
-    (package / "lab" / "cells" / "cell.py").write_text("# other\n")
-    changed = {name for name, key in of("demo").items() if key != before[name]}
-    assert changed == {"lab", "sweep"}
-    assert {name for name, key in of("paper").items() if key == before[name]} == {"theory"}
+def test_keys_have_the_version_and_the_settings():
+    keys = [
+        replace(stage, version=version).key(settings)
+        for stage in STAGES.values()
+        for version in (1, 2)
+        for settings in dict.fromkeys(stage.settings.values())
+    ]
+    assert len(set(keys)) == len(keys)
+    for stage in STAGES.values():
+        assert stage.takes.keys() == stage.settings.keys() == {"demo", "paper"}
+
+
+def test_the_command_says_how_long_it_takes(capsys):
+    assert main(["reproduce", "--scale", "paper", "--list", "--only", "fig6,norm-sqrt"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("decay: Figure 6")
+    assert STAGES["decay"].takes["paper"] in line
+    assert main(["reproduce", "--list"]) == 0
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == list(STAGES)
 
 
 def test_figures_of_what_is_there(tmp_path):

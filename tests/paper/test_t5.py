@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from normgrowth.cli import main
-from normgrowth.paper.published.figure1 import t5_records
-from normgrowth.records import Records
+from normgrowth.paper.published.figure1 import t5_records, t5_trace
+from normgrowth.trace.result import Trace
 
 
 def test_the_published_series_reads_like_a_trace():
@@ -46,10 +46,10 @@ def test_published_lines_are_grey_and_measured_ones_are_not():
     from normgrowth.report.figures.style import BLUE, GREY
     from normgrowth.report.figures.trace import figure_alignment_step, figure_norm_direction
 
-    published = t5_records()
-    measured = Records(published.table, {"source": "measured here"})
+    published = t5_trace()
+    measured = Trace(records=published.records, source="measured here")
     for make in (figure_norm_direction, figure_alignment_step):
-        whole, layers = make(published, [measured]).axes[:2]
+        whole, layers = make(published, overlay=[measured]).axes[:2]
         assert [line.get_color() for line in whole.lines if len(line.get_xdata()) > 2] == [BLUE, GREY]
         shades = [line.get_color()[:3] for line in layers.lines if len(line.get_xdata()) > 2]
         assert len(shades) == 12

@@ -1,5 +1,9 @@
 """The stage `theory` run for real: what claims and errata make of it."""
 
+import json
+from math import isfinite, nan
+from pathlib import Path
+
 import pytest
 from paper.claim_examples import EXAMPLES
 
@@ -7,14 +11,15 @@ from normgrowth.paper.claim import HOLDS, IN_PART, judged
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.errata import ERRATA
 from normgrowth.paper.erratum import checked
+from normgrowth.paper.stages.theory import THEORY, theory
 from normgrowth.records import Records
+
+GOLDEN = Path(__file__).parent / "theory.json"
 
 
 @pytest.fixture(scope="module")
 def theory_stage():
     import torch
-
-    from normgrowth.paper.stages.theory import theory
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -45,3 +50,27 @@ def test_errata_on_the_stage_itself(theory_stage):
     assert list(found["pre-norm"].numbers.values()) == pytest.approx([1, 3], abs=1e-3)
     assert found["vanishing"].numbers["1 − cosine without later attention, c = 1"] > 0.1
     assert found["vanishing"].numbers["the same at c = 1000"] < 1e-9
+
+
+def test_numbers_move_only_with_the_version(theory_stage):
+    """After a change that is meant, increase the version and write theory.json again:
+
+    python tests/paper/test_theory_stage.py
+    """
+    known = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert known["version"] == THEORY.version
+    found = all_numbers(theory_stage)
+    assert found.keys() == known["numbers"].keys()
+    for name, value in known["numbers"].items():
+        assert found[name] == pytest.approx(
+            nan if value is None else value, abs=1e-6, rel=1e-6, nan_ok=True
+        ), name
+
+
+def all_numbers(records):
+    return {f"{row['run']}; {row['quantity']}": row["value"] for row in records.table.to_pylist()}
+
+
+if __name__ == "__main__":
+    numbers = {name: value if isfinite(value) else None for name, value in all_numbers(theory()).items()}
+    GOLDEN.write_text(json.dumps({"version": THEORY.version, "numbers": numbers}, indent=1) + "\n")

@@ -23,7 +23,9 @@ from normgrowth.report.figures.trace import (
     figure_norm_direction,
     figure_roles,
 )
+from normgrowth.trace.result import Trace
 
+of = Trace.from_records
 HOSTILE = [
     "$\\frac{",
     "[red]x[/red]",
@@ -63,7 +65,7 @@ def assert_holds(line, records, quantity, name, level="layer"):
 
 def test_norm_direction_holds_the_records_numbers(trace):
     records = trace(layers=3, steps=20)
-    figure = figure_norm_direction(records)
+    figure = figure_norm_direction(of(records))
     assert len(figure.axes) == 5  # four panels and the colour bar
     for row, quantity in enumerate(("norm", "cosine")):
         model, layers = figure.axes[2 * row : 2 * row + 2]
@@ -75,7 +77,7 @@ def test_norm_direction_holds_the_records_numbers(trace):
 
 def test_alignment_step_holds_the_records_numbers(trace):
     records = trace(layers=2, steps=20)
-    figure = figure_alignment_step(records)
+    figure = figure_alignment_step(of(records))
     for row, quantity in enumerate(("alignment", "step_size")):
         model, layers = figure.axes[2 * row : 2 * row + 2]
         assert_holds(lines(model)["model"], records, quantity, "model", "model")
@@ -87,7 +89,7 @@ def test_alignment_step_holds_the_records_numbers(trace):
 
 
 def test_each_stack_has_its_panel_and_shades_mean_depth_in_both(trace):
-    figure = figure_norm_direction(trace(layers=48, steps=5, stacks=("encoder", "decoder")))
+    figure = figure_norm_direction(of(trace(layers=48, steps=5, stacks=("encoder", "decoder"))))
     model, encoder, decoder = figure.axes[:3]
     assert [ax.get_title(loc="left") for ax in (encoder, decoder)] == [
         "encoder, by layer",
@@ -110,7 +112,7 @@ def test_no_panel_is_cut_to_fit_another(trace):
         "layer", names, layers, [None] * 3, [0, 1], {"norm": norm, "step_size": norm, "alignment": norm / 100}
     )
     records = Records.from_blocks("run", [block], {})
-    for figure in (figure_norm_direction(records), figure_alignment_step(records)):
+    for figure in (figure_norm_direction(of(records)), figure_alignment_step(of(records))):
         for ax in figure.axes:
             for line in ax.get_lines():
                 assert ax.get_ylim()[0] <= np.min(line.get_ydata())
@@ -118,28 +120,28 @@ def test_no_panel_is_cut_to_fit_another(trace):
 
 
 def test_later_layers_are_darker(trace):
-    by_layer = figure_norm_direction(trace(layers=12, steps=3)).axes[1]
+    by_layer = figure_norm_direction(of(trace(layers=12, steps=3))).axes[1]
     brightness = [sum(lines(by_layer)[f"layer.{i}"].get_color()[:3]) for i in range(12)]
     assert brightness == sorted(brightness, reverse=True)
 
 
 def test_many_stacks_share_one_panel(trace):
     records = trace(layers=6, steps=4, names=[f"stage{i}.0" for i in range(6)])
-    figure = figure_norm_direction(records)
+    figure = figure_norm_direction(of(records))
     assert len(figure.axes) == 5
     assert len({line.get_color() for line in figure.axes[1].get_lines()}) == 6
 
 
 def test_angles_where_cosines_all_read_one(trace):
     records = trace(layers=2, steps=20, pace=1e-4, drift=0)
-    figure = figure_norm_direction(records)
+    figure = figure_norm_direction(of(records))
     assert figure.axes[2].get_ylabel() == figures.LABELS["angle"]
     assert_holds(lines(figure.axes[2])["model"], records, "angle", "model", "model")
 
 
 def test_cosine_axis_fits_the_data(trace):
     records = trace(layers=2, steps=30)
-    low, high = figure_norm_direction(records).axes[2].get_ylim()
+    low, high = figure_norm_direction(of(records)).axes[2].get_ylim()
     cosines = np.concatenate(
         [records.series("cosine", level=s, name=n)[1] for s, n in (("model", "model"), ("layer", "layer.0"))]
     )
@@ -160,7 +162,7 @@ def budget_records(aligned, stepped):
 
 
 def test_budget_stacks_parts_that_are_positive():
-    ax, layers = figure_budget(budget_records([1, 2], [3, 6])).axes
+    ax, layers = figure_budget(of(budget_records([1, 2], [3, 6]))).axes
     assert len(ax.collections) == 2
     np.testing.assert_array_equal(lines(ax)["growth"].get_ydata(), [0, 4, 8])
     np.testing.assert_array_equal(lines(ax)["growth"].get_xdata(), [0, 10, 20])
@@ -174,7 +176,7 @@ def test_budget_stacks_parts_that_are_positive():
 
 
 def test_budget_draws_lines_where_a_part_is_negative():
-    ax, layers = figure_budget(budget_records([-1, -5], [3, 6])).axes
+    ax, layers = figure_budget(of(budget_records([-1, -5], [3, 6]))).axes
     assert not ax.collections
     np.testing.assert_array_equal(lines(ax)["alignment"].get_ydata(), [0, -1, -5])
     np.testing.assert_array_equal(lines(ax)["size"].get_ydata(), [0, 3, 6])
@@ -186,7 +188,7 @@ def test_budget_draws_lines_where_a_part_is_negative():
 
 def test_roles_are_relative_to_the_first_step(trace):
     records = trace(layers=2, steps=15)
-    figure = figure_roles(records)
+    figure = figure_roles(of(records))
     drawn = lines(figure.axes[0])
     for role in ("attention.query", "norm"):
         _, norm = records.series("norm", level="role", name=role)
@@ -206,7 +208,7 @@ def test_a_role_that_starts_at_zero_is_named_not_drawn(trace):
             {"norm": np.array([[0, 1.0], [1, 2]])},
         )
     ]
-    figure = figure_roles(Records.from_blocks("run", blocks, {}))
+    figure = figure_roles(of(Records.from_blocks("run", blocks, {})))
     assert set(lines(figure.axes[0])) >= {"norm"}
     assert "bias" not in lines(figure.axes[0])
     assert any("not drawn" in text and "bias" in text for text in texts(figure))
@@ -215,8 +217,8 @@ def test_a_role_that_starts_at_zero_is_named_not_drawn(trace):
 def test_files_are_valid_and_the_same_each_time(trace, tmp_path):
     records = trace(layers=3, steps=6)
     before = dict(matplotlib.rcParams)
-    paths = draw(records, tmp_path / "new" / "a")
-    again = draw(records, tmp_path / "b")
+    paths = draw(of(records), tmp_path / "new" / "a")
+    again = draw(of(records), tmp_path / "b")
     assert dict(matplotlib.rcParams) == before
     assert [path.name for path in paths] == [
         f"{name}.{form}" for name in FIGURES for form in ("png", "svg", "pdf")
@@ -242,9 +244,9 @@ def test_files_are_valid_and_the_same_each_time(trace, tmp_path):
 
 def test_the_users_style_does_not_show(trace, tmp_path):
     records = trace(layers=2, steps=4).where(level="role")
-    (plain,) = draw(records, tmp_path / "a", formats=["svg"])[:1]
+    (plain,) = draw(of(records), tmp_path / "a", formats=["svg"])[:1]
     with matplotlib.rc_context({"font.size": 30, "axes.grid": True, "svg.hashsalt": "other"}):
-        (styled,) = draw(records, tmp_path / "b", formats=["svg"])[:1]
+        (styled,) = draw(of(records), tmp_path / "b", formats=["svg"])[:1]
     assert plain.read_bytes() == styled.read_bytes()
 
 
@@ -252,7 +254,7 @@ def test_threads_leave_the_style_as_it_was(trace, tmp_path):
     records = trace(layers=2, steps=4).where(level="model")
     before = dict(matplotlib.rcParams)
     threads = [
-        threading.Thread(target=draw, args=(records, tmp_path / str(i)), kwargs={"formats": ["svg"]})
+        threading.Thread(target=draw, args=(of(records), tmp_path / str(i)), kwargs={"formats": ["svg"]})
         for i in range(3)
     ]
     for thread in threads:
@@ -269,10 +271,11 @@ def test_pyplot_is_not_needed(trace, tmp_path):
 
     trace(layers=2, steps=4).write(tmp_path)
     code = (
-        "import sys; from normgrowth.records import Records; from normgrowth.report import terminal;"
+        "import sys; from normgrowth.records import Records; from normgrowth.trace.result import Trace;"
+        "from normgrowth.report import terminal;"
         "from normgrowth.report.figures import trace as figures;"
         "assert not {'matplotlib', 'rich'} & set(sys.modules);"
-        f"figures.draw(Records.read({str(tmp_path)!r}), {str(tmp_path)!r}, formats=['png']);"
+        f"figures.draw(Trace.from_records(Records.read({str(tmp_path)!r})), {str(tmp_path)!r}, formats=['png']);"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
@@ -282,7 +285,7 @@ def test_pyplot_is_not_needed(trace, tmp_path):
 def test_hostile_names_are_drawn_as_spelt(trace, stacks):
     records = trace(layers=2, steps=3, stacks=stacks)
     for make in (figure_norm_direction, figure_budget):
-        figure, file = make(records), io.BytesIO()
+        figure, file = make(of(records)), io.BytesIO()
         figure.savefig(file, format="svg")
         ET.fromstring(file.getvalue())
         assert all(any(label(stack) in text for text in texts(figure)) for stack in stacks)
@@ -293,10 +296,10 @@ def test_hostile_roles_are_drawn_as_spelt(tmp_path):
     records = Records.from_blocks(
         "run", [Block("role", HOSTILE, [None] * len(HOSTILE), HOSTILE, [0, 1, 2], {"norm": norm})], {}
     )
-    drawn = texts(figure_roles(records))
+    drawn = texts(figure_roles(of(records)))
     assert "$\\frac{" in drawn
     assert "\\u65e5\\u672c\\n\\u8a9e" in drawn
-    assert len(draw(records, tmp_path)) == 3
+    assert len(draw(of(records), tmp_path)) == 3
 
 
 def test_labels_have_only_what_the_font_shows():
@@ -311,10 +314,10 @@ def test_undefined_values_are_gaps(trace, tmp_path):
     holed = with_values(
         records, lambda v: np.where(rng.random(len(v)) < 0.3, rng.choice([np.nan, np.inf], len(v)), v)
     )
-    line = lines(figure_norm_direction(holed).axes[0])["model"]
+    line = lines(figure_norm_direction(of(holed)).axes[0])["model"]
     _, norm = holed.series("norm", name="model")
     np.testing.assert_array_equal(np.isnan(line.get_ydata()), ~np.isfinite(norm))
-    assert len(draw(holed, tmp_path, formats=["png"])) == 5
+    assert len(draw(of(holed), tmp_path, formats=["png"])) == 5
 
 
 def test_a_value_between_gaps_gets_a_dot():
@@ -323,24 +326,24 @@ def test_a_value_between_gaps_gets_a_dot():
     records = Records.from_blocks(
         "run", [Block("model", ["model"], [None], [None], range(30), {"norm": norm})], {}
     )
-    assert lines(figure_norm_direction(records).axes[0])["model"].get_markevery() == [4]
+    assert lines(figure_norm_direction(of(records)).axes[0])["model"].get_markevery() == [4]
 
 
 @pytest.mark.parametrize("value", [np.nan, 0.0, -1.0, 1e-300, 1e300, 7.0])
 def test_constant_and_extreme_values_draw(trace, tmp_path, value):
     records = trace(layers=2, steps=4)
-    paths = draw(with_values(records, lambda v: np.full_like(v, value)), tmp_path, formats=["png"])
+    paths = draw(of(with_values(records, lambda v: np.full_like(v, value))), tmp_path, formats=["png"])
     assert bool(paths) == bool(np.isfinite(value))
 
 
 def test_one_step_shows_the_norm_by_layer(trace, tmp_path):
     records = trace(layers=5, steps=1)
-    figure = figure_norm_direction(records)
+    figure = figure_norm_direction(of(records))
     (ax,) = figure.axes
     expected = [records.series("norm", level="layer", name=f"layer.{i}")[1][0] for i in range(5)]
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), expected)
     assert ax.get_title(loc="left").startswith("step 0; model ")
-    assert [path.name for path in draw(records, tmp_path)] == [
+    assert [path.name for path in draw(of(records), tmp_path)] == [
         f"norm_direction.{form}" for form in ("png", "svg", "pdf")
     ]
 
@@ -349,13 +352,13 @@ def test_one_step_shows_the_norm_by_layer(trace, tmp_path):
     ("layers", "steps", "stacks"), [(1, 2, ("layer",)), (1, 30, ("layer",)), (2, 2, ("a", "b", "c"))]
 )
 def test_small_series_draw(trace, tmp_path, layers, steps, stacks):
-    drawn = draw(trace(layers=layers, steps=steps, stacks=stacks), tmp_path, formats=["png"])
+    drawn = draw(of(trace(layers=layers, steps=steps, stacks=stacks)), tmp_path, formats=["png"])
     assert len(drawn) == (5 if steps > 3 else 4), "the angle needs three intervals"
 
 
 def test_layers_are_not_needed(trace, tmp_path):
     records = trace(layers=2, steps=5).where(level="model")
-    assert [path.stem for path in draw(records, tmp_path, formats=["png"])] == [
+    assert [path.stem for path in draw(of(records), tmp_path, formats=["png"])] == [
         "norm_direction",
         "alignment_step",
         "angle",
@@ -369,10 +372,8 @@ def test_another_run_and_a_fitted_law_are_laid_over(trace):
         other.table.set_column(0, "run", pa.array(["other"] * len(other)).dictionary_encode()), other.made_by
     )
     steps, norms = records.series("norm")
-    law = Block("model", ["model"], [None], [None], list(steps), {"norm_fit": norms[:, None] + 1})
-    rows = Records.from_blocks(records.distinct("run")[0], [law], {})
-    both = Records(pa.concat_tables([records.table, rows.table]).unify_dictionaries(), {"fit": "a·√t + b"})
-    figure = figure_norm_direction(both, [other])
+    law = figures.FittedLaw("a·√t + b", steps, norms + 1)
+    figure = figure_norm_direction(of(records), overlay=[of(other)], fitted=law)
     drawn = {line.get_label(): line for line in figure.axes[0].lines}
     run = records.distinct("run")[0]
     np.testing.assert_array_equal(drawn["a·√t + b"].get_ydata(), norms + 1)
@@ -388,7 +389,7 @@ def test_runs_of_unlike_length_and_size_are_each_measured_by_themselves(trace):
     lengths = np.isin(other.table["quantity"].to_pylist(), ["norm", "step_size"])
     value[lengths] *= 50
     large = Records(in_place(in_place(other.table, "step", step), "value", value), {})
-    figure = figure_norm_direction(records, [large])
+    figure = figure_norm_direction(of(records), overlay=[of(large)])
     grey, ink = figure.axes[0].lines[:2]
     for line, run in ((grey, large), (ink, records)):
         steps, norms = run.series("norm")
@@ -400,34 +401,34 @@ def test_runs_of_unlike_length_and_size_are_each_measured_by_themselves(trace):
 
 def test_the_angle_figure_shows_the_angles_and_the_slope_to_beat(trace):
     records = trace(layers=2, steps=30)
-    figure = figure_angle(records)
+    figure = figure_angle(of(records))
     angles = records.series("angle")[1]
     by_label = {line.get_label(): line for line in figure.axes[0].lines}
     np.testing.assert_array_equal(by_label["model"].get_ydata(), angles)
     slope = by_label["1/step: the sum has no limit"]
     product = np.asarray(slope.get_xdata()) * np.asarray(slope.get_ydata())
     np.testing.assert_allclose(product, product[0])
-    assert figure_angle(trace(layers=2, steps=3)) is None
+    assert figure_angle(of(trace(layers=2, steps=3))) is None
 
 
 def test_a_quantity_alone_is_drawn(trace):
     records = trace(layers=2, steps=5)
-    assert figure_alignment_step(records.where(quantity="alignment")) is not None
-    assert figure_norm_direction(records.where(quantity="cosine", level="layer")) is not None
-    assert figure_budget(records.where(quantity="total_growth")) is None
+    assert figure_alignment_step(of(records.where(quantity="alignment"))) is not None
+    assert figure_norm_direction(of(records.where(quantity="cosine", level="layer"))) is not None
+    assert figure_budget(of(records.where(quantity="total_growth"))) is None
 
 
 def test_nothing_to_draw(trace, tmp_path):
     folder = tmp_path / "figures"
-    assert draw(trace(layers=2, steps=5).where(level="tensor"), folder) == []
+    assert draw(of(trace(layers=2, steps=5).where(level="tensor")), folder) == []
     assert not folder.exists()
 
 
 def test_unknown_formats_and_several_runs_are_refused(trace, tmp_path):
     records = trace(layers=1, steps=2)
     with pytest.raises(InputError, match="not as 'gif'"):
-        draw(records, tmp_path, formats=["png", "gif"])
+        draw(of(records), tmp_path, formats=["png", "gif"])
     other = records.table.set_column(0, "run", pa.array(["other"] * len(records)))
     both = Records(pa.concat_tables([records.table.cast(other.schema), other]))
     with pytest.raises(InputError, match="2 runs"):
-        draw(both, tmp_path)
+        draw(of(both), tmp_path)

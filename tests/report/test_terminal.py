@@ -20,10 +20,10 @@ from normgrowth.report.terminal.console import (
     compare,
     print_compare,
     print_names,
-    print_trace,
-    summary,
 )
-from normgrowth.report.wording import cosine, number, percent, small, times, visible
+from normgrowth.report.terminal.trace import show
+from normgrowth.report.wording import cosine, number, percent, small, summary, times, visible
+from normgrowth.trace.result import Trace
 
 HOSTILE = [
     "[red]x[/red]",
@@ -41,6 +41,10 @@ def shown(what, *arguments, width=200):
     console = Console(record=True, width=width, file=io.StringIO())
     what(*arguments, console)
     return console.export_text()
+
+
+def print_trace(records, console):
+    show(Trace.from_records(records), console)
 
 
 def rows(text):

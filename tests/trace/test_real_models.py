@@ -65,7 +65,7 @@ def test_every_format_gives_the_same_bits(tmp_path, architecture):
             for parameter in model.parameters():
                 parameter += 0.05 * torch.randn_like(parameter)
     assert len(list((tmp_path / "shards" / "checkpoint-0").glob("*-of-*.safetensors"))) > 1
-    traces = {format: trace(tmp_path / format, run="x") for format in writers}
+    traces = {format: trace(tmp_path / format, run="x").records for format in writers}
     layers = 6 if architecture == "t5" else 3
     for format, records in traces.items():
         assert len(records.where(level="layer").distinct("name")) == layers, format
@@ -98,7 +98,7 @@ def test_t5_base_starts_where_the_papers_figure_does(tmp_path):
     model = transformers.T5ForConditionalGeneration(config)
     for step in (0, 1):
         model.save_pretrained(tmp_path / f"step_{step}")
-    records = trace(tmp_path, lint=False)  # one model under two names, on purpose
+    records = trace(tmp_path, lint=False).records  # one model under two names, on purpose
     assert records.series("norm")[1][0] == pytest.approx(470.6, abs=0.5)
     for i in range(12):
         assert records.series("norm", level="layer", name=f"encoder.{i}")[1][0] == pytest.approx(
@@ -107,6 +107,6 @@ def test_t5_base_starts_where_the_papers_figure_does(tmp_path):
         assert records.series("norm", level="layer", name=f"decoder.{i}")[1][0] == pytest.approx(
             103.8, abs=0.2
         )
-    assert trace(tmp_path, include="encoder", lint=False).series("norm")[1][0] == pytest.approx(
+    assert trace(tmp_path, include="encoder", lint=False).records.series("norm")[1][0] == pytest.approx(
         303.8, abs=0.5
     )

@@ -13,20 +13,23 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import normgrowth
 from normgrowth.checkpoints.checkpoint import Tensor
-from normgrowth.checkpoints.selection import NothingCounts, Selection
+from normgrowth.checkpoints.selection import CountedParameters, NothingCounts, Selection
 from normgrowth.cli import main
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lab.train import train
 from normgrowth.records import Records
 from normgrowth.report.figures.trace import draw, figure_norm_direction
-from normgrowth.report.terminal.console import compare, print_compare, print_trace
+from normgrowth.report.terminal.console import compare, print_compare
+from normgrowth.trace.result import Trace
 
-COUNTED = {"tensors": 10, "of_tensors": 12, "values": 1104, "of_values": 1280}  # of checkpoints.tiny_state
+COUNTED = CountedParameters(
+    tensors=10, of_tensors=12, values=1104, of_values=1280
+)  # of checkpoints.tiny_state
 HEADER = "blocks (10 of 12 tensors, 1,104 of 1,280 values)"
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory) -> Records:
+def traced(tmp_path_factory) -> Trace:
     folder = tmp_path_factory.mktemp("series")
     return normgrowth.trace(write_series(folder / "run", walk(3)), folder / "traced")
 
@@ -47,16 +50,17 @@ def test_trace_and_tracker_give_the_same_norm_of_the_model(tmp_path):
             optimizer.step()
             state = {n: p.clone() for n, p in model.state_dict().items() if n != "lm_head.weight"}
             save_file(state, tmp_path / f"step_{step}.safetensors")
-    records = normgrowth.trace(tmp_path)
-    assert norms(records) == pytest.approx(norms(tracker.records), rel=1e-14)
-    assert records.made_by["selection"] == tracker.records.made_by["selection"]
-    assert records.made_by["counted"] == tracker.records.made_by["counted"]
+    traced = normgrowth.trace(tmp_path)
+    assert norms(traced.records) == pytest.approx(norms(tracker.records), rel=1e-14)
+    tracked = Trace.from_records(tracker.records)
+    assert traced.selection == tracked.selection
+    assert traced.counted == tracked.counted
 
 
 def test_train_and_a_trace_of_its_checkpoints_give_the_same_norm_of_the_model(tmp_path):
     settings = replace(tiny_settings.TINY, evaluate="5", track="5", saturation_sentences=0)
     trained = train(settings, tmp_path / "run")
-    records = normgrowth.trace(tmp_path / "run" / "checkpoints")
+    records = normgrowth.trace(tmp_path / "run" / "checkpoints").records
     both = norms(trained).keys() & norms(records).keys()
     assert len(both) >= 2
     for step in both:  # tensors are added in the order of the file here, of the modules there
@@ -66,26 +70,30 @@ def test_train_and_a_trace_of_its_checkpoints_give_the_same_norm_of_the_model(tm
 
 
 def test_the_records_say_what_counts(traced):
-    assert traced.made_by["counted"] == COUNTED
+    assert traced.counted == COUNTED
     assert traced.parameters == HEADER
     assert HEADER in traced._repr_html_()
-    assert Records(traced.table, {}).parameters == ""
-    assert Records(traced.table, {"selection": {"include": "all", "select": None}}).parameters == "all"
-    assert Records(traced.table, {"selection": 3, "counted": []}).parameters == ""
+    assert Trace(records=traced.records).parameters == ""
+    assert traced.records.parameters == HEADER
+    assert Records(traced.records.table, {}).parameters == ""
+    assert (
+        Records(traced.records.table, {"selection": {"include": "all", "select": None}}).parameters == "all"
+    )
+    assert Records(traced.records.table, {"selection": 3, "counted": []}).parameters == ""
 
 
 def test_a_head_stored_as_a_copy_of_the_embedding_counts_nowhere(tmp_path):
     states = [{**state, "lm_head.weight": state["transformer.wte.weight"].clone()} for state in walk(2)]
     with pytest.warns(SeriesWarning, match="counted once"):
-        records = normgrowth.trace(write_series(tmp_path, states), include="all")
-    assert records.made_by["counted"] == {"tensors": 11, "of_tensors": 11, "values": 1192, "of_values": 1192}
+        found = normgrowth.trace(write_series(tmp_path, states), include="all")
+    assert found.counted == CountedParameters(tensors=11, of_tensors=11, values=1192, of_values=1192)
 
 
 def test_every_table_says_what_counts(traced, tmp_path, capsys):
-    print_trace(traced)
-    print_compare(traced, traced)
+    print(traced)
+    print_compare(traced.records, traced.records)
     assert capsys.readouterr().out.count(HEADER) == 3
-    traced.write(tmp_path / "traced")
+    traced.save(tmp_path / "traced")
     assert main(["fit", str(tmp_path / "traced")]) == 0
     assert main(["watch", str(tmp_path / "traced"), "--once"]) == 0
     assert main(["dynamics", str(tmp_path / "traced"), "--schedule", "1e-3"]) == 0
@@ -93,14 +101,14 @@ def test_every_table_says_what_counts(traced, tmp_path, capsys):
     for command in (["fit"], ["dynamics", "--schedule", "1e-3"]):
         assert main([command[0], str(tmp_path / "traced"), *command[1:], "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["parameters"] == HEADER
-    assert compare(traced, traced)[0]["parameters_a"] == HEADER
+    assert compare(traced.records, traced.records)[0]["parameters_a"] == HEADER
 
 
 def test_figures_and_the_page_say_what_counts(traced, tmp_path):
-    figure = figure_norm_direction(traced, ())
+    figure = figure_norm_direction(traced)
     assert figure is not None
     assert figure.axes[0].get_title(loc="left") == "model (blocks)"
-    traced.write(tmp_path / "traced")
+    traced.save(tmp_path / "traced")
     paths = draw(traced, tmp_path / "figures", formats=["svg"])
     assert "blocks (10 of 12 tensors" in paths[0].read_text(encoding="utf-8")
     normgrowth.write_report([tmp_path / "traced"], tmp_path / "page.html")
@@ -108,8 +116,8 @@ def test_figures_and_the_page_say_what_counts(traced, tmp_path):
 
 
 def test_traces_that_count_different_parameters_are_told_apart(traced, tmp_path, capsys):
-    other = normgrowth.trace(write_series(tmp_path, walk(3)), include="all")
-    print_compare(traced, other)
+    other = normgrowth.trace(write_series(tmp_path, walk(3)), include="all").records
+    print_compare(traced.records, other)
     assert "different parameters" in capsys.readouterr().out
 
 

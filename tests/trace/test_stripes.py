@@ -44,10 +44,10 @@ def threads():
 
 def same(one, other):
     """Records equal to the bit (NaN equals itself), and what lint found."""
-    bits = [records.table["value"].to_numpy().view(np.int64) for records in (one, other)]
-    assert np.array_equal(*bits)
-    assert one.table.drop_columns("value").equals(other.table.drop_columns("value"))
-    assert one.made_by["findings"] == other.made_by["findings"]
+    tables = [one.records.table, other.records.table]
+    assert np.array_equal(*(table["value"].to_numpy().view(np.int64) for table in tables))
+    assert tables[0].drop_columns("value").equals(tables[1].drop_columns("value"))
+    assert one.findings == other.findings
 
 
 class Counting:
@@ -118,7 +118,7 @@ def test_tensors_of_no_values_and_of_one(tmp_path, threads):
         with RangeServer(tmp_path) as server:
             there = trace(server.url, run="x", include=include)
             assert server.asked_twice() == 0
-        bits = [records.table["value"].to_numpy().view(np.int64) for records in (there, local)]
+        bits = [one.records.table["value"].to_numpy().view(np.int64) for one in (there, local)]
         assert np.array_equal(*bits)
 
 
@@ -152,7 +152,7 @@ def test_a_buffer_that_is_cut_is_still_seen(tmp_path, threads):
         large = torch.tril(torch.ones(2049, 2048))
         save_file(state | {"transformer.h.0.attn.table": large}, tmp_path / f"step_{i}.safetensors")
     local = trace(tmp_path, include="all")
-    assert [finding["kind"] for finding in local.made_by["findings"]] == ["buffer"]
+    assert [finding.kind for finding in local.findings or ()] == ["buffer"]
     same(trace(tmp_path, include="all", engine=threads, memory=1), local)
 
 
@@ -285,9 +285,9 @@ def test_results_are_added_as_they_come(tmp_path, small_stripes):
     # Sums of chunks of 100 values are others in the last digits.
     plain = trace(tmp_path)
     np.testing.assert_allclose(
-        found.table["value"].to_numpy(), plain.table["value"].to_numpy(), rtol=1e-9, atol=1e-9
+        found.records.table["value"].to_numpy(), plain.records.table["value"].to_numpy(), rtol=1e-9, atol=1e-9
     )
-    assert found.made_by["findings"] == plain.made_by["findings"]
+    assert found.findings == plain.findings
 
 
 @given(
@@ -323,7 +323,7 @@ def test_over_a_network_each_byte_is_asked_for_once(tmp_path):
             checkpoint.tensors[name].nbytes
             for entry in open_source(tmp_path).entries
             for checkpoint in [entry.open()]
-            for name in found.where(level="tensor").distinct("name")
+            for name in found.records.where(level="tensor").distinct("name")
         )
         data = sum(request.sent for request in server.requests if request.status == 206)
         header = 6 * (tmp_path / "step_0.safetensors").stat().st_size - 6 * sum(

@@ -46,7 +46,7 @@ def test_every_scope_equals_the_obvious_code(tmp_path, format):
             torch.save({"model": state}, tmp_path / f"step_{i}.pt")
         else:
             dcp.save(state, checkpoint_id=tmp_path / f"step_{i}", no_dist=True)
-    records = trace(tmp_path)
+    records = trace(tmp_path).records
     things = [("model", "model", "")]
     things += [("layer", name, part) for name, part in LAYER.items()]
     things += [("role", name, part) for name, part in ROLE.items()]
@@ -81,7 +81,7 @@ def test_every_scope_equals_the_obvious_code(tmp_path, format):
 def test_lags_tokens_and_scopes(tmp_path):
     states = walk(6)
     write_series(tmp_path, states)
-    records = trace(tmp_path, lags=(1, 3), tokens_per_step=2048, run="mine")
+    records = trace(tmp_path, lags=(1, 3), tokens_per_step=2048, run="mine").records
     path = [counted(state) for state in states]
     steps, values = records.series("cosine", reference="lag3")
     assert list(steps) == [300, 400, 500]
@@ -91,14 +91,14 @@ def test_lags_tokens_and_scopes(tmp_path):
     axis = dict(zip(*(records.table[column].to_pylist() for column in ("step", "tokens")), strict=True))
     assert axis == {100 * i: 204800 * i for i in range(6)}
     assert records.distinct("run") == ["mine"]
-    everything = trace(tmp_path, include="all")
+    everything = trace(tmp_path, include="all").records
     whole = torch.cat([tensor.double().flatten() for tensor in states[0].values()])
     assert everything.series("norm")[1][0] == pytest.approx(float(whole.norm()))
-    embedding = trace(tmp_path, select="wte")
+    embedding = trace(tmp_path, select="wte").records
     assert embedding.series("norm")[1][0] == pytest.approx(
         float(states[0]["transformer.wte.weight"].double().norm())
     )
-    rest = trace(tmp_path, exclude=r"\.h\.0\.", first=False)
+    rest = trace(tmp_path, exclude=r"\.h\.0\.", first=False).records
     assert rest.where(level="layer").distinct("name") == ["layer.1"]
     assert not len(rest.where(reference="first"))
 
@@ -111,7 +111,7 @@ def test_tied_tensors_count_once(tmp_path):
     untied = {name: tensor for name, tensor in state.items() if name != "lm_head.weight"}
     norm = torch.cat([tensor.double().flatten() for tensor in untied.values()]).norm()
     with pytest.warns(SeriesWarning, match="has exactly the weights of step 0"):
-        records = trace(tmp_path, include="all")
+        records = trace(tmp_path, include="all").records
     assert records.series("norm")[1][0] == pytest.approx(float(norm))
 
 
@@ -126,13 +126,13 @@ def test_a_tied_head_that_was_stored_as_a_copy_counts_once(tmp_path):
     with pytest.warns(
         SeriesWarning, match=r"lm_head.weight: equals transformer.wte.weight in every checkpoint"
     ):
-        records = trace(tmp_path, include="all")
+        records = trace(tmp_path, include="all").records
     np.testing.assert_allclose(records.series("norm")[1], norms, rtol=1e-12)
     state = states[1]  # tied at first, then not: two tensors
     state["lm_head.weight"] = state["lm_head.weight"] + 1
     save_file(state, tmp_path / "step_1.safetensors")
     whole = [float(torch.cat([t.double().flatten() for t in state.values()]).norm()) for state in states]
-    np.testing.assert_allclose(trace(tmp_path, include="all").series("norm")[1], whole, rtol=1e-12)
+    np.testing.assert_allclose(trace(tmp_path, include="all").records.series("norm")[1], whole, rtol=1e-12)
 
 
 @pytest.mark.parametrize("format", ["safetensors", "pt"])
@@ -185,21 +185,21 @@ def test_a_hub_series_equals_the_local_one_and_leaves_nothing_behind(tmp_path, f
         on_disk.append(len(list((out / ".scratch").rglob(file))))
 
     with HubServer({"org/tiny": folders}) as server:
-        fetched = trace("hf://org/tiny@step*", out, endpoint=server.endpoint, progress=look, run="x")
+        fetched = trace("hf://org/tiny@step*", out, endpoint=server.endpoint, progress=look, run="x").records
         assert max(on_disk) == fetched_at_a_time[0]
         assert not list(out.rglob(file))
         assert server.asked_twice() == 0
         on_disk.clear()
         options = {"endpoint": server.endpoint, "progress": look, "run": "x"}
-        again = trace("hf://org/tiny@step*", out, first=False, overwrite=True, **options)
+        again = trace("hf://org/tiny@step*", out, first=False, overwrite=True, **options).records
         assert max(on_disk) == fetched_at_a_time[1]
         with pytest.warns(SeriesWarning, match="main: left out"):
             trace("hf://org/tiny", endpoint=server.endpoint)
         with pytest.raises(InputError, match="no branch or tag matches"):
             trace("hf://org/tiny@epoch*", endpoint=server.endpoint)
-    local = trace(tmp_path / "hub", run="x")
+    local = trace(tmp_path / "hub", run="x").records
     assert same_bits(fetched, local)
-    assert same_bits(again, trace(tmp_path / "hub", run="x", first=False))
+    assert same_bits(again, trace(tmp_path / "hub", run="x", first=False).records)
 
 
 def test_another_sharding_between_checkpoints(tmp_path):
@@ -299,7 +299,7 @@ def test_interrupted_and_started_again_it_ends_with_the_same_bits(long_series, t
     if how == signal.SIGINT:
         assert code == 130, said
         assert said.splitlines()[-1] == f"normgrowth: interrupted; what was measured is kept in {broken}"
-    records = trace(long_series, broken)
+    records = trace(long_series, broken).records
     after = moment_files(broken)
     assert all(after[name] == stamp for name, stamp in kept.items()), "finished work was done again"
     assert same_bits(records, Records.read(whole))
@@ -317,11 +317,11 @@ def test_a_longer_series_is_extended_and_not_recomputed(tmp_path):
     write_series(tmp_path / "more", states)
     for i in (4, 5):
         (tmp_path / "more" / f"step_{i * 100}.safetensors").rename(series / f"step_{i * 100}.safetensors")
-    extended = trace(series, out)
+    extended = trace(series, out).records
     after = moment_files(out)
     assert len(after) == 6
     assert all(after[name] == stamp for name, stamp in before.items())
-    assert same_bits(extended, trace(series))
+    assert same_bits(extended, trace(series).records)
 
 
 @pytest.mark.filterwarnings("ignore:.*another run, or re-initialized:normgrowth.errors.SeriesWarning")
@@ -330,7 +330,7 @@ def test_a_checkpoint_that_came_between_is_measured_with_its_successor(tmp_path)
     trace(series, out)
     before = moment_files(out)
     save_file(tiny_state(98), series / "step_150.safetensors")
-    assert same_bits(trace(series, out), trace(series))
+    assert same_bits(trace(series, out).records, trace(series).records)
     after = moment_files(out)
     assert {name for name in after if before.get(name) != after[name]} == {
         "step-000000150.parquet",
@@ -340,9 +340,9 @@ def test_a_checkpoint_that_came_between_is_measured_with_its_successor(tmp_path)
 
 def test_damaged_moments_are_measured_again(tmp_path):
     series = write_series(tmp_path / "series", walk(3))
-    expected = trace(series, tmp_path / "out")
+    expected = trace(series, tmp_path / "out").records
     (tmp_path / "out" / "moments" / "step-000000100.parquet").write_bytes(b"PAR1 but not really")
-    assert same_bits(trace(series, tmp_path / "out"), expected)
+    assert same_bits(trace(series, tmp_path / "out").records, expected)
 
 
 def test_the_file_is_plain_parquet_with_the_documented_columns(tmp_path):
@@ -374,7 +374,7 @@ def test_nan_weights_are_named_and_the_rest_is_measured(tmp_path):
     states[1][name][0, :2] = float("nan")
     series = write_series(tmp_path / "series", states)
     with pytest.warns(SeriesWarning, match=rf"step_100.*2 of 256 values of tensor {name}"):
-        records = trace(series, tmp_path / "out")
+        records = trace(series, tmp_path / "out").records
     assert np.isnan(records.series("norm")[1][1])
     assert np.isfinite(records.series("norm", level="layer", name="layer.0")[1]).all()
     assert list(records.series("nonfinite")[1]) == [0, 2, 0]
@@ -384,7 +384,7 @@ def test_nan_weights_are_named_and_the_rest_is_measured(tmp_path):
 def test_one_checkpoint_gives_norms_and_says_what_is_missing(tmp_path):
     series = write_series(tmp_path / "series", walk(1))
     with pytest.warns(SeriesWarning, match="one checkpoint only"):
-        records = trace(series)
+        records = trace(series).records
     assert records.series("norm")[1][0] == pytest.approx(np.linalg.norm(counted(walk(1)[0])))
 
 
@@ -394,7 +394,7 @@ def test_shapes_and_names_that_change(tmp_path):
     series = write_series(tmp_path / "shape", states)
     with pytest.raises(InputError, match=r"step_100.*c_fc.weight has shape \[8, 9\], but \[8, 32\]"):
         trace(series)
-    assert len(trace(series, exclude="c_fc.weight"))
+    assert len(trace(series, exclude="c_fc.weight").records)
     del states[1]["transformer.h.0.mlp.c_fc.weight"]
     with pytest.raises(InputError, match=r"step_100.*lacks transformer.h.0.mlp.c_fc.weight"):
         trace(write_series(tmp_path / "lacks", states))
@@ -407,7 +407,7 @@ def test_shapes_and_names_that_change(tmp_path):
 def test_zero_tensors_are_no_trouble(tmp_path):
     zeros = {name: torch.zeros_like(tensor) for name, tensor in tiny_state().items()}
     with pytest.warns(SeriesWarning) as said:
-        records = trace(write_series(tmp_path / "series", [zeros, zeros, tiny_state()]))
+        records = trace(write_series(tmp_path / "series", [zeros, zeros, tiny_state()])).records
     assert any("all values of all tensors are 0" in str(warning.message) for warning in said)
     assert list(records.series("norm")[1][:2]) == [0, 0]
     assert np.isnan(records.series("cosine")[1]).all()
@@ -415,7 +415,7 @@ def test_zero_tensors_are_no_trouble(tmp_path):
 
 
 def test_asking_for_what_is_not_there_says_what_is(tmp_path):
-    records = trace(write_series(tmp_path / "series", walk(2)))
+    records = trace(write_series(tmp_path / "series", walk(2))).records
     with pytest.raises(InputError, match=r"no nrm at level model; there is norm, rms"):
         records.series("nrm")
     with pytest.raises(InputError, match=r"of layer\.9"):

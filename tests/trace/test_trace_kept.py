@@ -3,7 +3,6 @@
 import os
 import random
 import shutil
-from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
@@ -70,8 +69,8 @@ def test_another_request_is_refused_and_can_overwrite(tmp_path, options, found, 
     assert caught.value.found == {"kind": "trace", **found}
     assert caught.value.wanted == {"kind": "trace", **wanted}
     assert contents(out) == before
-    replaced = trace(series, out, overwrite=True, **options)
-    assert rows(replaced) == rows(trace(series, **options)) == rows(Records.read(out))
+    replaced = trace(series, out, overwrite=True, **options).records
+    assert rows(replaced) == rows(trace(series, **options).records) == rows(Records.read(out))
 
 
 @pytest.mark.parametrize("same_steps", [True, False])
@@ -86,7 +85,7 @@ def test_another_series_is_refused_and_names_both(tmp_path, same_steps):
     assert caught.value.found["source"] == str(one)
     assert caught.value.wanted["source"] == str(other)
     assert contents(out) == before
-    assert rows(trace(other, out, overwrite=True)) == rows(trace(other))
+    assert rows(trace(other, out, overwrite=True).records) == rows(trace(other).records)
 
 
 def test_another_model_is_refused(tmp_path):
@@ -103,8 +102,8 @@ def test_lint_run_name_and_tokens_may_change_and_are_remembered(tmp_path):
     series, out = write_series(tmp_path / "series", walk(3)), tmp_path / "out"
     trace(series, out, lint=False)
     measured = stamps(out)
-    named = trace(series, out, run="gpt", tokens_per_step=2048, lint=False)
-    again = trace(series, out, lint=False)
+    named = trace(series, out, run="gpt", tokens_per_step=2048, lint=False).records
+    again = trace(series, out, lint=False).records
     assert rows(again) == rows(named)
     assert again.distinct("run") == ["gpt"]
     assert stamps(out) == measured
@@ -112,19 +111,19 @@ def test_lint_run_name_and_tokens_may_change_and_are_remembered(tmp_path):
 
 def test_a_folder_from_before_requests_were_kept(tmp_path):
     series, out = write_series(tmp_path / "series", walk(3)), tmp_path / "out"
-    expected = rows(trace(series, out))
+    expected = rows(trace(series, out).records)
     (out / "request.json").unlink()
     with pytest.raises(FolderMismatch):
         trace(series, out, include="all")
     with pytest.raises(FolderMismatch):
         trace(write_series(tmp_path / "other", walk(3, seed=9)), out)
-    assert rows(trace(series, out)) == expected
+    assert rows(trace(series, out).records) == expected
 
 
 @quiet
 def test_sums_from_before_steps_were_named_are_kept(tmp_path):
     series, out = write_series(tmp_path / "series", walk(5)), tmp_path / "out"
-    whole = trace(series, out, lags=(2,))
+    whole = trace(series, out, lags=(2,)).records
     for step, stored in Store(out).load().items():
         columns = {"name": stored.names, **{field: getattr(stored.own, field) for field in OWN}}
         refs = references(step // 100, (2,), True)
@@ -135,11 +134,11 @@ def test_sums_from_before_steps_were_named_are_kept(tmp_path):
     (out / "request.json").unlink()
     prune(series, 0, 100)
     for _ in range(2):
-        again = trace(series, out, lags=(2,))
+        again = trace(series, out, lags=(2,)).records
         assert rows(again) == rows(whole)
         assert any(note.startswith("2 of 5 steps") for note in again.made_by["notes"])
     save_file(tiny_state(), series / "step_50.safetensors")
-    later = trace(series, out, lags=(2,))
+    later = trace(series, out, lags=(2,)).records
     assert list(later.series("cosine")[0]) == [200, 300, 400]  # 100 was compared with 0, not with 50
 
 
@@ -160,16 +159,16 @@ def test_a_failure_to_overwrite_with_keeps_what_was_there(tmp_path):
 def test_steps_stay_when_their_checkpoints_are_gone(tmp_path):
     states, series, out = walk(34), tmp_path / "series", tmp_path / "out"
     write_series(series, states[:30])
-    full = trace(series, out, lags=(2,))
+    full = trace(series, out, lags=(2,)).records
     write_series(tmp_path / "rest", states)
     prune(series, *range(0, 2200, 100))
     for step in range(3000, 3400, 100):
         shutil.copy2(tmp_path / "rest" / f"step_{step}.safetensors", series)
     with pytest.warns(SeriesWarning) as said:
-        records = trace(series, out, lags=(2,))
+        records = trace(series, out, lags=(2,)).records
     measured = range(0, 3000, 100)
     assert rows(records, measured) == rows(full)
-    expected = rows(trace(tmp_path / "rest", lags=(2,)), range(3000, 3400, 100))
+    expected = rows(trace(tmp_path / "rest", lags=(2,)).records, range(3000, 3400, 100))
     found = rows(records, range(3000, 3400, 100))
     gone = {key for key in expected if key[4] == "first"}
     assert found.keys() == expected.keys() - gone
@@ -180,17 +179,17 @@ def test_steps_stay_when_their_checkpoints_are_gone(tmp_path):
     assert any(note.startswith("22 of 34 steps") for note in notes)
     assert any(note.startswith("4 steps have no comparison with their first") for note in notes)
     assert records.made_by["steps"] == list(range(0, 3400, 100))
-    assert rows(trace(series, out, lags=(2,))) == rows(records)  # and stays so
+    assert rows(trace(series, out, lags=(2,)).records) == rows(records)  # and stays so
 
 
 @quiet
 def test_all_checkpoints_are_gone_and_new_ones_came(tmp_path):
     states, series, out = walk(6), tmp_path / "series", tmp_path / "out"
     write_series(series, states[:3])
-    full = trace(series, out)
+    full = trace(series, out).records
     write_series(series, states)
     prune(series, 0, 100, 200)
-    records = trace(series, out)
+    records = trace(series, out).records
     assert rows(records, (0, 100, 200)) == rows(full)
     assert list(records.series("norm")[0]) == [0, 100, 200, 300, 400, 500]
     assert list(records.series("cosine")[0]) == [100, 200, 400, 500]  # 300 is not compared with another
@@ -207,7 +206,7 @@ def test_a_step_that_comes_late_is_compared_with_what_is_there(tmp_path):
     trace(series, out)
     shutil.move(tmp_path / "late.safetensors", series / "step_200.safetensors")
     prune(series, 300)  # was compared with 100, which is not its previous checkpoint any more
-    records = trace(series, out)
+    records = trace(series, out).records
     assert list(records.series("norm")[0]) == [0, 100, 200, 300, 400]
     assert list(records.series("cosine")[0]) == [100, 200, 400]
     assert list(records.series("cosine", reference="first")[0]) == [100, 200, 300, 400]
@@ -218,17 +217,17 @@ def test_findings_stay_when_checkpoints_are_gone(tmp_path):
     states, series, out = walk(10), tmp_path / "series", tmp_path / "out"
     states[5] = tiny_state(99)
     write_series(series, states[:8])
-    faults = [f for f in trace(series, out).made_by["findings"] if f["severity"] == "fault"]
-    assert [(f["kind"], f["step"]) for f in faults] == [("run", 500)]
+    faults = [f for f in trace(series, out).findings or () if f.severity == "fault"]
+    assert [(f.kind, f.step) for f in faults] == [("run", 500)]
     write_series(tmp_path / "more", states)
     prune(series, *range(0, 800, 100))
     for step in (800, 900):
         shutil.copy2(tmp_path / "more" / f"step_{step}.safetensors", series)
-    found = trace(series, out).made_by
-    assert [f for f in found["findings"] if f["severity"] == "fault"] == faults
-    assert not any("without a look" in note for note in found["notes"])
-    expected = [asdict(finding) for finding in lint(tmp_path / "more", include="blocks")]
-    assert [f["kind"] for f in expected] == [f["kind"] for f in found["findings"]]
+    found = trace(series, out)
+    assert [f for f in found.findings or () if f.severity == "fault"] == faults
+    assert not any("without integrity checks" in note for note in found.notes)
+    expected = lint(tmp_path / "more", include="blocks")
+    assert [f.kind for f in expected] == [f.kind for f in found.findings or ()]
 
 
 @quiet
@@ -241,15 +240,15 @@ def test_a_stranger_after_a_gap_is_found(tmp_path):
     write_series(tmp_path / "more", states)
     for step in range(600, 1000, 100):
         shutil.copy2(tmp_path / "more" / f"step_{step}.safetensors", series)
-    found = trace(series, out).made_by["findings"]
-    assert [(f["kind"], f["step"]) for f in found if f["severity"] == "fault"] == [("run", 700)]
+    found = trace(series, out).findings
+    assert [(f.kind, f.step) for f in found or () if f.severity == "fault"] == [("run", 700)]
 
 
 @quiet
 def test_a_remote_series_that_was_pruned(tmp_path):
     states, series, out = walk(7), tmp_path / "series", tmp_path / "out"
     write_series(series, states)
-    whole = trace(series, run="x")
+    whole = trace(series, run="x").records
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     for step in (500, 600):
@@ -259,7 +258,7 @@ def test_a_remote_series_that_was_pruned(tmp_path):
         prune(series, 0, 100, 200, 300)
         for path in hidden.iterdir():
             path.rename(series / path.name)
-        records = trace(server.url, out)
+        records = trace(server.url, out).records
     assert rows(records, range(0, 500, 100)) == rows(whole, range(0, 500, 100))
     assert list(records.series("cosine")[0]) == [100, 200, 300, 400, 500, 600]
     assert list(records.series("cosine", reference="first")[0]) == [100, 200, 300, 400]
@@ -275,11 +274,11 @@ def test_a_hub_series_that_was_pruned(tmp_path):
         folder = folders[f"step{i * 10}"] = tmp_path / "hub" / f"step{i * 10}"
         folder.mkdir(parents=True)
         save_file(state, folder / "model.safetensors")
-    whole = trace(tmp_path / "hub", run="x")
+    whole = trace(tmp_path / "hub", run="x").records
     with HubServer({"org/tiny": {name: folders[name] for name in ("step0", "step10", "step20")}}) as server:
         trace("hf://org/tiny@step*", out, endpoint=server.endpoint, run="x")
     with HubServer({"org/tiny": {name: folders[name] for name in ("step20", "step30", "step40")}}) as server:
-        records = trace("hf://org/tiny@step*", out, endpoint=server.endpoint)
+        records = trace("hf://org/tiny@step*", out, endpoint=server.endpoint).records
     for quantity in ("norm", "cosine", "total_growth"):
         np.testing.assert_array_equal(records.series(quantity), whole.series(quantity))
     assert list(records.series("cosine", reference="first")[0]) == [10, 20]
@@ -290,12 +289,12 @@ def test_a_hub_series_that_was_pruned(tmp_path):
 
 def test_a_folder_that_was_moved_is_not_measured_again(tmp_path, monkeypatch):
     series, out = write_series(tmp_path / "series", walk(4)), tmp_path / "out"
-    expected = rows(trace(series, out))
+    expected = rows(trace(series, out).records)
     measured = stamps(out)
     series.rename(tmp_path / "elsewhere")
     monkeypatch.chdir(tmp_path)
     for source in ("elsewhere", tmp_path / "elsewhere", str(tmp_path / "elsewhere" / "step_*.safetensors")):
-        records = trace(source, out)
+        records = trace(source, out).records
         assert rows(records) == expected
         assert records.distinct("run") == ["series"]
     assert stamps(out) == measured
@@ -306,7 +305,7 @@ def test_a_folder_that_was_moved_is_not_measured_again(tmp_path, monkeypatch):
 def test_the_same_weights_in_other_files_are_the_same_series(tmp_path, how):
     states, out = walk(4), tmp_path / "out"
     series, other = write_series(tmp_path / "series", states), tmp_path / "other"
-    expected = rows(trace(series, out))
+    expected = rows(trace(series, out).records)
     if how == "copied":
         shutil.copytree(series, other, copy_function=shutil.copy)
     elif how == "saved again":
@@ -316,9 +315,9 @@ def test_the_same_weights_in_other_files_are_the_same_series(tmp_path, how):
         other.mkdir()
         for i, state in enumerate(states):
             torch.save({"model": state, "step": 100 * i}, other / f"step_{100 * i}.pt")
-    assert rows(trace(other, out)) == expected
+    assert rows(trace(other, out).records) == expected
     after = stamps(out)
-    assert rows(trace(other, out)) == expected
+    assert rows(trace(other, out).records) == expected
     assert stamps(out) == after  # known by their new files now
 
 
@@ -326,7 +325,7 @@ def test_the_same_weights_in_other_files_are_the_same_series(tmp_path, how):
 def test_a_run_restarted_into_the_same_folder_is_no_mixture(tmp_path, moved_too):
     states, out = walk(5), tmp_path / "out"
     series = write_series(tmp_path / "series", states[:4])
-    expected = rows(trace(series, out))
+    expected = rows(trace(series, out).records)
     before = contents(out)
     restarted = [*states[:2], *walk(5, seed=70)[2:]]
     write_series(series, restarted)
@@ -352,7 +351,7 @@ def test_a_checkpoint_that_could_not_be_read_is_measured_when_it_can(tmp_path):
     with pytest.raises(InputError):
         trace(series, out)
     path.write_bytes(whole)
-    assert rows(trace(series, out)) == rows(trace(series))
+    assert rows(trace(series, out).records) == rows(trace(series).records)
 
 
 # --- damage -------------------------------------------------------------------------------------
@@ -369,14 +368,14 @@ def flip(path, rng):
 def test_flipped_bits_never_change_records(tmp_path, seed):
     """Of every file that is kept: measured again, or an error; never other numbers."""
     series, out = write_series(tmp_path / "series", walk(4)), tmp_path / "out"
-    expected = trace(series, out)
+    expected = trace(series, out).records
     whole, rng = contents(out), random.Random(seed)
     again = 0
     for _ in range(40):
         path = out / rng.choice(sorted(whole))
         flip(path, rng)
         try:
-            found = trace(series, out)
+            found = trace(series, out).records
         except InputError:
             found = Records.read(out) if path.name == "request.json" else None
         if found is not None:
@@ -419,11 +418,11 @@ def test_flipped_bits_in_stripes_are_noticed(tmp_path, monkeypatch):
 @quiet
 def test_damage_of_a_step_whose_checkpoint_is_gone_is_said(tmp_path):
     series, out = write_series(tmp_path / "series", walk(6)), tmp_path / "out"
-    whole = trace(series, out)
+    whole = trace(series, out).records
     prune(series, 0, 100, 200)
     flip(out / "moments" / "step-000000100.parquet", random.Random(1))
     for _ in range(2):
-        records = trace(series, out)
+        records = trace(series, out).records
         assert any("1 steps are lost" in note for note in records.made_by["notes"])
         assert list(records.series("norm")[0]) == [0, 200, 300, 400, 500]
         assert list(records.series("cosine")[0]) == [200, 300, 400, 500]  # with those that were previous
@@ -482,7 +481,7 @@ def test_any_order_of_events_gives_the_numbers_of_the_whole_series(tmp_path_fact
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Store, "save", counting)
             try:
-                records = trace(series, out, lags=(2,), run="x", workers=1)
+                records = trace(series, out, lags=(2,), run="x", workers=1).records
             except KeyboardInterrupt:
                 return
         steps = sorted(known)
@@ -491,7 +490,7 @@ def test_any_order_of_events_gives_the_numbers_of_the_whole_series(tmp_path_fact
         whole.mkdir()
         for step in steps:
             os.link(folder / "all" / f"step_{step}.safetensors", whole / f"step_{step}.safetensors")
-        expected = trace(whole, lags=(2,), run="x", workers=1)
+        expected = trace(whole, lags=(2,), run="x", workers=1).records
         found = rows(records)
         everything = rows(expected)
         assert found.items() <= everything.items()
@@ -559,8 +558,8 @@ def test_what_a_run_is_called(tmp_path, monkeypatch, source, name):
 def test_a_run_in_this_folder_is_called_by_its_name(tmp_path, monkeypatch):
     series = write_series(tmp_path / "gpt", walk(2))
     monkeypatch.chdir(series)
-    assert trace(".").distinct("run") == ["gpt"]
-    assert trace("step_*.safetensors").distinct("run") == ["gpt"]
+    assert trace(".").records.distinct("run") == ["gpt"]
+    assert trace("step_*.safetensors").records.distinct("run") == ["gpt"]
 
 
 @quiet
@@ -569,9 +568,9 @@ def test_where_a_step_comes_from_is_known_when_its_checkpoint_is_gone(tmp_path):
     series.mkdir()
     for count, state in enumerate(walk(3), 1):
         torch.save({"model": state, "global_step": 500 * count}, series / f"ckpt-{count}.pt")
-    assert trace(series, out).made_by["step_origins"] == ["stored"] * 3
+    assert trace(series, out).step_origins == ("stored",) * 3
     (series / "ckpt-1.pt").unlink()
     (series / "ckpt-2.pt").unlink()
-    again = trace(series, out).made_by
-    assert again["steps"] == [500, 1000, 1500]
-    assert again["step_origins"] == ["stored"] * 3
+    again = trace(series, out)
+    assert again.steps == (500, 1000, 1500)
+    assert again.step_origins == ("stored",) * 3

@@ -1,6 +1,5 @@
 """Lint beside a trace: what `lint` finds, without reading anything twice, and whole after an interruption."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from synthetic_series import tiny_state, walk, write_series
 from normgrowth import lint, trace
 from normgrowth.errors import SeriesWarning
 from normgrowth.lint import alongside
+from normgrowth.lint.finding import SHOWN
 
 STEPS = 8
 
@@ -46,31 +46,31 @@ def stale(folder: Path) -> Path:
 )
 def test_a_trace_finds_what_lint_finds_wherever_it_was_cut(tmp_path, made, kind, first):
     series = made(tmp_path / "series")
-    expected = [asdict(finding) for finding in lint(series, include="blocks")]
-    assert [finding["kind"] for finding in expected if finding["severity"] == "fault"] == [kind]
+    expected = tuple(lint(series, include="blocks"))
+    assert [finding.kind for finding in expected if finding.severity == "fault"] == [kind]
     out = tmp_path / "out"
     with pytest.warns(SeriesWarning, match=rf"\({kind}\)"):
-        assert trace(series, out, first=first).made_by["findings"] == expected
+        assert trace(series, out, first=first).findings == expected
     files = sorted((out / "moments").iterdir())
     for lost in (files[-1:], files[4:], files[3:5], files[1:], [], files):
         for path in lost:
             path.unlink()
         with pytest.warns(SeriesWarning, match=rf"\({kind}\)"):
-            assert trace(series, out, first=first).made_by["findings"] == expected
+            assert trace(series, out, first=first).findings == expected
 
 
 def test_an_honest_series_is_not_spoken_of(tmp_path):
-    findings = trace(honest(tmp_path / "series"), tmp_path / "out").made_by["findings"]
-    assert not [finding for finding in findings if finding["severity"] == "fault"]
+    findings = trace(honest(tmp_path / "series"), tmp_path / "out").findings
+    assert not [finding for finding in findings or () if finding.severity == "fault"]
 
 
 def test_what_was_measured_without_a_look_is_said(tmp_path):
     series, out = copied(tmp_path / "series"), tmp_path / "out"
-    assert "findings" not in trace(series, out, lint=False).made_by
+    assert trace(series, out, lint=False).findings is None
     with pytest.warns(
         SeriesWarning, match="8 of 8 checkpoints were measured before without integrity checks"
     ):
-        assert trace(series, out).made_by["findings"] == []
+        assert trace(series, out).findings == ()
 
 
 def test_another_first_checkpoint_takes_the_ground_from_stored_looks(tmp_path):
@@ -95,18 +95,18 @@ def test_many_faults_are_counted_and_all_are_in_the_records(tmp_path):
         states[i] = states[-1]
     series = write_series(tmp_path / "series", states)
     with pytest.warns(SeriesWarning) as said:
-        findings = trace(series).made_by["findings"]
-    faults = [finding for finding in findings if finding["severity"] == "fault"]
+        findings = trace(series).findings
+    faults = [finding for finding in findings or () if finding.severity == "fault"]
     assert len(faults) == STEPS - 1
     lines = [str(warning.message) for warning in said]
-    assert len(lines) == alongside.SHOWN + 1
-    assert lines[-1] == f"{len(faults) - alongside.SHOWN} more faults; `normgrowth lint` shows them all"
+    assert len(lines) == SHOWN + 1
+    assert lines[-1] == f"{len(faults) - SHOWN} more faults; `normgrowth lint` shows them all"
 
 
 def test_nan_is_told_once(tmp_path):
     states = walk(STEPS)
     next(iter(states[4].values())).view(-1)[0] = torch.nan
     with pytest.warns(SeriesWarning) as said:
-        records = trace(write_series(tmp_path / "series", states), include="all")
+        found = trace(write_series(tmp_path / "series", states), include="all").findings
     assert len([w for w in said if "NaN" in str(w.message)]) == 1
-    assert "nonfinite" in {finding["kind"] for finding in records.made_by["findings"]}
+    assert "nonfinite" in {finding.kind for finding in found or ()}

@@ -194,7 +194,7 @@ def test_the_same_as_a_trace_of_saved_weights_to_the_bit(tmp_path, dtype):
                 p.grad = torch.full_like(p, 0.25 * (i % 3 - 1) + step / 8)
             optimizer.step()
             save(step)
-    traced = trace(tmp_path, include="all", first=False)
+    traced = trace(tmp_path, include="all", first=False).records
     compared = 0
     live = {(r["step"], r["level"], r["name"], r["quantity"]): r for r in tracker.records.table.to_pylist()}
     for row in traced.table.to_pylist():

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -92,19 +91,29 @@ def stored_copies(checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> di
 
 
 @dataclass(frozen=True)
+class CountedParameters:
+    """How many tensors and values count, and of how many."""
+
+    tensors: int
+    of_tensors: int
+    values: int
+    of_values: int
+
+
+@dataclass(frozen=True)
 class Chosen:
     """The parameters that count, among all that the model has."""
 
     readings: list[Reading]
     sizes: Mapping[str, int]  # of every parameter: no buffers, no optimizer state, tied ones once
 
-    def counts(self, copies: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-        """For `made_by`: how many tensors and values count, and of how many; copies count nowhere."""
+    def counts(self, copies: Mapping[str, str] = MappingProxyType({})) -> CountedParameters:
+        """How many tensors and values count, and of how many; copies count nowhere."""
         sizes = {name: size for name, size in self.sizes.items() if name not in copies}
         counted = [reading.name for reading in self.readings if reading.name not in copies]
-        return {
-            "tensors": len(counted),
-            "of_tensors": len(sizes),
-            "values": sum(sizes[name] for name in counted),
-            "of_values": sum(sizes.values()),
-        }
+        return CountedParameters(
+            tensors=len(counted),
+            of_tensors=len(sizes),
+            values=sum(sizes[name] for name in counted),
+            of_values=sum(sizes.values()),
+        )

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,23 @@ if TYPE_CHECKING:
     from normgrowth.results import Result
 
 
-def show_result(arguments: argparse.Namespace, result: "Result") -> None:
-    """Print the result: a table, or everything as JSON with --json."""
+def show_result(arguments: argparse.Namespace, result: "Result", **options: Any) -> None:
+    """Print the result: a table, or everything as JSON with --json. options: for the file that shows its kind."""
     from normgrowth.report.dispatch import show
+    from normgrowth.results import Result
 
     if arguments.json:
-        json.dump(result.to_json(), sys.stdout)
+        more = {name: one.to_json() for name, one in options.items() if isinstance(one, Result)}
+        json.dump({**result.to_json(), **more}, sys.stdout)
         print()
     else:
-        show(result)
+        show(result, **options)
+
+
+def say_paths(arguments: argparse.Namespace, paths: Sequence[Path]) -> None:
+    """Print which figures were written; not between JSON."""
+    for path in paths:
+        print(path, file=sys.stderr if arguments.json else sys.stdout)
 
 
 def tell(

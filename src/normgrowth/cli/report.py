@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from normgrowth.workspace import refuse_other_origin
 
 if TYPE_CHECKING:
+    from normgrowth.fit.result import SeriesFit
     from normgrowth.records import Records
 
 EXAMPLES = """examples:
@@ -112,21 +113,17 @@ def read(folder: Path) -> "Records | None":
     )
 
 
-def laws(records: "Records") -> dict[str, Any]:
-    """The growth laws of the model and its layers, and the curve of the model's best."""
+def laws(records: "Records") -> dict[str, "SeriesFit"]:
+    """The growth laws of the model and its layers, by name."""
     from normgrowth.errors import InputError
-    from normgrowth.fit.fitting import fit_records
+    from normgrowth.fit import fit
 
-    found: dict[str, Any] = {}
+    found: dict[str, SeriesFit] = {}
     for level in ("model", "layer"):
         try:
-            fits = fit_records(records, level, bootstrap=0)
+            found |= fit(records, level=level, bootstrap=0).series
         except InputError:
             continue
-        found |= {name: one.facts() for name, one in fits.items()}
-        if level == "model" and found.get("model", {}).get("best"):
-            steps = records.series("norm")[0]
-            found["model"]["curve"] = steps, fits["model"].best.predict(steps)
     return found
 
 

@@ -5,25 +5,19 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from normgrowth.cli.source import add_engine
-
-if TYPE_CHECKING:
-    from normgrowth.paper.stages.cost import Machine
-    from normgrowth.paper.stages.plan import Stage
 
 EXAMPLES = """examples:
   normgrowth reproduce                                    (what is embedded, minutes on two cores)
   normgrowth reproduce --only fig2,heads-bimodal
   normgrowth reproduce --scale paper --data corpora --engine ray --address auto
 
-A second call repeats only what changed, settings or code. Verdicts are computed from records. With --scale paper the
-command first says what each stage trains, and how long that takes on this machine.
+A second call runs only stages whose version or settings changed. With --scale paper the command first prints how long
+each stage takes; --list prints that and stops.
 """
-CLUSTERS = (16, 64, 400)  # cores, for which the cost is told
 
 
 def add(subparsers: Any) -> None:
@@ -50,7 +44,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="folder that holds penn or wikitext-2, or both"
     )
-    parser.add_argument("--list", action="store_true", help="print claims, stages and their cost, and stop")
+    parser.add_argument(
+        "--list", action="store_true", help="print the stages and how long they take, and stop"
+    )
     add_engine(parser, "processes")
     parser.add_argument("--json", action="store_true", help="print everything as JSON, no table")
     parser.set_defaults(run=run)
@@ -65,37 +61,22 @@ def run(arguments: argparse.Namespace) -> int:
 
     only = [name for name in arguments.only.split(",") if name]
     needed = paper.chosen(only)[1]  # what is unknown is said before anything is run
-    machine = None
     if arguments.list or arguments.scale == "paper":
-        wanted = [stage for stage in paper.stages(arguments.scale, arguments.data) if stage.name in needed]
-        if any(stage.cost.tasks for stage in wanted):
-            machine = paper.this_machine()
-        for line in cost_lines(wanted, machine, arguments.workers):
-            _line(line)
+        for stage in (stage for stage in paper.STAGES.values() if stage.name in needed):
+            print(f"{stage.name}: {stage.title}; takes {stage.takes[arguments.scale]}", file=sys.stderr)
         if arguments.list:
             return 0
     with (
         Progress(of_bytes=False) as bar,
         chosen(arguments.engine, arguments.address, arguments.workers, processes=True) as engine,
     ):
-        assert engine is not None
-        if machine is not None and arguments.engine == "ray":
-            machine = replace(machine, cores=engine.workers)
-        telling = paper.Telling(
-            begins=lambda stage, left: _line(
-                f"{stage.name}: {stage.title} (about {_long(left)} left in all)"
-            ),
-            moves=lambda done, of, label, left: bar(done, of, f"{label} (about {_long(left)} left in all)"),
-            ends=lambda stage, how: _line(f"{stage.name}: {how}"),
-        )
         found = paper.reproduce(
             arguments.out,
             scale=arguments.scale,
             only=only,
             data=arguments.data,
             engine=engine,
-            telling=telling,
-            machine=machine,
+            progress=bar,
             overwrite=arguments.overwrite,
         )
     paths = draw_figures(found.evidence, Path(arguments.out) / "figures", only=only)
@@ -110,10 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
     page = write_page(Path(arguments.out), paths, facts)
     for path in [*paths, Path(arguments.out) / paper.RESULTS, page]:
         print(path, file=sys.stderr if arguments.json else sys.stdout)
-    return 2 if found.failed else 0
+    for stage in found.stages:
+        print(f"{stage.name}: {stage}", file=sys.stderr)
+    return 2 if any(stage.failed for stage in found.stages) else 0
 
 
-def write_page(out: Path, figures: "Sequence[Path]", facts: dict[str, Any]) -> Path:
+def write_page(out: Path, figures: Sequence[Path], facts: dict[str, Any]) -> Path:
     """Verdicts, figures and errata, and what the stages measured: on one page."""
     from normgrowth.cli.report import laws, versions
     from normgrowth.paper.paper_figures import TITLES
@@ -131,43 +114,3 @@ def write_page(out: Path, figures: "Sequence[Path]", facts: dict[str, Any]) -> P
     made_by = {"command": shlex.join(["normgrowth", *sys.argv[1:]]), "versions": versions()}
     title = f"Merrill et al. 2021, reproduced: {facts['scale']}"
     return report([out], out / "report.html", title=title, fitted=laws, pictures=pictures, made_by=made_by)
-
-
-def cost_lines(stages: "Sequence[Stage]", machine: "Machine | None", workers: int | None = None) -> list[str]:
-    """What each stage trains and takes on this machine, all of them, and how a cluster would divide it."""
-    here = workers or (machine.cores if machine else 1)
-    seconds = [stage.cost.on(machine, here) for stage in stages]
-    lines = [
-        f"{stage.name}: {stage.title}; trains {stage.cost.trains}; about {_long(own)}"
-        for stage, own in zip(stages, seconds, strict=True)
-    ]
-    where = (
-        f"on this machine ({here} at a time, {machine.speed / 1e9:.0f} GFLOP/s each"
-        if machine
-        else "on two cores"
-    )
-    if machine:
-        where += f"; its GPU {machine.gpu / 1e9:,.0f})" if machine.gpu else ")"
-    lines.append(f"in total about {_long(sum(seconds))} {where}")
-    divided = [stage for stage in stages if stage.cost.tasks]
-    if machine and divided:
-        tasks = ", ".join(
-            f"{stage.name} into {' and then '.join(f'{len(group)} tasks' for group in stage.cost.tasks)}"
-            for stage in divided
-        )
-        lines.append(f"--engine ray divides {tasks}, one core each; with cores like these:")
-        for cores in CLUSTERS:
-            cluster = replace(machine, cores=cores, gpu=None)
-            total = sum(stage.cost.on(cluster, cores) for stage in stages)
-            lines.append(f"  {cores} cores: about {_long(total)} in total")
-    return lines
-
-
-def _long(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:,.0f} hours"
-
-
-def _line(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -3,26 +3,60 @@
 TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any
 
     from numpy.typing import ArrayLike
 
     from normgrowth.fit.result import Fits
+    from normgrowth.records import Records
+    from normgrowth.results import Result
 
 
 def fit(
-    steps: "ArrayLike",
-    norms: "ArrayLike",
+    data: "Result | Records | Path | str | Sequence[Any] | ArrayLike",
+    norms: "ArrayLike | None" = None,
     *,
+    level: str = "model",
+    quantity: str = "norm",
     laws: "Sequence[str] | str | None" = None,
-    seed: int = 0,
+    from_step: float | None = None,
+    to_step: float | None = None,
     bootstrap: int = 400,
     confidence: float = 0.95,
+    seed: int = 0,
 ) -> "Fits":
-    """Fit growth laws to norms at training steps; see `normgrowth.fit.laws` for the laws.
+    """Fit growth laws to norms, with confidence intervals and the weight of evidence for each law.
 
-    Points may come in any order. Those that are not finite are dropped, and norms at the same step are
-    averaged; `notes` says so. `bootstrap` is the number of replicates for the intervals, 0 for none.
+        fits = ng.fit(steps, norms)               # one series
+        fits.best, fits["sqrt"].r2, fits["power"].interval("p"), fits.best.predict(10_000)
+        fits = ng.fit(trace, level="layer")       # one series per layer
+        fits.series["layer.3"].best
+
+    data: a trace or another result with norms, its records, its folder, a csv with the columns step and norm (and
+    layer, name, role, level or run for several series), "published:t5_norm" or "published:t5_norm_by_layer" of the
+    paper, a list of several of these, or training steps with norms as the second argument.
+    level: of a trace: one series for the "model", or one for each "layer", "role", "tensor" or "head".
+    quantity: what is fitted, at least 0: "norm", or for example "rms".
+    laws: names of laws; all by default. See `normgrowth.fit.laws`.
+    from_step, to_step: leave out the points before and after.
+    bootstrap: replicates for the confidence intervals; 0 for none. seed: of the replicates.
+
+    Points may come in any order. Points that are not finite are dropped, and norms at the same step are averaged;
+    the `notes` of a series say so. A series with too few points is part of the result, each of its laws with the
+    reason; InputError is raised if no law can be fitted to any series.
     """
-    from normgrowth.fit.fitting import fit_points
+    from normgrowth.fit.fitting import fit_data
 
-    return fit_points(steps, norms, laws=laws, seed=seed, bootstrap=bootstrap, confidence=confidence)
+    return fit_data(
+        data,
+        norms,
+        level=level,
+        quantity=quantity,
+        laws=laws,
+        from_step=from_step,
+        to_step=to_step,
+        bootstrap=bootstrap,
+        confidence=confidence,
+        seed=seed,
+    )

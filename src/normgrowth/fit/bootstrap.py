@@ -42,7 +42,7 @@ def correlation(residuals: Floats, k: int) -> float:
     return float(np.clip(r + (k + (k + 2) * r) / n, 0.0, 1 - 1 / n))
 
 
-def effective(n: int, rho: float, k: int = 0) -> float:
+def effective_points(n: int, rho: float, k: int = 0) -> float:
     """How many independent points n correlated residuals of a fit with k parameters are worth."""
     return max(n / _widening(n, rho), k + 1.0)
 
@@ -100,8 +100,8 @@ def _draws(
     n, k = len(residuals), len(law.params)
     rho = correlation(residuals, k)
     block = block_length(n, rho)
-    worth, inside = effective(n, rho), _widening(block, rho)
-    freedom, free = (max(count - k, min(n - k, 2)) for count in (worth, worth * inside / block))
+    independent, inside = effective_points(n, rho), _widening(block, rho)
+    freedom, free = (max(count - k, min(n - k, 2)) for count in (independent, independent * inside / block))
     tail = (1 + confidence) / 2
     wider = np.sqrt((k + free) / free * _widening(n, rho) / inside)
     wider *= stdtrit(freedom, tail) / ndtri(tail)

@@ -1,4 +1,4 @@
-"""Norms that come from elsewhere than a trace: points in any state, and csv files."""
+"""Points: cleaned, checked, and read from csv files."""
 
 import csv
 from io import StringIO
@@ -21,17 +21,7 @@ def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str
     Two norms at one step are averaged: a run that was restarted logs some steps twice. How far they
     differ is said, since two runs in one file look the same.
     """
-    try:
-        rows = [np.ma.asarray(row) for row in (steps, norms)]
-        if any(map(np.iscomplexobj, rows)):
-            raise TypeError("some are complex")
-        # What a mask hides is missing.
-        t, y = (np.ma.filled(row.astype(np.float64), np.nan) for row in rows)
-    except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's, for a gradient
-        raise InputError(f"steps and norms must be real numbers: {error}") from error
-    if t.ndim != 1 or t.shape != y.shape:
-        shapes = " and ".join("×".join(map(str, a.shape)) or "a single number" for a in (t, y))
-        raise InputError(f"steps and norms must be two rows of the same length, not {shapes}")
+    t, y = real_numbers(steps, norms)
     notes = []
     finite = np.isfinite(t) & np.isfinite(y)
     if not finite.all():
@@ -54,6 +44,21 @@ def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str
     if copies := _copies(t, y):
         notes.append(copies)
     return t, y, tuple(notes)
+
+
+def real_numbers(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats]:
+    """Two rows of floats of the same length; NaN for what a mask hides."""
+    try:
+        rows = [np.ma.asarray(row) for row in (steps, norms)]
+        if any(map(np.iscomplexobj, rows)):
+            raise TypeError("some are complex")
+        t, y = (np.ma.filled(row.astype(np.float64), np.nan) for row in rows)
+    except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's, for a gradient
+        raise InputError(f"steps and norms must be real numbers: {error}") from error
+    if t.ndim != 1 or t.shape != y.shape:
+        shapes = " and ".join("×".join(map(str, a.shape)) or "a single number" for a in (t, y))
+        raise InputError(f"steps and norms must be two rows of the same length, not {shapes}")
+    return t, y
 
 
 def _copies(t: Floats, y: Floats) -> str:
@@ -86,11 +91,11 @@ def points(count: int) -> str:
     return f"{count} point{'' if count == 1 else 's'}"
 
 
-def read_norms(path: Path | str) -> dict[str, tuple[Floats, Floats]]:
-    """Steps and norms of each series in a csv with the columns step and norm.
+def read_csv(path: Path | str, quantity: str = "norm") -> dict[str, tuple[Floats, Floats]]:
+    """Steps and values of each series in a csv with the columns step and norm (or another quantity).
 
     Columns called run, level, name, role or layer tell series apart ("layer 3"); others are ignored.
-    Commas, semicolons and tabs will do; an empty cell is a norm that is missing.
+    Commas, semicolons and tabs will do; an empty cell is a missing value.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -104,7 +109,7 @@ def read_norms(path: Path | str) -> dict[str, tuple[Floats, Floats]]:
     except csv.Error as error:
         raise InputError(f"{path}: line {reader.line_num}: {error}") from error
     columns = [cell.strip().lower() for cell in rows[0][1]] if rows else []
-    for wanted in ("step", "norm"):
+    for wanted in ("step", quantity):
         if columns.count(wanted) != 1:
             found = ", ".join(columns) or "nothing"
             raise InputError(f"{path}: one column must be called {wanted}; the first line has {found[:200]}")
@@ -114,7 +119,7 @@ def read_norms(path: Path | str) -> dict[str, tuple[Floats, Floats]]:
         if len(row) != len(columns):
             raise InputError(f"{path}: line {line} has {len(row)} cells where the first has {len(columns)}")
         key = ", ".join(f"{column} {row[i].strip()}" for i, column in apart)
-        point = [_number(row[columns.index(wanted)], path, line) for wanted in ("step", "norm")]
+        point = [_number(row[columns.index(wanted)], path, line) for wanted in ("step", quantity)]
         series.setdefault(key, []).append((point[0], point[1]))
     if not series:
         raise InputError(f"{path}: no rows under the first line")

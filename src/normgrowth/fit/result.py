@@ -1,39 +1,46 @@
-"""What a fit found: one law (`Fit`) and all laws of a series (`Fits`). `normgrowth.fit.fitting` makes them."""
+"""What a fit found: one law (`LawFit`), all laws of a series (`SeriesFit`), all series (`Fits`)."""
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from math import inf, isfinite, nan
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf, nan
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from normgrowth.errors import InputError
 from normgrowth.fit.laws import LAWS, Floats
+from normgrowth.records import Block, Records
+from normgrowth.results import Result
 from normgrowth.text import html_table
 
-LEAST = 5  # points for AICc: with fewer it exists for `constant` alone, which would then win
-SMALL_SAMPLE = (
-    6.0  # the small-sample terms of laws that compete may differ by less: more is strong evidence by itself
+# The numbers of a law that the records have, beside its parameters.
+NUMBERS = (
+    *("r2", "rmse", "held_out_error", "autocorrelation"),
+    *("aicc", "delta_aicc", "weight_independent", "aicc_effective", "delta_effective", "weight"),
 )
 
 
 @dataclass(frozen=True)
-class Fit:
+class LawFit:
     """One law on one series. A law that was not fitted has a `reason`, and NaN for numbers."""
 
-    name: str
+    law: str
     formula: str
     params: dict[str, float]
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     r2: float = nan  # against the mean; NaN if the norms do not change
     rmse: float = nan
-    ahead: float = nan  # rms error of the later half predicted from the earlier, by its mean
-    rho: float = nan  # correlation of neighbouring residuals
-    aicc: float = inf  # infinite where there are too few points for it
-    aicc_effective: float = inf
-    weight: float = 0.0
-    weight_independent: float = 0.0  # what the textbook's AICc would give
+    held_out_error: float = (
+        nan  # rms error of the later half predicted from the earlier, relative to its mean
+    )
+    autocorrelation: float = nan  # of neighboring residuals
+    aicc: float = inf  # residuals taken for independent; infinite where there are too few points for it
+    delta_aicc: float = inf  # to the least
+    weight_independent: float = 0.0  # of evidence, by aicc
+    aicc_effective: float = inf  # with the effective number of points
+    delta_effective: float = inf
+    weight: float = 0.0  # of evidence, by aicc_effective
     converged: bool = False
     at_bound: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -44,59 +51,49 @@ class Fit:
         return not self.reason
 
     def interval(self, param: str) -> tuple[float, float]:
-        """Where the parameter lies; infinite ends are open, NaN means that none was asked for."""
+        """The confidence interval of a parameter; infinite ends are open, NaN means that none was asked for."""
         if param not in self.params:
-            raise InputError(f"{self.name} has no parameter {param!r}; it has {', '.join(self.params)}")
+            raise InputError(f"{self.law} has no parameter {param!r}; it has {', '.join(self.params)}")
         return self.intervals.get(param, (nan, nan))
 
     def predict(self, t: ArrayLike) -> Floats:
         """The norm that the law gives at step t."""
         if not self.fitted:
-            raise InputError(f"{self.name} was not fitted: {self.reason}")
+            raise InputError(f"{self.law} was not fitted: {self.reason}")
         steps = np.asarray(t, np.float64)
         if (steps < 0).any():
             raise InputError(f"step {steps.min():g} is negative: the laws begin at step 0")
-        return LAWS[self.name].predict(steps, self.params)
+        return LAWS[self.law].predict(steps, self.params)
 
     def _repr_html_(self) -> str:
         rows = [(param, value, *self.interval(param)) for param, value in self.params.items()]
-        rest = [("r²", self.r2), ("error ahead", self.ahead), ("weight", self.weight)]
+        rest = [("r²", self.r2), ("held-out error", self.held_out_error), ("weight", self.weight)]
         notes = [("note", note) for note in self.notes]
         found = [*rows, *rest, *notes] if self.fitted else [("not fitted", self.reason)]
-        return html_table((self.name, self.formula, "from", "to"), found)
+        return html_table((self.law, self.formula, "from", "to"), found)
 
 
-def points_needed(parameters: Collection[int]) -> int:
-    """How many points it takes to choose between laws with so many parameters.
+@dataclass(frozen=True, kw_only=True)
+class SeriesFit(Mapping[str, LawFit]):
+    """All laws on one series: a mapping from the names of laws, in their fixed order.
 
-    The small-sample term of AICc, 2K(K + 1)/(n − K − 1), is there for noise that a fit took up. With few points it
-    decides alone: of 5, it puts a constant 18 ahead of a straight line, whatever the norms are.
+    steps, measured: the points, cleaned. effective_points: how many independent points the residuals are worth.
+    autocorrelation: of the residuals of the closest law. best_law: None if there are too few points to choose;
+    points_needed: how many it takes.
     """
-    least, most = min(parameters) + 1, max(parameters) + 1  # the variance of the noise is one more
-    n = max(LEAST, most + 2)
-    while _small_sample(n, most) - _small_sample(n, least) >= SMALL_SAMPLE:
-        n += 1
-    return n
 
-
-def _small_sample(n: int, K: int) -> float:
-    return 2 * K * (K + 1) / (n - K - 1)
-
-
-@dataclass(frozen=True)
-class Fits(Mapping[str, Fit]):
-    """The laws by name, in their fixed order, and what was found about the series."""
-
-    laws: dict[str, Fit]
-    points: int
-    effective: float  # the number of independent points that the residuals are worth
-    rho: float
+    name: str
+    laws: dict[str, LawFit]
+    steps: tuple[float, ...] = ()
+    measured: tuple[float, ...] = ()
+    effective_points: float = nan
+    autocorrelation: float = nan
+    points_needed: int = 0
+    best_law: str | None = None
     notes: tuple[str, ...] = ()
-    confidence: float = 0.95
-    needed: int = LEAST  # points that it takes to choose between these laws
 
-    def __getitem__(self, name: str) -> Fit:
-        return self.laws[name]
+    def __getitem__(self, law: str) -> LawFit:
+        return self.laws[law]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.laws)
@@ -104,74 +101,111 @@ class Fits(Mapping[str, Fit]):
     def __len__(self) -> int:
         return len(self.laws)
 
-    def __repr__(self) -> str:
-        """One line: nine laws with all their numbers would be a hundred."""
-        best = max(self.values(), key=lambda law: law.weight, default=None)
-        said = f"best: {best.name}, {best.formula}" if best and best.weight > 0 else "none is best"
-        return f"Fits({len(self)} laws on {self.points:,} points; {said})"
-
-    def _repr_html_(self) -> str:
-        titles = ("law", "formula", "r²", "error ahead", "ΔAICc", "weight", "parameters")
-        keys = ("law", "formula", "r2", "ahead", "delta_effective")
-        rows = [[*(row[key] for key in keys), f"{row['weight']:.3f}", _params(row)] for row in self.table()]
-        about = [("points", self.points), ("worth independent ones", self.effective)]
-        notes = [("note", note) for note in self.notes]
-        return html_table(titles, rows) + html_table(("series", ""), [*about, *notes])
+    @property
+    def points(self) -> int:
+        return len(self.steps)
 
     @property
-    def best(self) -> Fit:
+    def best(self) -> LawFit:
         """The law with the largest weight of evidence."""
-        if not any(law.weight > 0 for law in self.values()):
+        if self.best_law is None:
             raise InputError(
-                f"too few points to choose a law: {self.points}; these laws need {self.needed}; name one instead"
+                f"too few points to choose a law: {self.points}; these laws need {self.points_needed}; "
+                "name one instead"
             )
-        return max(self.values(), key=lambda law: law.weight)
+        return self.laws[self.best_law]
 
-    def facts(self) -> dict[str, Any]:
-        """Everything in plain values, the rows of `table` under "laws"."""
-        return {
-            "points": self.points,
-            "needed": self.needed,
-            "effective": self.effective,
-            "rho": self.rho,
-            "confidence": self.confidence,
-            "best": self.best.name if any(law.weight > 0 for law in self.values()) else None,
-            "notes": list(self.notes),
-            "laws": self.table(),
-        }
+    def residuals(self, law: str | None = None) -> Floats:
+        """Measured minus fitted at `steps`, of a law or of the best one."""
+        chosen = self.best if law is None else self.laws[law]
+        return np.asarray(self.measured) - chosen.predict(self.steps)
 
-    def table(self) -> list[dict[str, Any]]:
-        """A row of plain values for each law; differences are to the best law."""
-        least = min((law.aicc for law in self.values()), default=inf)
-        least_effective = min((law.aicc_effective for law in self.values()), default=inf)
-        return [
-            {
-                "law": law.name,
-                "formula": law.formula,
-                "r2": law.r2,
-                "rmse": law.rmse,
-                "ahead": law.ahead,
-                "rho": law.rho,
-                "aicc": law.aicc,
-                "delta_aicc": law.aicc - least if isfinite(law.aicc) else inf,
-                "weight_independent": law.weight_independent,
-                "aicc_effective": law.aicc_effective,
-                "delta_effective": law.aicc_effective - least_effective
-                if isfinite(law.aicc_effective)
-                else inf,
-                "weight": law.weight,
-                "params": dict(law.params),
-                "intervals": dict(law.intervals),
-                "converged": law.converged,
-                "at_bound": list(law.at_bound),
-                "notes": list(law.notes),
-                "fitted": law.fitted,
-                "reason": law.reason,
-            }
-            for law in self.values()
-        ]
+    def __repr__(self) -> str:
+        """One line: nine laws with all their numbers would be a hundred."""
+        best = f"best: {self.best_law}, {self.best.formula}" if self.best_law else "none is best"
+        return f"SeriesFit({len(self)} laws on {self.points:,} points; {best})"
 
 
-def _params(row: Mapping[str, Any]) -> str:
-    said = (f"{name} {value:.4g}" for name, value in row["params"].items())
-    return ", ".join(said) if row["fitted"] else f"not fitted: {row['reason']}"
+@dataclass(frozen=True, kw_only=True)
+class Fits(Result):
+    """Growth laws fitted to one or several series.
+
+    With one series, as `ng.fit(steps, norms)` and `ng.fit(trace)` make it, `fits.best` and `fits["sqrt"]` are its laws
+    and `fits.only` is the series; with several take `fits.series["layer.3"]`.
+    """
+
+    kind: ClassVar[str] = "fits"
+
+    series: dict[str, SeriesFit]
+    source: str = ""
+    parameters: str = ""  # which parameters the norms count, where that is known
+    level: str = "model"  # of the series; "points" if they come from no trace
+    quantity: str = "norm"
+    from_step: float | None = None
+    to_step: float | None = None
+    bootstrap: int = 0
+    confidence: float = 0.95
+    seed: int = 0
+
+    @property
+    def only(self) -> SeriesFit:
+        """The series, where there is one."""
+        if len(self.series) != 1:
+            names = ", ".join(map(repr, list(self.series)[:4]))
+            raise InputError(f"there are {len(self.series)} series; take one with fits.series[NAME]: {names}")
+        return next(iter(self.series.values()))
+
+    @property
+    def best(self) -> LawFit:
+        """The law with the largest weight of evidence, of the only series."""
+        return self.only.best
+
+    def __getitem__(self, law: str) -> LawFit:
+        """A law of the only series."""
+        laws = self.only.laws
+        if law not in laws:
+            raise InputError(f"no law is called {law!r}; there are {', '.join(laws)}")
+        return laws[law]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the laws of the only series."""
+        return iter(self.only)
+
+    def select(self, name: str) -> "Fits":
+        """The fits of one series alone, which print and plot all of its laws."""
+        if name not in self.series:
+            raise InputError(f"there is no series {name!r}; there are {', '.join(list(self.series)[:20])}")
+        records = self.records.where(name=name)
+        return replace(self, series={name: self.series[name]}, records=records)
+
+    def __repr__(self) -> str:
+        if len(self.series) == 1:
+            return f"Fits{repr(self.only).removeprefix('SeriesFit')}"
+        return f"Fits({len(self.series):,} series of {self.source})"
+
+
+def tabulated(
+    run: str, level: str, series: Mapping[str, SeriesFit], layers: Mapping[str, int | None]
+) -> Records:
+    """A row for each number of each law: `name` is the series, `role` the law, and there is no step."""
+    import pyarrow as pa
+
+    blocks = []
+    for law in next(iter(series.values())):
+        rows = [_numbers(found[law]) for found in series.values()]
+        quantities = dict.fromkeys(quantity for row in rows for quantity in row)
+        values = {name: np.array([[row.get(name, nan) for row in rows]]) for name in quantities}
+        numbers = [layers.get(name) for name in series]
+        blocks.append(Block(level, list(series), numbers, [law] * len(series), [0], values))
+    table = Records.from_blocks(run, blocks, {}).table
+    none = pa.nulls(len(table), pa.int64())
+    return Records(table.set_column(table.column_names.index("step"), "step", none))
+
+
+def _numbers(law: LawFit) -> dict[str, float]:
+    ends = {
+        f"{param}_{end}": value
+        for param, interval in law.intervals.items()
+        for end, value in zip(("low", "high"), interval, strict=True)
+    }
+    return {number: getattr(law, number) for number in NUMBERS} | law.params | ends

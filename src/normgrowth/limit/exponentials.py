@@ -35,13 +35,13 @@ def times(x: Series, factor: Any) -> Series:
     """A constant factor; what is exactly 0 stays so."""
     found = x.map(lambda value: value * factor)
     if x.exact_zeros and not isinstance(factor, Tensor):
-        found = replace(found, exact_zeros=True)
+        found = found.changed(exact_zeros=True)
     if (scales := x.scales) is not None and (not isinstance(factor, Tensor) or factor.numel() == 1):
         scales = {degree: scale * abs(float(factor)) for degree, scale in scales.items()}
-        found = replace(found, scales=scales)
+        found = found.changed(scales=scales)
     if x.exponential is None:
         return found
-    return replace(found, exponential=weighted(x.exponential, factor), lost=x.lost)
+    return found.changed(exponential=weighted(x.exponential, factor), lost=x.lost)
 
 
 def _chosen(first: Tensor, a: Series, b: Series) -> Series:
@@ -63,10 +63,13 @@ def plus(a: Exponential | None, b: Exponential | None, shape: torch.Size) -> Exp
 
 def of_sum(found: Series, a: Series, b: Series) -> Series:
     """A sum with the exponentially small part that it has."""
-    part, lost = plus(a.exponential, b.exponential, found.shape), a.lost or b.lost
+    lost = a.lost or b.lost
+    if found.exponential is a.exponential is b.exponential is None:
+        return found if found.lost == lost else found.changed(lost=lost)
+    part = plus(a.exponential, b.exponential, found.shape)
     if part is found.exponential and lost == found.lost:
         return found
-    return replace(found, exponential=part, lost=lost)
+    return found.changed(exponential=part, lost=lost)
 
 
 def leading_values(x: Series) -> Tensor:
@@ -81,7 +84,7 @@ def of_product(found: Series, a: Series, b: Series) -> Series:
     """(A + α)(B + β) = AB + αB + Aβ + αβ. Powers of c in front of an exponential are left out."""
     if a.exponential is None and b.exponential is None:
         lost = a.lost or b.lost
-        return found if found.lost == lost else replace(found, lost=lost)
+        return found if found.lost == lost else found.changed(lost=lost)
     part = None
     for x, y in ((a, b), (b, a)):
         if x.exponential is not None:
@@ -89,7 +92,7 @@ def of_product(found: Series, a: Series, b: Series) -> Series:
     if a.exponential is not None and b.exponential is not None:
         decay = combine(lambda x, y: x + y, a.exponential.decay, b.exponential.decay)
         part = plus(part, Exponential(a.exponential.weight * b.exponential.weight, decay), found.shape)
-    return replace(found, exponential=part, lost=a.lost or b.lost)
+    return found.changed(exponential=part, lost=a.lost or b.lost)
 
 
 def summed_over(part: Exponential, dims: list[int], keep: bool) -> Exponential:

@@ -139,19 +139,20 @@ class Limit:
                 stack.enter_context(LeavingTorch(lambda *left: _left_torch(mode, *left)))
             with mode:
                 result = self.model(*args, **kwargs)
-            found = pytree.tree_map_only(Tensor, mode.lift, result)
+            leaves, structure = pytree.tree_flatten(result)
+            found = [mode.lift(leaf) for leaf in leaves]
+            degrees = [_degree_of_any(x) if isinstance(x, Series | Tensor) else x for x in found]
             try:
-                self.output_degrees = pytree.tree_map_only(
-                    (Series, Tensor), _degree_of_any, found, is_leaf=_is_series
-                )
+                self.output_degrees = pytree.tree_unflatten(degrees, structure)
             except (AttributeError, TypeError):  # a container that takes nothing but tensors: PackedSequence
-                leaves = pytree.tree_leaves(found, is_leaf=_is_series)
-                self.output_degrees = [_degree_of_any(x) for x in leaves if isinstance(x, Series | Tensor)]
+                self.output_degrees = [
+                    degree for x, degree in zip(found, degrees, strict=True) if isinstance(x, Series | Tensor)
+                ]
             self.ties, self.sums, self.used_orders = context.ties, context.sums, context.orders
             self.cancelled = dict(context.cancelled)
             self.doubtful = context.doubtful + context.unranked + sum(self.cancelled.values())
             alive = 0
-            for leaf in pytree.tree_leaves(found, is_leaf=_is_series):
+            for leaf in found:
                 if isinstance(leaf, Series):
                     if leaf.diverges is not None:
                         raise leaf.diverges
@@ -162,9 +163,13 @@ class Limit:
                 for bit, (name, _) in enumerate(parameters)
                 if not alive >> bit & 1 and not self.attention_only
             ]
-            result = pytree.tree_map_only(Tensor, lambda t: _plain(mode, t), result)
+            plain = [
+                _plain(mode, leaf, x) if isinstance(x, Series) else leaf
+                for leaf, x in zip(leaves, found, strict=True)
+            ]
             self.findings = list(context.findings)
-            return result
+            same = all(new is old for new, old in zip(plain, leaves, strict=True))
+            return result if same else pytree.tree_unflatten(plain, structure)
 
     def _saw(self, mode: LimitMode, name: str, module: nn.Module, args: Any, result: Any) -> None:
         leaves = [result] if isinstance(result, Tensor) else pytree.tree_leaves(result)
@@ -245,11 +250,8 @@ def _leading(x: Series) -> Term:
     return next((term for term in x.terms[:-1] if nonzero(term.value)), x.terms[-1])
 
 
-def _plain(mode: LimitMode, tensor: Tensor) -> Tensor:
+def _plain(mode: LimitMode, tensor: Tensor, found: Series) -> Tensor:
     """The leading coefficients: the tensor itself, unless it is a part without the leading degree of the whole."""
-    found = mode.lift(tensor)
-    if not isinstance(found, Series):
-        return tensor
     leading = _leading(found)
     if tensor.dtype in HALVES and not found.zero and tensor.numel():
         largest = float(leading.value.abs().max())
@@ -261,19 +263,16 @@ def _plain(mode: LimitMode, tensor: Tensor) -> Tensor:
     return mode.attach(replace(found, terms=found.terms[found.terms.index(leading) :]), dtype=tensor.dtype)
 
 
-def _is_series(value: Any) -> bool:
-    return isinstance(value, Series)
-
-
 @contextmanager
 def _growing(mode: LimitMode, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[None]:
     """Parameters have degree 1 while this lasts; a call inside a call finds them as it left them."""
     before: list[tuple[torch.UntypedStorage, Any]] = []
+    one = Fraction(1)
     try:
         for bit, (_, parameter) in enumerate(parameters):
             storage = parameter.untyped_storage()
             before.append((storage, getattr(storage, MARK, None)))
-            mode.grow(parameter, Fraction(1), 1 << bit)
+            mode.grow(parameter, one, 1 << bit)
         yield
     finally:
         for storage, growth in before:

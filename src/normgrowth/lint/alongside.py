@@ -5,20 +5,19 @@ so that a trace that goes on from what it kept judges the whole series.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint
-from normgrowth.lint.findings import Evidence, Finding
+from normgrowth.lint.finding import Finding
+from normgrowth.lint.findings import Evidence
 from normgrowth.lint.judge import in_order, judge
 from normgrowth.lint.looks import Look, Observer, Seen, no_pair, sampled
 from normgrowth.moments.moments import Moments
 
 MOST_TENSORS = 4096  # a look takes a third of a millisecond for each
-SHOWN = 5  # faults that a trace tells one by one
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -136,8 +135,8 @@ class Alongside:
             )
         )
 
-    def gather(self, checkpoints: int, notes: list[str]) -> list[dict[str, Any]]:
-        """Findings as plain values; a note if not all checkpoints were checked."""
+    def gather(self, checkpoints: int, notes: list[str]) -> tuple[Finding, ...]:
+        """The findings; adds a note if not all checkpoints were checked."""
         unseen = checkpoints - len(self.looks)
         if self.tensors > MOST_TENSORS:
             notes.append(
@@ -148,7 +147,7 @@ class Alongside:
                 f"{unseen} of {checkpoints} checkpoints were measured before without integrity checks; "
                 "`normgrowth lint` checks all of them"
             )
-        return [asdict(finding) for finding in self._findings()]
+        return tuple(self._findings())
 
     def _findings(self) -> list[Finding]:
         if not self.looks:
@@ -164,12 +163,3 @@ class Alongside:
 
 def _parts(look: Look) -> list[NDArray[np.float32]]:
     return np.split(look.sketch, look.ends[:-1])
-
-
-def told(findings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Faults in a line each, but for NaN, which a trace reports itself."""
-    faults = [f for f in findings if f["severity"] == "fault" and f["kind"] != "nonfinite"]
-    lines = [f"{f['label']}: {f['name'] and f['name'] + ' '}{f['why']} ({f['kind']})" for f in faults[:SHOWN]]
-    if len(faults) > SHOWN:
-        lines.append(f"{len(faults) - SHOWN} more faults; `normgrowth lint` shows them all")
-    return lines

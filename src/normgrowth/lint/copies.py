@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.lint.findings import Evidence, Finding
+from normgrowth.lint.finding import Finding
+from normgrowth.lint.findings import Evidence
 from normgrowth.lint.trajectory import Distance, Routes
 from normgrowth.lint.unchanged import sure_to_change
 

@@ -1,8 +1,4 @@
-"""What lint finds, and what it finds it in: all looks side by side.
-
-A fault is what no training does; a remark is what honest training does too (frozen layers, a first step
-with learning rate 0), but what a reader should know.
-"""
+"""What lint judges: all looks side by side."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,42 +11,13 @@ from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.parameters import Reading, read_names
+from normgrowth.lint.finding import Finding, Kind, Severity
 from normgrowth.lint.looks import Look
 from normgrowth.lint.trajectory import Routes
 from normgrowth.moments.moments import Moments, quantities
 
 Floats = NDArray[np.float64]
 LOST = 1e-24  # of the square before: the direction of weights that shrank to less is rounding only
-KINDS = (
-    "mixed",  # files of another series in the same place
-    "data",  # a file that is no checkpoint (a remark)
-    "partial",  # cannot be read
-    "nonfinite",  # NaN or infinite values
-    "missing",  # a tensor that other steps have
-    "new",  # a tensor that other steps do not have
-    "renamed",  # the same values under another name
-    "reshaped",
-    "dtype",  # stored in another precision than in other steps (a remark), or in one that cannot be read
-    "identical",  # equal to another step to the bit
-    "stale",  # a tensor that did not change while its layer did
-    "frozen",  # a tensor, or a whole module, that was not trained for a while (a remark)
-    "order",  # belongs to another step
-    "run",  # belongs to another run, or was re-initialized
-    "initial",  # as if freshly initialized
-    "buffer",  # counts as a parameter, but is a buffer
-)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong, or worth knowing, at one step."""
-
-    step: int | None  # None where the step of a damaged file is unknown
-    name: str  # the tensor; "" for the whole checkpoint
-    kind: str  # one of KINDS
-    why: str
-    label: str  # the file or revision
-    severity: str = "fault"  # or "remark"
 
 
 @dataclass(frozen=True)
@@ -145,7 +112,7 @@ class Evidence:
                 seen.setdefault((self.numel[column], *self.square[:, column]), name)
         return {name for name in ends if self.square[0, self.column[name]] > 0} - set(seen.values())
 
-    def finding(self, row: int, name: str, kind: str, why: str, severity: str = "fault") -> Finding:
+    def finding(self, row: int, name: str, kind: Kind, why: str, severity: Severity = "fault") -> Finding:
         look = self.looks[row]
         return Finding(look.step, look.spelling(name) if name else "", kind, why, look.label, severity)
 

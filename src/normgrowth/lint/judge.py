@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from normgrowth.lint.copies import Same, tensor_copies, whole_copies
-from normgrowth.lint.findings import KINDS, Evidence, Finding
+from normgrowth.lint.finding import KINDS, Finding
+from normgrowth.lint.findings import Evidence
 from normgrowth.lint.looks import Look
 from normgrowth.lint.mixture import named_apart, two_runs
 from normgrowth.lint.order import order_faults, run_faults, stored_order, untrained

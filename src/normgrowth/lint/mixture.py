@@ -10,7 +10,8 @@ from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.name_globs import by_pattern, lint_commands
 from normgrowth.checkpoints.parameters import Reading
 from normgrowth.checkpoints.series import Entry
-from normgrowth.lint.findings import Evidence, Finding
+from normgrowth.lint.finding import Finding
+from normgrowth.lint.findings import Evidence
 
 Shape = tuple[int, ...]
 SHOWN = 3  # tensors of another model or data file that are named

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from normgrowth.lint.findings import Evidence, Finding
+from normgrowth.lint.finding import Finding
+from normgrowth.lint.findings import Evidence
 from normgrowth.lint.trajectory import (
     ALIGNED,
     CLOSED,

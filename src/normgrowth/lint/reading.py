@@ -13,7 +13,7 @@ from normgrowth.checkpoints.parameters import Reading, read_names
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.series import Entry, Series
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
-from normgrowth.lint.findings import Finding
+from normgrowth.lint.finding import Finding
 from normgrowth.lint.looks import Look, Observer, sampled
 from normgrowth.lint.mixture import Member, Mixture
 from normgrowth.trace.by_step import check_alike, check_dtypes

@@ -16,7 +16,8 @@ from normgrowth.checkpoints.remote.website import shown
 from normgrowth.checkpoints.series import Series, _roots, open_source
 from normgrowth.checkpoints.steps import likely_step, sure_step
 from normgrowth.errors import InputError, SeriesWarning
-from normgrowth.lint.findings import Evidence, Finding
+from normgrowth.lint.finding import Finding
+from normgrowth.lint.findings import Evidence
 from normgrowth.lint.judge import in_order, judge
 from normgrowth.lint.looks import Look
 from normgrowth.lint.mixture import other_series

@@ -5,7 +5,8 @@ from itertools import groupby
 
 import numpy as np
 
-from normgrowth.lint.findings import Evidence, Finding
+from normgrowth.lint.finding import Finding, Kind
+from normgrowth.lint.findings import Evidence
 
 
 def odd_runs(values: Sequence[Hashable]) -> list[tuple[int, int]]:
@@ -64,14 +65,15 @@ def index_faults(e: Evidence) -> Iterator[Finding]:
     for row, name, when, here, usual in changes("shape"):
         why = f"shape {list(here)} {when}, {list(usual)} in other steps"  # type: ignore[call-overload]
         yield e.finding(row, name, "reshaped", why)
-    for kind, field, text in (
+    renamed_and_stored: tuple[tuple[Kind, str, str], ...] = (
         ("renamed", "spelt", "{usual} in other steps, renamed to {here} {when}: its values continue"),
         (
             "dtype",
             "dtype",
             "stored as {here} {when}, as {usual} in other steps: rounding is part of this step",
         ),
-    ):
+    )
+    for kind, field, text in renamed_and_stored:
         found = list(changes(field))
         severity = "remark" if kind == "dtype" else "fault"
         for row, group in groupby(sorted(found, key=lambda change: change[0]), key=lambda change: change[0]):

@@ -15,7 +15,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.lint.findings import Evidence, Finding
+from normgrowth.lint.finding import Finding
+from normgrowth.lint.findings import Evidence
 
 Floats = NDArray[np.float64]
 Run = tuple[int, int]  # from interval, up to but not including interval

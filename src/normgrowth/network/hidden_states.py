@@ -133,6 +133,7 @@ def running(network: nn.Module, tokens: int) -> Iterator[None]:
         IndexError,
         KeyError,
         AttributeError,
+        ArithmeticError,
         AssertionError,
     ) as error:
         text = next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -9,7 +9,6 @@ a key that names them: what was interrupted goes on where it was.
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,8 +19,6 @@ from torch import Tensor, nn
 from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import Entry
-from normgrowth.errors import SeriesWarning
-from normgrowth.lint.alongside import told
 from normgrowth.network.checkpoint_loader import Filler, weights_kept
 from normgrowth.network.hidden_states import States
 from normgrowth.network.inputs.batches import read_rows
@@ -31,6 +28,7 @@ from normgrowth.record_schema import conformed
 from normgrowth.records import Records, concatenated, read_parquet, write_parquet
 from normgrowth.schema import parse_json
 from normgrowth.trace.request import Tracing
+from normgrowth.trace.result import Trace
 from normgrowth.trace.store import KEY, Store
 from normgrowth.trace.stream import How
 from normgrowth.workspace import Workspace
@@ -101,7 +99,7 @@ def saturation_profile(
     with Workspace.open(out, "saturation", overwrite=overwrite) as workspace, weights_kept(model):
         store = Store(workspace.folder)
         traced, places = tracing.into(workspace, How(), **request)
-        name = traced.distinct("run")[0]
+        name = traced.run
         for number, place in enumerate(places):
             if progress:
                 progress(number, len(places), place.label)
@@ -136,8 +134,7 @@ def saturation_profile(
             progress(len(places), len(places), name)
         records = _joined(traced, name, steps, loaded, list(fixed), filler.notes, problems)
         store.write(records)
-    for remark in (*traced.made_by["notes"], *traced.made_by["problems"], *told(traced.made_by["findings"])):
-        warnings.warn(remark, SeriesWarning, stacklevel=2)
+    traced.warn()
     return records
 
 
@@ -241,7 +238,7 @@ def _load(store: Store, step: int, key: str) -> "Levels | None":
 
 
 def _joined(
-    traced: Records,
+    traced: Trace,
     run: str,
     steps: Sequence[Levels],
     loaded: Loaded,
@@ -251,17 +248,18 @@ def _joined(
 ) -> Records:
     import pyarrow as pa
 
-    tables = [traced.table]
+    tables = [traced.records.table]
     for table, _ in steps:
-        kind = traced.table.schema.field("run").type
+        kind = traced.records.table.schema.field("run").type
         runs = pa.array([run] * len(table)).cast(kind)
         tables.append(table.set_column(table.schema.get_field_index("run"), "run", runs))
     said = dict.fromkeys(note for _, made_by in steps for note in made_by["notes"])
     levels = {what: value for what, value in steps[-1][1].items() if what != "notes"} if steps else {}
-    made_by = traced.made_by | {
+    made_by = traced.records.made_by | {
+        "kind": "saturation",
         "command": "saturation",
         "saturation": levels | {"config": loaded.source, "fixed": fixed},
-        "notes": [*traced.made_by["notes"], *notes, *said],
-        "problems": [*traced.made_by["problems"], *problems],
+        "notes": [*traced.notes, *notes, *said],
+        "problems": [*traced.problems, *problems],
     }
     return Records(concatenated(tables), made_by)

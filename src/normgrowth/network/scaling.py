@@ -1,4 +1,4 @@
-"""`scaling`: how a network turns into its saturated self as its weights grow (section 5.2, Figure 4).
+"""`scaling`: how a network approaches its saturated limit as its weights grow (section 5.2, Figure 4).
 
 With c times all weights, against the exact limit (`saturated`) of the same network, of degree k:
 
@@ -6,246 +6,311 @@ With c times all weights, against the exact limit (`saturated`) of the same netw
     cosine_flattened   the same with all tokens as one vector, as in the paper's Figure 4; model only
     scaling_error      ‖f(x; cθ)/cᵏ − limit‖ / ‖limit‖ over all tokens: approximate homogeneity, corrected
     error_power        p where the error falls like c^(-p), from the scale before to this one
-    scale              c; model only
     scaled_norm        ‖cθ‖, all parameters that grow; model only
 
-In the records the step is the index of the scale, counted from 0, and the quantity `scale` says which c that is.
-Level "layer" is the output of each block; "model" is the last state. Each network, that is each seed, is a run of
-its own; `made_by["runs"]` says of each its group (the same network but for the seed), degree and rate.
+In the records the column `scale` is c and the column `seed` the seed of random weights. Level "layer" is the output
+of each block; "model" is the last state. Networks that differ only by their seed are one run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from math import isnan
-from typing import Any, get_args
+from dataclasses import dataclass, field, replace
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.limit.parameters import fixed_within, growing_parameters
-from normgrowth.limit.saturated import saturated
-from normgrowth.network.convergence import local_powers, rate
-from normgrowth.network.hidden_states import (
-    Network,
-    States,
-    check_weights,
-    evaluating,
-    measured_part,
-    names_of_network,
-    out_of_memory_hint,
-    running,
-)
-from normgrowth.network.inputs.sentences import default_inputs
-from normgrowth.network.models.encoders import Encoder, EncoderConfig, Kind
-from normgrowth.network.models.load import Loaded
-from normgrowth.network.overflow import OverflowAsNan
-from normgrowth.network.scaled_weights import saturate
-from normgrowth.records import Block, Records
+from normgrowth.network.convergence import Rate
+from normgrowth.network.result_folder import ResultFolder
+from normgrowth.records import Matrix, Records
+from normgrowth.results import Provenance, Result
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from normgrowth.network.hidden_states import States
+    from normgrowth.network.models.encoders import EncoderConfig
+    from normgrowth.network.models.load import Loaded
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
-Inputs = Tensor | Mapping[str, Tensor]
 
 SCALES = tuple(float(c) for c in np.geomspace(1, 1e4, 49))  # twelve a decade
 SEEDS = (0, 1, 2)
-SENTENCES = TOKENS = WORDS = 10  # of the authors' Figure 4: random ids, all of one length
+PAPER = "paper"
+
+
+@dataclass(frozen=True)
+class ScaledNetwork:
+    """One network whose weights were scaled up.
+
+    run       the run of its rows: the same for networks that differ only by their seed
+    kind      where its layer norms are ("post_norm"); None for models other than `EncoderConfig` describes
+    degree    k: the last state grows like cᵏ; None if only cosines are known
+    norm      ‖θ‖, all parameters that grow
+    rounding  relative rounding error of the last state
+    undecided values of the limit that a term of lower order might change
+    overflow  the smallest c at which a norm overflows; None: none does
+    """
+
+    run: str
+    seed: int | None = None
+    kind: str | None = None
+    bias: bool | None = None
+    degree: float | None = None
+    rate: Rate | None = None
+    norm: float | None = None
+    rounding: float | None = None
+    undecided: int = 0
+    overflow: float | None = None
+    config: dict[str, bool | int | float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ScalingCurves:
+    """The curves of the last state of one run, a row for each network: (seeds, scales)."""
+
+    networks: tuple[ScaledNetwork, ...]
+    scales: Floats
+    values: dict[str, Floats]
+
+    @property
+    def run(self) -> str:
+        return self.networks[0].run
+
+    @property
+    def kind(self) -> str:
+        return self.networks[0].kind or self.run
+
+    @property
+    def bias(self) -> bool | None:
+        return self.networks[0].bias
+
+    @property
+    def overflow(self) -> float | None:
+        """The smallest c at which a norm overflows, for any seed."""
+        return min((one.overflow for one in self.networks if one.overflow is not None), default=None)
+
+    def of(self, quantity: str) -> Floats:
+        if quantity not in self.values:
+            raise InputError(f"no {quantity} of {self.run!r} at each of its scales")
+        return self.values[quantity]
+
+    def mean(self, quantity: str) -> Floats:
+        """Mean over seeds, at each scale."""
+        return self.of(quantity).mean(0)
+
+    def at(self, quantity: str, c: float) -> Floats:
+        """The value of each seed at c, interpolated along log c; NaN outside the scales."""
+        where = np.log(c), np.log(self.scales)
+        return np.array([np.interp(*where, row, np.nan, np.nan) for row in self.of(quantity)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling(Result):
+    """Cosine and distance to the saturated network at each scale c."""
+
+    kind: ClassVar[str] = "scaling"
+
+    source: str = ""
+    input: str = ""  # what the networks read
+    unknown_share: float | None = None  # of the tokens; None: not text
+    fixed: tuple[str, ...] = ()  # parameters that do not grow, as names or patterns
+    networks: tuple[ScaledNetwork, ...] = ()
+
+    @property
+    def curves(self) -> list[ScalingCurves]:
+        """The curves of the last state, by run."""
+        runs = dict.fromkeys(one.run for one in self.networks)
+        return [self._curves([one for one in self.networks if one.run == run]) for run in runs]
+
+    def rows_of(self, network: ScaledNetwork) -> Records:
+        """The records of one network."""
+        rows = self.records.where(run=network.run)
+        return rows.where(seed=network.seed) if "seed" in rows.table.column_names else rows
+
+    def matrix(
+        self,
+        quantity: str,
+        by: str = "layer",
+        *,
+        run: str | None = None,
+        reference: str | None = None,
+        seed: int | None = None,
+    ) -> Matrix:
+        """One quantity as a matrix: a row per scale, a column per layer; the mean over seeds unless one is given."""
+        run = self.records.single_run() if run is None else run
+        networks = [one for one in self.networks if one.run == run and seed in (None, one.seed)]
+        if not networks:
+            raise InputError(f"no network {run!r}{'' if seed is None else f' with seed {seed}'}")
+        found = [
+            self.rows_of(one).matrix(quantity, level=by, reference=reference, axis="scale")
+            for one in networks
+        ]
+        return replace(found[0], values=np.mean([one.values for one in found], axis=0))
+
+    def _curves(self, networks: Sequence[ScaledNetwork]) -> ScalingCurves:
+        values: dict[str, list[Floats]] = {}
+        scales = np.zeros(0)
+        for network in networks:
+            rows = self.rows_of(network).where(level="model")
+            for quantity in rows.distinct("quantity"):
+                found = rows.matrix(quantity, level="model", axis="scale")
+                if not len(scales):
+                    scales = found.steps
+                if np.array_equal(found.steps, scales):
+                    values.setdefault(quantity, []).append(found.values[:, 0])
+        whole = {name: np.stack(rows) for name, rows in values.items() if len(rows) == len(networks)}
+        return ScalingCurves(tuple(networks), scales, whole)
+
+    @classmethod
+    def from_records(cls, records: Records) -> Self:
+        """The result whose table and fields were read from a folder, also of an earlier version."""
+        runs = records.made_by.get("runs")
+        if "networks" not in records.made_by and isinstance(runs, dict):
+            records = _from_schema_1(records, runs)
+        return super().from_records(records)
 
 
 def scaling(
-    model_or_config: "EncoderConfig | nn.Module | Loaded",
-    inputs: Inputs | None = None,
+    model: "str | Path | EncoderConfig | nn.Module | Loaded",
+    inputs: "Tensor | Mapping[str, Tensor] | None" = None,
     *,
-    scales: Sequence[float] = SCALES,
-    seeds: Sequence[int] | None = None,
+    text: Path | str | None = None,
+    c: Sequence[float] = SCALES,
+    seeds: int | Sequence[int] | None = None,
+    layers: int | None = None,
+    width: int | None = None,
     fixed: Sequence[str] = (),
-    states: States | None = None,
+    states: "States | None" = None,
+    dtype: str = "float64",
+    model_type: str | None = None,
     run: str | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
-) -> Records:
-    """The curve of a network against c, as records (see the top of this file); the network is left as it was.
+) -> Scaling:
+    """The curves of a network against c (see the top of this file); the network is left as it was.
 
-    An EncoderConfig is built in float64 with random weights, once for each of `seeds` (0, 1, 2). With and without
-    biases, one seed gives the same weights otherwise. A module is run as it is, in its own dtype: the error cannot
-    fall below its rounding.
-
-    inputs: token ids, or tensors by name; where `attention_mask` is 0, states do not count. Without, random ids
-    for a config, and sentences of the Python documentation for a model of transformers.
+    model: a module, which is run in its own dtype (the error cannot fall below its rounding); a name as `load_model`
+    takes it; an EncoderConfig, built in float64 with random weights; or "paper": the paper's encoder and its two
+    variants, without and with biases, with `layers` (12) of `width` (768).
+    inputs: token ids, or tensors by name; where `attention_mask` is 0, states do not count. Without: sentences of
+    `text`, a file with one a line, or of the Python documentation; random ids for an EncoderConfig.
+    c: the factors of the weights, ascending.
+    seeds: of random weights: a number of them (3 for an EncoderConfig, 1 for a config.json), or a list. With and
+    without biases, one seed gives the same weights otherwise.
     fixed: parameters that do not grow, by name or pattern, as `saturated` takes them (`["*.A_log"]`).
-    states: for other modules: a function of the module and the inputs that returns its states, each
-    (rows, tokens, size), first the embeddings, then the output of every block.
+    states: for modules that are not of transformers: a function of the module and the inputs that returns its states,
+    each (rows, tokens, size), first the embeddings, then the output of every block.
+    dtype, model_type: for a name, as `load_model` takes them. run: the name of the run in the records.
+    out: output folder; overwrite: replace another result there.
     """
-    grid = _checked(scales)
-    if isinstance(model_or_config, EncoderConfig):
-        config, seeds = model_or_config, SEEDS if seeds is None else seeds
-        if not seeds or len(set(seeds)) < len(seeds):
-            raise InputError(f"seeds must be at least one, each once, not {list(seeds)}")
-        label = run or label_of(config)
-        parts = []
-        for number, seed in enumerate(seeds):
-            tell = _shifted(progress, number, len(seeds), f"{label}, seed {seed}")
-            facts = {"group": label, "kind": config.kind, "bias": config.bias, "seed": seed}
-            ids = random_ids(config, seed) if inputs is None else inputs
-            network = Network(built := encoder(config, seed), _encoder_states)
-            held = fixed_within(built, network, fixed)
-            parts.append(_curve(network, _named(ids), grid, held, f"{label}, seed {seed}", facts, tell))
-        given = "random ids" if inputs is None else "given"
-        return joined(parts, {"input": given, "config": asdict(config), "fixed": list(fixed)})
-    if seeds is not None:
-        raise InputError("seeds are for an EncoderConfig: a module has its weights already")
-    source = run or getattr(model_or_config, "source", type(model_or_config).__name__)
-    note, model = "given", model_or_config
-    if inputs is None and states is None:
-        found = default_inputs(model)
-        inputs, note = found.tensors, found.note
-    model = model.model if isinstance(model, Loaded) else model
-    if inputs is None:
-        raise InputError(f"{source}: with states=, give the inputs too")
-    check_weights(model)
-    network = Network(measured_part(model, states), states)
-    batch = _named(inputs) if states is None else inputs
-    if network.network is not model:  # an encoder alone has no use for what the decoder takes
-        batch = {name: tensor for name, tensor in _named(batch).items() if not name.startswith("decoder_")}
-    tell = _shifted(progress, 0, 1, source)
-    held = fixed_within(model, network, fixed)
-    curve = _curve(network, batch, grid, held, source, {"group": source}, tell)
-    return joined([curve], {"input": note, "fixed": list(fixed)})
+    from normgrowth.network import scaling_curves as curves
+    from normgrowth.network.models.encoders import EncoderConfig
 
-
-def paper_configs(layers: int = 12, width: int = 768) -> list[EncoderConfig]:
-    """The three encoders without and with biases, as the authors' Figure 4 has them where it has them."""
-    heads = max((h for h in range(1, 13) if width > 0 and width % h == 0), default=1)
-    shape = EncoderConfig(
-        vocabulary=WORDS,
-        max_length=TOKENS,
-        layers=layers,
-        width=width,
-        heads=heads,
-        feedforward=max(1, width * 2 // 3),
-    )
-    return [replace(shape, kind=kind, bias=bias) for kind in get_args(Kind) for bias in (False, True)]
-
-
-def label_of(config: EncoderConfig) -> str:
-    return f"{config.kind}, {'' if config.bias else 'no '}biases"
-
-
-def encoder(config: EncoderConfig, seed: int) -> Encoder:
-    """In float64. The weights of a seed are the same with and without biases."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        full = Encoder(replace(config, bias=True)).double().eval()
-    if config.bias:
-        return full
-    bare = Encoder(config).double().eval()
-    bare.load_state_dict({name: full.state_dict()[name] for name in bare.state_dict()})
-    return bare
-
-
-def random_ids(config: EncoderConfig, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    shape = (SENTENCES, min(TOKENS, config.max_length))
-    return torch.randint(config.vocabulary, shape, generator=generator)
-
-
-def joined(parts: Sequence[Records], made_by: Mapping[str, Any] | None = None) -> Records:
-    """Several curves in one table."""
-    runs = {run: facts for part in parts for run, facts in part.made_by["runs"].items()}
-    shared = parts[0].made_by if made_by is None else made_by
-    return Records.joined(parts, {**shared, "command": "scaling", "runs": runs})
-
-
-def _curve(
-    network: Network,
-    batch: Any,
-    scales: Floats,
-    fixed: Sequence[str],
-    run: str,
-    facts: dict[str, Any],
-    tell: Callable[[float], None],
-) -> Records:
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    real = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
-    limit = saturated(network, fixed=fixed)
-    tokens = 0 if real is None else real.numel()
-    with evaluating(network), running(network, tokens):
-        network(batch)
-    with evaluating(network), out_of_memory_hint(network, tokens):
-        with names_of_network():
-            wanted = [_tokens(state, real) for state in limit(batch)[1:]]
-        degrees = [float(degree or 0) for degree in limit.output_degrees[1:]]
-        cosines = np.full((len(scales), len(wanted)), np.nan)
-        errors, flat = cosines.copy(), np.full(len(scales), np.nan)
-        unit = 0.0
-        for i, c in enumerate(scales):
-            tell(i / len(scales))
-            with saturate(network, float(c), fixed=fixed), OverflowAsNan() as scaled_pass:
-                found = network(batch)[1:]
-            unit = max(unit, scaled_pass.rounding(found[-1]))
-            for j, state in enumerate(found):
-                own = _tokens(state, real)
-                cosines[i, j] = torch.cosine_similarity(own, wanted[j], dim=-1).mean()
-                errors[i, j] = (own / float(c) ** degrees[j] - wanted[j]).norm() / wanted[j].norm()
-                flat[i] = torch.cosine_similarity(own.flatten(), wanted[j].flatten(), dim=0)
-    tell(1.0)
-    squares = sum(float(p.detach().double().square().sum()) for _, p in growing_parameters(network, fixed))
-    norms = np.asarray(scales * np.sqrt(squares))
-    powers = np.stack([local_powers(scales, errors[:, j]) for j in range(len(wanted))], axis=1)
-    steps, layers = list(range(len(scales))), list(range(len(wanted)))
-    both = {"cosine_saturated": cosines, "scaling_error": errors, "error_power": powers}
-    last = {name: values[:, -1:] for name, values in both.items()}
-    last |= {"cosine_flattened": flat[:, None], "scale": scales[:, None], "scaled_norm": norms[:, None]}
-    blocks = [
-        Block("layer", [f"layer.{i}" for i in layers], layers, [None] * len(layers), steps, both),
-        Block("model", ["model"], [None], [None], steps, last),
-    ]
-    facts = facts | {"degree": degrees[-1], "rate": _plain(rate(scales, norms, errors[:, -1], unit))}
-    facts |= {"norm": float(np.sqrt(squares)), "rounding": unit, "doubtful": limit.doubtful}
-    lost = scales[~np.isfinite(errors[:, -1])]
-    facts["overflow"] = float(lost[0]) if len(lost) else None  # the smallest c at which a norm overflows
-    return Records.from_blocks(run, blocks, {"runs": {run: facts}})
-
-
-def _plain(found: Any) -> dict[str, Any]:
-    values = asdict(found) | {"sentence": found.sentence()}
-    return {
-        key: None if isinstance(value, float) and isnan(value) else value for key, value in values.items()
+    paper = model == PAPER
+    if (layers or width) and not paper:
+        raise InputError("layers and width are for scaling('paper')")
+    if text is not None and (paper or isinstance(model, EncoderConfig)):
+        raise InputError("text is for a model; the paper's encoders read random ids")
+    if paper and fixed:
+        raise InputError("fixed is for a model; all parameters of the paper's encoders grow")
+    if inputs is not None and text is not None:
+        raise InputError("give inputs or text, not both")
+    if isinstance(seeds, int):
+        seeds = range(seeds)
+    scales = curves.checked_scales(c)
+    request = {
+        "model": run
+        or (model if isinstance(model, str | Path) else getattr(model, "source", type(model).__name__)),
+        "c": scales.tolist(),
+        "seeds": None if seeds is None else list(seeds),
+        "text": text,
+        "fixed": list(fixed),
+        **({"layers": layers, "width": width} if paper else {"dtype": dtype, "model_type": model_type}),
     }
-
-
-def _tokens(state: Tensor, real: Tensor | None) -> Tensor:
-    """(rows, tokens, size) -> (real tokens, size)"""
-    return (state if real is None else state[real]).flatten(0, -2).double()
-
-
-def _encoder_states(model: nn.Module, batch: Any) -> Sequence[Tensor]:
-    return model(batch["input_ids"], batch.get("attention_mask"), return_states=True)
-
-
-def _named(inputs: Any) -> Mapping[str, Tensor]:
-    if isinstance(inputs, Tensor):
-        return {"input_ids": inputs}
-    if not isinstance(inputs, Mapping) or not inputs:
-        raise InputError(f"inputs must be token ids or tensors by name, not {inputs!r}")
-    return inputs
-
-
-def _checked(scales: Sequence[float]) -> Floats:
-    found = np.asarray(scales, np.float64)
-    if found.ndim != 1 or len(found) < 2 or not (np.isfinite(found).all() and found[0] > 0):
-        raise InputError("scales must be at least two finite numbers above 0")
-    if not (np.diff(found) > 0).all():
-        raise InputError("scales must grow from each to the next")
+    request = {name: str(value) if isinstance(value, Path) else value for name, value in request.items()}
+    folder = ResultFolder(out, "scaling", request, overwrite)
+    if paper:
+        found = _of_paper(
+            layers or 12, width or 768, inputs, scales, SEEDS if seeds is None else seeds, progress
+        )
+    elif isinstance(model, EncoderConfig):
+        label = run or curves.label_of(model)
+        options = {"fixed": fixed, "progress": progress}
+        found = curves.of_config(model, inputs, scales, SEEDS if seeds is None else seeds, label, **options)
+    elif isinstance(model, str | Path):
+        options = {"fixed": fixed, "states": states, "progress": progress}
+        load = {"dtype": dtype, "model_type": model_type}
+        found = curves.of_name(str(model), inputs, text, scales, seeds, run, load=load, **options)
+    elif seeds is not None:
+        raise InputError("seeds are for random weights: a module has its weights already")
+    else:
+        found = curves.of_module(
+            model, inputs, text, scales, run, fixed=fixed, states=states, progress=progress
+        )
+    found = replace(found, provenance=Provenance.now())
+    folder.write(found)
     return found
 
 
-def _shifted(progress: Progress | None, number: int, count: int, label: str) -> Callable[[float], None]:
-    """Progress of one curve among several, in thousandths of them all."""
+def _of_paper(
+    layers: int, width: int, inputs: Any, scales: Floats, seeds: Sequence[int], progress: Progress | None
+) -> Scaling:
+    from normgrowth.network import scaling_curves as curves
 
-    def tell(part: float) -> None:
-        if progress is not None:
-            progress(round(1000 * (number + part) / count), 1000, label)
+    configs, parts = curves.paper_configs(layers, width), []
+    for number, config in enumerate(configs):
 
-    return tell
+        def tell(done: int, total: int, label: str, number: int = number) -> None:
+            if progress is not None:
+                progress(number * total + done, len(configs) * total, label)
+
+        parts.append(curves.of_config(config, inputs, scales, seeds, curves.label_of(config), progress=tell))
+    source = f"the paper's encoder and its variants: {layers} layers of width {width}, {len(seeds)} seeds"
+    note = "random weights and ids; one seed has the same weights with and without biases"
+    return joined(parts, source=source, notes=(note,))
+
+
+def joined(parts: Sequence[Scaling], **fields: Any) -> Scaling:
+    """The networks of several results as one. fields: those that are not the first result's."""
+    records = Records.joined([part.records for part in parts], {})
+    networks = tuple(network for part in parts for network in part.networks)
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    return replace(parts[0], **{"records": records, "networks": networks, "notes": notes, **fields})
+
+
+def _from_schema_1(records: Records, runs: Mapping[str, Any]) -> Records:
+    """c was the quantity `scale` of each step, and each seed a run of its own."""
+    if not runs or not all(isinstance(facts, dict) and "group" in facts for facts in runs.values()):
+        raise InputError("these records hold no scaling curves: `normgrowth scaling -o` makes them")
+    networks, parts = [], []
+    for run, facts in runs.items():
+        rate = facts.get("rate")
+        if isinstance(rate, dict):
+            rate = {key: nan if value is None else value for key, value in rate.items()}
+        networks.append(
+            {**facts, "rate": rate, "run": facts["group"], "undecided": facts.get("doubtful") or 0}
+        )
+        parts.append(_with_axes(records.where(run=run), facts["group"], facts.get("seed")))
+    return Records.joined(parts, {**records.made_by, "networks": networks})
+
+
+def _with_axes(records: Records, run: str, seed: int | None) -> Records:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    steps, scales = records.series("scale")
+    table: pa.Table = records.table.filter(pc.not_equal(records.table["quantity"], "scale"))  # pyright: ignore[reportAttributeAccessIssue]
+    place = np.searchsorted(steps, table["step"].to_numpy())
+    size, columns = table.num_rows, table.column_names
+    table = table.set_column(columns.index("step"), "step", pa.nulls(size, pa.int64()))
+    table = table.set_column(columns.index("run"), "run", pa.array([run] * size).dictionary_encode())
+    table = table.append_column("scale", pa.array(scales[place]))
+    return Records(table.append_column("seed", pa.array([seed] * size, pa.int64())))
+
+
+__all__ = ["ScaledNetwork", "Scaling", "ScalingCurves", "joined", "scaling"]

@@ -51,7 +51,7 @@ def _padding(evidence: Evidence) -> dict[str, float]:
 
 def _perplexity(evidence: Evidence) -> dict[str, float]:
     model = next(trained(evidence, leaking=False, optimizer="adamw"))
-    if "perplexity_authors" not in evidence["lab"].distinct("quantity"):
+    if "perplexity_authors" not in evidence["language_models"].distinct("quantity"):
         raise InputError("the records do not tell the losses of sentences")
     return {
         "exp of the mean loss per token": model.ends("perplexity")[1],
@@ -119,7 +119,7 @@ def _lm_norm(evidence: Evidence) -> dict[str, float]:
 
 
 def _post_norm(evidence: Evidence) -> dict[str, float]:
-    corpora = evidence["lab"].made_by.get("corpora")
+    corpora = evidence["language_models"].made_by.get("corpora")
     if not corpora:
         raise InputError("the records do not tell the loss of word frequencies")
     below = [
@@ -181,7 +181,7 @@ DEPARTURES = [
         where="code of the language models",
         printed="The causal mask multiplies scores by 0.",
         true="They must be −∞: a score of 0 is seen, and the next word with it.",
-        stages=("lab",),
+        stages=("language_models",),
         measure=_mask,
         fails=lambda n: n["dev loss, their mask"] < n["dev loss, true mask"] - 0.1,
     ),
@@ -191,7 +191,7 @@ DEPARTURES = [
         where="code of Figure 3",
         printed="Attended positions are counted with padding, which asks and is asked.",
         true="Padding is no position.",
-        stages=("lab",),
+        stages=("language_models",),
         measure=_padding,
         fails=lambda n: abs(n["with padding counted"] / n["positions attended, of real tokens"] - 1) > 0.1,
     ),
@@ -201,7 +201,7 @@ DEPARTURES = [
         where="code of the language models",
         printed="Perplexity is the mean over sentences of 2 to the loss in nats.",
         true="It is exp of the mean loss per token: 2 goes with bits, and a mean over sentences is another mean.",
-        stages=("lab",),
+        stages=("language_models",),
         measure=_perplexity,
         fails=lambda n: (
             abs(n["mean over sentences of 2^loss"] / n["exp of the mean loss per token"] - 1) > 0.01
@@ -247,7 +247,7 @@ DEPARTURES = [
         where="runs of the language models",
         printed="Post-norm models were trained, and saturate.",
         true="They learned word frequencies and no more; with a warm-up post-norm learns.",
-        stages=("lab",),
+        stages=("language_models",),
         measure=_post_norm,
         fails=lambda n: (
             n["their dev loss on PTB, best of 5 epochs"] > n["word frequencies on PTB"] - 0.1
@@ -260,7 +260,7 @@ DEPARTURES = [
         where="§4.1, runs with plain SGD",
         printed="Small transformers reach a saturation of 1.00; the runs with SGD are not told of.",
         true="With SGD they do not: the level depends on the optimizer.",
-        stages=("lab",),
+        stages=("language_models",),
         measure=_sgd,
         fails=lambda n: min(n["after 20"], n["SGD here"]) < FULL,
     ),

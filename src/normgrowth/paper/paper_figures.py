@@ -4,17 +4,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.paper.published.figure1 import t5_records
+from normgrowth.network.scaling import Scaling
+from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.figure2 import saturation_records
 from normgrowth.paper.published.figure3 import heads_records
-from normgrowth.paper.published.figure4 import figure4_records
+from normgrowth.paper.published.figure4 import figure4
 from normgrowth.records import Records
 from normgrowth.report.figures.heads import figure_positions
+from normgrowth.report.figures.scaling import curves as scaling_curves
 from normgrowth.report.figures.style import FORMATS, save
 from normgrowth.report.figures.sweep import figure_phase
 from normgrowth.report.figures.trace import figure_alignment_step, figure_norm_direction
 from normgrowth.report.terminal.saturation import figure_saturation
-from normgrowth.report.terminal.scaling import figure_scaling
+from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,19 +33,19 @@ TITLES = {
 
 def figures(evidence: Mapping[str, Records]) -> dict[str, tuple[str, "Figure"]]:
     """Name -> title and figure, of what the evidence has. T5's own are drawn whatever was run."""
-    own = [_traced(evidence["lab"])] if "lab" in evidence else []
+    own = [_traced(evidence["language_models"])] if "language_models" in evidence else []
     drawn: dict[str, Any] = {
-        "fig1": figure_norm_direction(t5_records(), own),
-        "fig5": figure_alignment_step(t5_records(), own),
+        "fig1": figure_norm_direction(t5_trace(), overlay=own),
+        "fig5": figure_alignment_step(t5_trace(), overlay=own),
     }
     if "pretrained" in evidence:
         drawn["fig2"] = figure_saturation(evidence["pretrained"], saturation_records())
-    if "lab" in evidence:
-        drawn["fig3"] = figure_positions(_heads(evidence["lab"]), heads_records(83))
+    if "language_models" in evidence:
+        drawn["fig3"] = figure_positions(_heads(evidence["language_models"]), heads_records(83))
     if "scaling" in evidence:
-        drawn["fig4"] = figure_scaling(evidence["scaling"], figure4_records())
-    if "sweep" in evidence:
-        drawn["fig6"] = figure_phase(evidence["sweep"])
+        drawn["fig4"] = scaling_curves(Scaling.from_records(evidence["scaling"]), figure4())
+    if "decay" in evidence:
+        drawn["fig6"] = figure_phase(evidence["decay"])
     return {name: (TITLES[name], drawn[name]) for name in sorted(drawn) if drawn[name] is not None}
 
 
@@ -62,10 +64,10 @@ def draw_figures(
     return paths
 
 
-def _traced(lab: Records) -> Records:
+def _traced(lab: Records) -> Trace:
     """The checkpoints of the first model: the paper's pre-norm."""
     name = next(iter(lab.made_by["models"]))
-    return Records(lab.where(run=f"{name}, checkpoints").table, {"source": name})
+    return Trace(records=lab.where(run=f"{name}, checkpoints"), source=name)
 
 
 def _heads(lab: Records) -> Records:

@@ -1,59 +1,54 @@
-"""`reproduce`: everything that the paper shows, computed here, beside what was published, with verdicts.
+"""`reproduce`: compute what the paper shows and judge each of its claims.
 
-    out/stages/NAME/        what a stage works with, and its records
+    out/stages/NAME/        the records of a stage, its working folder, and error.log if it failed
     out/claims.json         every claim: published, measured, rule, verdict and reason
     out/figures/            Figures 1 to 6 as png, svg and pdf
 
-A stage whose settings and code are what they were is not run again. One that fails loses no other: what it was needed
-for is undecided, and says why.
+A stage is not run again if its version and settings are the same. A stage that fails does not stop the others: the
+claims that need it are undecided.
 """
 
-import hashlib
-import json
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.resources import files
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from normgrowth.engine import Engine
-from normgrowth.errors import FolderMismatch, InputError, SchemaError
+from normgrowth.errors import InputError, SchemaError
 from normgrowth.paper.claim import Judged, judged
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.errata import ERRATA
 from normgrowth.paper.erratum import Checked, checked
-from normgrowth.paper.pace import time_left
-from normgrowth.paper.stages.cost import Machine, this_machine
-from normgrowth.paper.stages.plan import Scale, Stage, Work, stages
-from normgrowth.records import Records, replacing
+from normgrowth.paper.reproduction import StageOutcome
+from normgrowth.paper.stages import STAGES
+from normgrowth.paper.stages.stage import Progress, Scale, Stage, StageContext, StageSettings, demo_corpus
+from normgrowth.records import Records
 from normgrowth.schema import read_json
-from normgrowth.workspace import Workspace
+from normgrowth.workspace import Workspace, write_json
 
-STAGES, KEY, RESULTS = "stages", "stage.json", "claims.json"
-WORK = "work"
-AT_ONCE = 0.1  # of the time that was planned for parts: those that come sooner were there before
+KEY, RESULTS, LOG = "stage.json", "claims.json", "error.log"
 FIGURES = {  # of the paper -> stages that its picture here is made of
-    "fig1": ("lab",),
+    "fig1": ("language_models",),
     "fig2": ("pretrained",),
-    "fig3": ("lab",),
+    "fig3": ("language_models",),
     "fig4": ("scaling",),
-    "fig5": ("lab",),
-    "fig6": ("sweep",),
+    "fig5": ("language_models",),
+    "fig6": ("decay",),
     "table1": ("theory",),
 }
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """What came of it: evidence by stage, failures by stage with their reasons, verdicts in the order of the paper."""
+    """Evidence by stage, how the stages ended, and verdicts in the order of the paper."""
 
     evidence: dict[str, Records]
-    failed: dict[str, str]
-    seconds: dict[str, float]  # of the stages that were run now
+    stages: tuple[StageOutcome, ...]
     verdicts: list[Judged]
     errata: list[Checked]  # with all claims only
     made_by: dict[str, Any]
@@ -61,219 +56,144 @@ class Reproduced:
     def facts(self) -> dict[str, Any]:
         return {
             **self.made_by,
-            "stages": dict.fromkeys(self.evidence, "kept")
-            | {name: f"{seconds:.0f} s" for name, seconds in self.seconds.items()}
-            | {name: f"failed: {why}" for name, why in self.failed.items()},
+            "stages": {one.name: str(one) for one in self.stages},
             "claims": [_plain(one) for one in self.verdicts],
             "errata": [_plain_erratum(one) for one in self.errata],
         }
 
 
-@dataclass(frozen=True)
-class Telling:
-    """Told of stages as they come: that one begins, its parts (done, of how many, which), and how it ended.
-
-    The last argument of the first two is how many seconds all stages still take.
-    """
-
-    begins: Callable[[Stage, float], None] = lambda *_: None
-    moves: Callable[[int, int, str, float], None] = lambda *_: None
-    ends: Callable[[Stage, str], None] = lambda *_: None
-
-
 def reproduce(
-    out: Path | str,
+    out: Path | str = "reproduction",
     *,
     scale: Scale = "demo",
     only: Sequence[str] = (),
     data: Path | str | None = None,
-    engine: Engine,
-    telling: Telling | None = None,
-    machine: Machine | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
     overwrite: bool = False,
 ) -> Reproduced:
-    """Run the stages that are wanted, and judge the claims that rest on them.
+    """Run the stages that are needed and judge the claims that rest on them.
 
-    only: claims (`heads-bimodal`), figures (`fig2`) or `table1`; all without. data: the folder of `penn` and
-    `wikitext-2`. machine: where the engine works, for the time left; measured where it is needed. overwrite: replace
-    the records of stages that were run with other settings.
+    only: claims ("heads-bimodal"), figures ("fig2") or "table1"; all by default. data: a folder with `penn`,
+    `wikitext-2` or both. engine: trains models, by default one process per core. overwrite: replace a reproduction
+    with another scale or corpus.
     """
-    with Workspace.open(out, "reproduce", overwrite=overwrite) as workspace:
-        if workspace.found is None or workspace.found.kind != "reproduce":
-            workspace.check({})
-        return _reproduce(Path(out), scale, only, data, engine, telling or Telling(), machine, overwrite)
-
-
-def _reproduce(
-    out: Path,
-    scale: Scale,
-    only: Sequence[str],
-    data: Path | str | None,
-    engine: Engine,
-    tell: Telling,
-    machine: Machine | None,
-    overwrite: bool,
-) -> Reproduced:
     claims, needed = chosen(only)
     corpora = Path(data) if data else None
-    wanted = [stage for stage in stages(scale, corpora) if stage.name in needed]
-    keys = {
-        stage.name: key_of(stage) for stage in wanted
-    }  # of the code that runs, whatever becomes of it meanwhile
-    if not overwrite:
-        for stage in wanted:
-            _refuse_other_settings(out, stage, scale)
-    kept = {name: _kept(out / STAGES / name, key) for name, key in keys.items()}
-    if machine is None and any(stage.cost.tasks for stage in wanted if kept[stage.name] is None):
-        machine = this_machine()
-    planned = {
-        stage.name: stage.cost.on(machine, engine.workers) for stage in wanted if kept[stage.name] is None
-    }
-    evidence: dict[str, Records] = {}
-    failed: dict[str, str] = {}
-    seconds: dict[str, float] = {}
-    for stage in wanted:
-        watch = _Watch(stage.name, planned, seconds, failed, tell)
-        tell.begins(stage, watch.left())
-        if (known := kept[stage.name]) is not None:
-            evidence[stage.name] = known
-            tell.ends(stage, "as it was")
-            continue
-        folder = out / STAGES / stage.name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            work = Work(_work_of(folder, keys[stage.name]), engine, corpora, watch)
-            evidence[stage.name] = records = stage.run(work)
-            records.write(folder)
-            with replacing(folder / KEY) as path:
-                said = {"key": keys[stage.name], "scale": scale, "settings": stage.settings}
-                path.write_text(json.dumps(said))
-        except (InputError, OSError, ImportError) as error:
-            failed[stage.name] = _in_a_line(error)
-            tell.ends(stage, f"failed: {failed[stage.name]}")
-            continue
-        seconds[stage.name] = watch.spent
-        tell.ends(stage, f"{seconds[stage.name]:.0f} s")
-    verdicts = [judged(claim, evidence, failed) for claim in claims]
-    errata = [] if only else [checked(erratum, evidence, failed) for erratum in ERRATA.values()]
-    made_by = {
-        "command": "reproduce",
-        "scale": scale,
-        "only": list(only),
-        "versions": {"normgrowth": version("normgrowth"), "python": platform.python_version()},
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    found = Reproduced(evidence, failed, seconds, verdicts, errata, made_by)
-    with replacing(out / RESULTS) as path:
-        path.write_text(json.dumps(found.facts(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    settings = settings_of(scale, corpora)
+    request = {"scale": scale, "corpus": demo_corpus(corpora)[0] if scale == "demo" else "paper"}
+    own = None
+    if engine is None:
+        from normgrowth.engine.processes import Processes
+
+        engine = own = Processes()
+    try:
+        with Workspace.open(out, "reproduction", request, overwrite=overwrite) as workspace:
+            assert workspace.folder is not None
+            evidence: dict[str, Records] = {}
+            outcomes = []
+            for name in (name for name in STAGES if name in needed):
+                folder = workspace.folder / "stages" / name
+                found = run_stage(STAGES[name], settings[name], scale, folder, engine, corpora, progress)
+                if found[1] is not None:
+                    evidence[name] = found[1]
+                outcomes.append(found[0])
+            failed = {one.name: one.reason for one in outcomes if one.failed}
+            made_by = {
+                "command": "reproduce",
+                "scale": scale,
+                "only": list(only),
+                "versions": {"normgrowth": version("normgrowth"), "python": platform.python_version()},
+                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            }
+            result = Reproduced(
+                evidence,
+                tuple(outcomes),
+                [judged(claim, evidence, failed) for claim in claims],
+                [] if only else [checked(erratum, evidence, failed) for erratum in ERRATA.values()],
+                made_by,
+            )
+            write_json(workspace.folder / RESULTS, result.facts())
+            return result
+    finally:
+        if own is not None:
+            own.close()
+
+
+def settings_of(scale: Scale, data: Path | None) -> dict[str, StageSettings]:
+    """What each stage runs. A folder of corpora replaces the embedded one of the demo."""
+    found = {name: stage.settings[scale] for name, stage in STAGES.items()}
+    if scale == "demo" and data is not None:
+        corpus = demo_corpus(data)
+        found = {name: settings.with_corpus(*corpus) for name, settings in found.items()}
     return found
 
 
-class _Watch:
-    """Told of the parts of a stage that runs; tells them on, with the time left."""
+def run_stage(
+    stage: Stage[Any],
+    settings: StageSettings,
+    scale: Scale,
+    folder: Path,
+    engine: Engine,
+    data: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[StageOutcome, Records | None]:
+    """The records of a stage: those in its folder if they have the same version and settings, else new ones."""
+    key, log = stage.key(settings), folder / LOG
+    if (kept := _kept(folder, key)) is not None:
+        return StageOutcome(stage.name, stage.title, "kept"), kept
 
-    def __init__(
-        self,
-        name: str,
-        planned: Mapping[str, float],
-        took: Mapping[str, float],
-        failed: Mapping[str, str],
-        tell: Telling,
-    ) -> None:
-        self.ran = [(planned[one], real) for one, real in took.items()]
-        self.ahead = [planned[one] for one in planned if one not in (name, *took, *failed)]
-        self.now, self.tell, self.start = planned.get(name, 0.0), tell, time.monotonic()
-        self.kept: float | None = None
+    def told(done: int, of: int, label: str) -> None:
+        if progress:
+            progress(done, of, f"{stage.name}: {label}")
 
-    @property
-    def spent(self) -> float:
-        return time.monotonic() - self.start
+    told(0, 1, stage.title)
+    start = time.monotonic()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        # Parts of another version or other settings stay where they are and are not used.
+        context = StageContext(folder / f"work-{key[:8]}", engine, data, told)
+        records = stage.run(context, settings)
+        (folder / KEY).unlink(
+            missing_ok=True
+        )  # a kill between the two must not leave records under another key
+        records.write(folder)
+        write_json(folder / KEY, stage.facts(scale, settings))
+    except Exception as error:  # one stage does not stop the others, whatever went wrong
+        return StageOutcome(stage.name, stage.title, "failed", reason=_logged(error, log)), None
+    return StageOutcome(stage.name, stage.title, "ran", time.monotonic() - start), records
 
-    def left(self, done: float = 0.0) -> float:
-        return time_left(
-            self.ran, self.ahead, now=self.now, spent=self.spent, done=done, kept=self.kept or 0.0
-        )
 
-    def __call__(self, done: int, of: int, label: str) -> None:
-        share = done / of if of else 0.0
-        if self.kept is None:
-            self.kept = share if self.spent < AT_ONCE * share * self.now else 0.0
-        self.tell.moves(done, of, label, self.left(share))
+def _logged(error: Exception, log: Path) -> str:
+    """The error in a line; one that is no error of the input with the file that has its traceback."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    try:
+        log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError:
+        return text
+    return text if isinstance(error, InputError | OSError | ImportError) else f"{text} (traceback: {log})"
+
+
+def _kept(folder: Path, key: str) -> Records | None:
+    """What the stage left, if it had this key; None if it is missing or damaged."""
+    try:
+        same = read_json(folder / KEY, {"key": str})["key"] == key
+        return Records.read(folder) if same else None
+    except (SchemaError, InputError):
+        return None
 
 
 def chosen(only: Sequence[str]) -> tuple[list[Any], set[str]]:
     """The claims that are asked for, and the stages that they and the figures asked for need."""
     if not only:
-        return list(CLAIMS.values()), {stage.name for stage in stages("demo")}
+        return list(CLAIMS.values()), set(STAGES)
     unknown = [name for name in only if name not in CLAIMS and name not in FIGURES]
     if unknown:
         raise InputError(f"--only {unknown[0]}: is none of {', '.join([*FIGURES, *CLAIMS])}")
     claims = [claim for name, claim in CLAIMS.items() if name in only]
     needed = {stage for claim in claims for stage in claim.stages}
     return claims, needed | {stage for name in only for stage in FIGURES.get(name, ())}
-
-
-def key_of(stage: Stage) -> str:
-    """Names everything that the records of a stage depend on: its settings, and the code of its parts."""
-    digest = hashlib.sha256(json.dumps([stage.name, stage.settings], sort_keys=True).encode())
-    root = Path(str(files("normgrowth")))
-    for path in _sources(root, stage.parts):
-        digest.update(path.relative_to(root).as_posix().encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _sources(root: Path, parts: Sequence[str]) -> Iterable[Path]:
-    for part in parts:
-        place = root / part
-        yield from sorted(place.rglob("*.py")) if place.is_dir() else [place]
-
-
-def _work_of(folder: Path, key: str) -> Path:
-    """Where a stage works. What other code or settings left there is put aside: not gone on with, and not lost."""
-    work, marker = folder / WORK, folder / f"{WORK}.json"
-    if work.exists() and _key(marker) != key:
-        count = sum(1 for _ in folder.glob(f"{WORK}-before-*"))
-        work.rename(folder / f"{WORK}-before-{count + 1}")
-    with replacing(marker) as path:
-        path.write_text(json.dumps({"key": key}))
-    return work
-
-
-def _key(path: Path) -> str | None:
-    try:
-        return read_json(path, {"key": str})["key"]
-    except SchemaError:
-        return None
-
-
-def _refuse_other_settings(out: Path, stage: Stage, scale: Scale) -> None:
-    """Raise FolderMismatch if the stage was run with other settings: running it would replace those records."""
-    try:
-        said = read_json(out / STAGES / stage.name / KEY, {"scale": str, "settings": dict})
-    except SchemaError:
-        return
-    old, new = said["settings"], json.loads(json.dumps(stage.settings))
-    if old == new:
-        return
-    name = next(name for name in (*new, *old) if old.get(name) != new.get(name))
-    found, wanted = (
-        {"kind": "reproduce", "scale": one, "stage": stage.name, name: settings.get(name)}
-        for one, settings in ((said["scale"], old), (scale, new))
-    )
-    raise FolderMismatch(out, found, wanted)
-
-
-def _kept(folder: Path, key: str) -> Records | None:
-    """What a stage left, if it was this one; what is not there, or is damaged, is run again."""
-    try:
-        return Records.read(folder) if _key(folder / KEY) == key else None
-    except InputError:
-        return None
-
-
-def _in_a_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _plain(one: Judged) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def view(part: str, kind: str) -> ModuleType | None:
 
 
 def show(result: Result, console: "Console | None" = None, **options: Any) -> None:
-    """Print a result. options: what this kind of result can show more or less of."""
+    """Print a result. options: those of `show` in the file of its kind."""
     from normgrowth.report.terminal.console import new_console
 
     module = view("terminal", result.kind)
@@ -41,7 +41,7 @@ def to_text(result: Result) -> str:
     from rich.console import Console
 
     file = io.StringIO()
-    show(result, Console(file=file, width=WIDTH))
+    show(result, Console(file=file, width=WIDTH, force_jupyter=False))
     return file.getvalue().rstrip("\n")
 
 
@@ -49,7 +49,8 @@ def to_html(result: Result) -> str:
     """The text that `print` shows, for a notebook: the same tables with their colors and no scripts."""
     from rich.console import Console
 
-    console = Console(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True)
+    # In a notebook rich would display each line by itself.
+    console = Console(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True, force_jupyter=False)
     show(result, console)
     form = '<pre style="font-family:monospace;line-height:1.3">{code}</pre>'
     return console.export_html(inline_styles=True, code_format=form)

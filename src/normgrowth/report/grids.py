@@ -5,20 +5,34 @@ from math import nan
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.errors import InputError
 from normgrowth.records import Matrix, Records
+from normgrowth.results import Result
+from normgrowth.trace.result import Trace
+
+
+def grids_of_trace(given: Records | Result) -> "Grids":
+    """Of records that hold the norm of a model; an error for others."""
+    grids = Grids(given)
+    if not grids.of("model", "norm").names:
+        raise InputError("these records hold no norm of a model: they are not those of a trace")
+    return grids
+
+
+def _tracked(records: Records, run: str) -> bool:
+    command = records.made_by.get("command")
+    lab = command == "lab" and not run.endswith((", checkpoints", ", heads"))
+    return bool(records.made_by.get("tracked")) or command in ("train", "tracker") or lab
 
 
 class Grids:
     """The quantities of one run. Each is read once: tensors may make millions of rows."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, given: Records | Result) -> None:
+        records = given.records if isinstance(given, Result) else given
         self.run = records.single_run()
-        self.made_by = records.made_by
         # A tracker measures single training steps; cosine, angle and step size of a trace are between checkpoints.
-        command = records.made_by.get("command")
-        self.tracked = command in ("train", "tracker") or (
-            command == "lab" and not self.run.endswith((", checkpoints", ", heads"))
-        )
+        self.tracked = given.tracked if isinstance(given, Trace) else _tracked(records, self.run)
         self._records = records
         self._levels: dict[str, Records] = {}
         self._grids: dict[tuple[str, str, str | None], Matrix] = {}

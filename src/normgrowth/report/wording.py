@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from math import floor, isfinite, log10
 from typing import Any
 
-from normgrowth.records import Records, counted_parameters
+from normgrowth.records import Records, parameters_text
 from normgrowth.report.grids import Grids
 from normgrowth.text import visible
+from normgrowth.trace.result import Selection, Trace
 
 __all__ = [
     "cosine",
@@ -58,9 +59,9 @@ def percent(x: float) -> str:
     return f"{100 * x:.1f}%" if isfinite(x) else "-"
 
 
-def model_title(made_by: Mapping[str, Any]) -> str:
+def model_title(selection: Selection | None) -> str:
     """What a panel of the model shows: "model (blocks)"; "whole model" if every parameter counts."""
-    said = counted_parameters({"selection": made_by.get("selection")})
+    said = parameters_text(selection) if selection else ""
     return "whole model" if said == "all" else f"model ({said})" if said else "model"
 
 
@@ -86,9 +87,9 @@ def measured_with(facts: Mapping[str, float], made_by: Mapping[str, Any]) -> str
     return f"measured with {' of '.join(filter(None, (size, text)))}" if size or text else ""
 
 
-def summary(records: Records) -> list[str]:
+def summary(given: "Records | Trace | Grids") -> list[str]:
     """What a trace shows, in plain sentences: a caption, an alternative text, the end of a log."""
-    grids = Grids(records)
+    grids = given if isinstance(given, Grids) else Grids(given)
     sentences = (growth_sentence, layer_sentence, _direction, _alignment, budget_sentence, _nonfinite)
     return [text for sentence in sentences if (text := sentence(grids))]
 

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from normgrowth.engine import Engine
-    from normgrowth.records import Records
+    from normgrowth.trace.result import Trace
     from normgrowth.trace.stream import Progress
 
 
@@ -29,7 +29,7 @@ def trace(
     memory: int = 2**30,
     cache: int = 0,
     progress: "Progress | None" = None,
-) -> "Records":
+) -> "Trace":
     """Norms, steps, directions and the growth budget of every tensor, layer, role and the model.
 
     out: output folder; call it again with the same arguments to resume, or to add new checkpoints. Steps measured
@@ -38,17 +38,13 @@ def trace(
     lags: cosines to the checkpoint that many places back, beside the previous one.
     first: also compare with the first checkpoint (for a hub series that keeps one more on disk).
     tokens_per_step, run: as the folder remembers them, if not given.
-    lint: also look for checkpoints that lie, as `normgrowth.lint` does; it warns of faults, and
-    `made_by["findings"]` has all that was found.
+    lint: also run the integrity checks of `normgrowth.lint`; faults are warnings, `findings` has all that was found.
     engine: where to work, else threads of this process, as many as `workers`. memory: bytes of checkpoints that come
     over a network which they may hold together. cache: bytes of such to keep, for a process that asks again.
     """
-    import warnings
     from pathlib import Path
 
     from normgrowth.checkpoints.selection import Selection
-    from normgrowth.errors import SeriesWarning
-    from normgrowth.lint.alongside import told
     from normgrowth.trace.request import Tracing
     from normgrowth.trace.store import Store
     from normgrowth.trace.stream import How
@@ -65,9 +61,7 @@ def trace(
         {"endpoint": endpoint, "cache": cache},
     )
     with Workspace.open(out, "trace", overwrite=overwrite) as workspace:
-        records, _ = tracing.into(workspace, How(workers, engine, memory), progress)
-        Store(workspace.folder).write(records)
-    made_by = records.made_by
-    for remark in (*made_by["notes"], *made_by["problems"], *told(made_by.get("findings", ()))):
-        warnings.warn(remark, SeriesWarning, stacklevel=2)
-    return records
+        result, _ = tracing.into(workspace, How(workers, engine, memory), progress)
+        Store(workspace.folder).write(result.records)
+    result.warn()
+    return result

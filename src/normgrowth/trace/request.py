@@ -8,13 +8,10 @@ what is missing and ends with the same records to the bit.
 """
 
 import os
-import platform
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from glob import has_magic
-from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -30,8 +27,10 @@ from normgrowth.engine import no_collection
 from normgrowth.errors import InputError
 from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block, Records
+from normgrowth.results import Provenance
 from normgrowth.trace.identity import changed_files, where
 from normgrowth.trace.plan import Place, Plan
+from normgrowth.trace.result import Trace
 from normgrowth.trace.store import Store
 from normgrowth.trace.stream import (
     How,
@@ -65,8 +64,8 @@ class Tracing:
 
     def into(
         self, workspace: Workspace, how: How, progress: Progress | None = None, **more: Any
-    ) -> tuple[Records, Sequence[Place]]:
-        """Claim the folder and measure what is missing: the records, not yet written, and all steps.
+    ) -> tuple[Trace, Sequence[Place]]:
+        """Claim the folder and measure what is missing: the trace, not yet written, and all steps.
 
         more: what else the folder is for.
         """
@@ -93,33 +92,28 @@ class Tracing:
         single = [i for i, reading in enumerate(counted.readings) if reading.name not in copies]
         readings = [counted.readings[i] for i in single]
         moments = [m.chosen(single) for m in moments] if copies else moments
-        made_by = {
-            "command": "trace",
-            "source": series.label,
-            "steps": [place.step for place in kept_places],
-            "step_origins": [place.step_origin for place in kept_places],
-            "checkpoints": [place.label for place in kept_places],
-            "selection": asdict(self.selection),
-            "counted": counted.chosen.counts(copies),
-            "lags": list(self.lags),
-            "tokens_per_step": facts["tokens_per_step"],
-            "notes": notes,
-            "problems": _problems(kept_places, readings, moments),
-            **({} if findings is None else {"findings": findings}),
-            "versions": {
-                "normgrowth": version("normgrowth"),
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
         with no_collection():
             whole = next((i for i, found in enumerate(measured) if not found), len(measured))
-            records = Records.from_blocks(
-                facts["run"], _blocks(kept_places, readings, moments, whole), made_by
-            )
+            records = Records.from_blocks(facts["run"], _blocks(kept_places, readings, moments, whole), {})
             tokens = facts["tokens_per_step"]
-            return records if tokens is None else records.with_tokens(tokens), kept_places
+            records = records if tokens is None else records.with_tokens(tokens)
+        result = Trace(
+            records=records,
+            source=series.label,
+            run=facts["run"],
+            steps=tuple(place.step for place in kept_places),
+            step_origins=tuple(place.step_origin for place in kept_places),
+            checkpoints=tuple(place.label for place in kept_places),
+            selection=self.selection,
+            counted=counted.chosen.counts(copies),
+            lags=self.lags,
+            tokens_per_step=tokens,
+            findings=findings,
+            notes=tuple(notes),
+            problems=tuple(_problems(kept_places, readings, moments)),
+            provenance=Provenance.now(),
+        )
+        return result, kept_places
 
     def _facts(self, workspace: Workspace, label: str) -> dict[str, Any]:
         """What the folder remembers; what is not given is as it was."""

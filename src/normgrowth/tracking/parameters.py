@@ -1,7 +1,7 @@
 """Which parameters of a model count, under which names: read as `trace` reads the names of a checkpoint."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ def watch(model: nn.Module, selection: Selection) -> Watched:
     for tensor in counted:
         sharded_over(tensor)  # refuses what cannot be measured now, and not in the middle of a run
     kinds = {name: _kind(tensor) for name, tensor in known.items()}
-    return Watched(chosen.readings, counted, known, kinds, chosen.counts())
+    return Watched(chosen.readings, counted, known, kinds, asdict(chosen.counts()))
 
 
 def strangers(watched: Watched, optimizer: Optimizer) -> str:

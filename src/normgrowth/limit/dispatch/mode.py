@@ -1,7 +1,6 @@
 """Runs PyTorch operations on the leading orders of their arguments: C++ code, caches, output classes see tensors."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 from typing import Any
@@ -38,6 +37,8 @@ from normgrowth.limit.pass_log import Context
 from normgrowth.limit.series import Series, constant, nonzero
 
 SEVERAL = (list, tuple)
+VIEW_AS_DTYPE = torch.ops.aten.view.dtype
+Marks = dict[int, DegreeMark]  # of those arguments that grow, by the identity of the tensor
 
 
 class LimitMode(TorchDispatchMode):
@@ -60,27 +61,31 @@ class LimitMode(TorchDispatchMode):
         if schema.draws:  # on a plain tensor of noise, which then multiplies
             raise self.context.refuse(func, self._why_no_draw())
         tensors = _tensors(args, kwargs)
-        grown, half = [], False
+        marks: Marks = {}
+        half = small = endless = False  # 16 bits, exponentially small parts, infinite values
         for tensor in tensors:
             half = half or tensor.dtype in HALVES
             if (mark := self.growth(tensor)) is not None:
-                grown.append(mark)
-        if not grown and not (self.context.attention_only and schema.softmax):
+                marks[id(tensor)] = mark
+                small = small or mark.lost or mark.exponential is not None
+                endless = endless or mark.diverges is not None
+        if not marks and not (self.context.attention_only and schema.softmax):
             return self._plain(func, schema, args, kwargs)
-        if func is torch.ops.aten.view.dtype:
+        if func is VIEW_AS_DTYPE:
             raise self.context.refuse(func, "the bits of a value that grows mean nothing in another dtype")
         if schema.views:
             return func(*args, **kwargs)
-        endless = self._diverges(grown, schema.functional, args)
+        refusal = self._diverges(marks, schema.functional, args) if endless else None
+        # Whether a rule that says nothing of exponentially small parts may have lost one.
+        lost = small or (schema.saturates and not self.context.exponentials)
         if schema.writes:
-            return self._in_place(func, schema, args, kwargs, grown, endless, half)
-        dtype = result_dtype(schema, args, kwargs, tensors, half)
-        result = self._ruled(func, schema.name, args, kwargs, dtype, half)
-        lost = self._loses(grown, schema)
+            return self._in_place(func, schema, args, kwargs, marks, half, lost, refusal)
+        dtype = result_dtype(schema, args, kwargs, tensors, half) if half or kwargs else None
+        result = self._ruled(func, schema.name, args, kwargs, marks, dtype, half)
         if isinstance(result, Series):
-            return self.attach(_diverging(_losing(result, lost), endless), tensors, dtype)
+            return self.attach(_diverging(_losing(result, lost), refusal), tensors, dtype)
         return _map(
-            lambda value: self.attach(_diverging(_losing(value, lost), endless), tensors, dtype), result
+            lambda value: self.attach(_diverging(_losing(value, lost), refusal), tensors, dtype), result
         )
 
     def _in_place(
@@ -89,19 +94,19 @@ class LimitMode(TorchDispatchMode):
         schema: OpSchema,
         args: Any,
         kwargs: Any,
-        grown: list[DegreeMark],
-        endless: Exception | None,
+        marks: Marks,
         half: bool,
+        lost: bool,
+        refusal: Exception | None,
     ) -> Tensor:
         """The rule of the operation that is not in place, and its result where the first argument is."""
         packet = getattr(torch.ops.aten, schema.functional, None)
         if schema.writes != ("self",) or schema.functional == schema.name or packet is None:
             raise self.context.refuse(func, "writes to a tensor in a way that has no rule")
         functional = getattr(packet, func._overloadname, packet)
-        result = self._ruled(functional, schema.functional, args, kwargs, args[0].dtype, half)
-        lost = self._loses(grown, schema)
+        result = self._ruled(functional, schema.functional, args, kwargs, marks, args[0].dtype, half)
         written = _losing(result if isinstance(result, Series) else constant(result), lost)
-        self._write(args[0], _diverging(written, endless))
+        self._write(args[0], _diverging(written, refusal))
         return args[0]
 
     def _why_no_draw(self) -> str:
@@ -109,21 +114,12 @@ class LimitMode(TorchDispatchMode):
             return "dropout is on; call model.eval() first"
         return "draws random numbers although the model is in evaluation mode: its output has no single limit"
 
-    def _loses(self, grown: list[DegreeMark], schema: OpSchema) -> bool:
-        """Whether a rule that says nothing of exponentially small parts may have lost one."""
-        if schema.saturates and not self.context.exponentials:
-            return True
-        return any(mark.lost or mark.exponential is not None for mark in grown)
-
-    def _diverges(self, grown: list[DegreeMark], name: str, args: Any) -> Exception | None:
+    def _diverges(self, marks: Marks, name: str, args: Any) -> Exception:
         """The refusal of an infinite argument, which an operation that bounds it puts off."""
-        found = None
-        for mark in grown:
-            found = found or mark.diverges
-        if found is not None:
-            divided = self.growth(args[0]) if name == "div" and isinstance(args[0], Tensor) else None
-            if name not in BOUNDING or (divided is not None and divided.diverges):
-                raise found
+        found = next(mark.diverges for mark in marks.values() if mark.diverges is not None)
+        divided = marks.get(id(args[0])) if name == "div" else None
+        if name not in BOUNDING or (divided is not None and divided.diverges):
+            raise found
         return found
 
     def _plain(self, func: Any, schema: OpSchema, args: Any, kwargs: Any) -> Any:
@@ -142,7 +138,14 @@ class LimitMode(TorchDispatchMode):
         return found
 
     def _ruled(
-        self, func: Any, name: str, args: Any, kwargs: Any, dtype: torch.dtype | None, half: bool
+        self,
+        func: Any,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        marks: Marks,
+        dtype: torch.dtype | None,
+        half: bool,
     ) -> Any:
         found = RULES.get(name)
         if found is None:
@@ -150,20 +153,14 @@ class LimitMode(TorchDispatchMode):
                 func,
                 "no rule for this operation on tensors that grow; say what it becomes with "
                 f'`@normgrowth.limit.rule("{name}")`',
-                [
-                    None if mark.zero else mark.degree
-                    for mark in map(self.growth, _tensors(args, kwargs))
-                    if mark
-                ],
+                [None if mark.zero else mark.degree for mark in marks.values()],
             )
-        lift = self._wide_argument if half or dtype in HALVES else self.lift
-        args = tuple([_map(lift, value) if isinstance(value, SEVERAL) else lift(value) for value in args])
-        kwargs = {key: _map(lift, value) for key, value in kwargs.items()} if kwargs else kwargs
+        args = tuple([_lifted(value, marks) for value in args])
+        if kwargs:
+            kwargs = {key: _lifted(value, marks) for key, value in kwargs.items()}
+        if half or dtype in HALVES:  # a rule sees series and constants in float32
+            args, kwargs = _map(lambda value: exact_argument(value, self), (args, kwargs))
         return found(Operation(func, self.context, dtype, (args, kwargs)), *args, **kwargs)
-
-    def _wide_argument(self, value: Any) -> Any:
-        """What a rule sees of 16 bits: series and constants in float32."""
-        return exact_argument(self.lift(value), self)
 
     def growth(self, tensor: Tensor) -> DegreeMark | None:
         try:
@@ -217,6 +214,16 @@ class LimitMode(TorchDispatchMode):
         _hang(tensor, mark)
 
 
+def _lifted(value: Any, marks: Marks) -> Any:
+    """An argument as a rule gets it: series for tensors that grow."""
+    mark = marks.get(id(value))
+    if mark is not None:
+        return series_of(value, mark)
+    if isinstance(value, SEVERAL):
+        return type(value)([_lifted(item, marks) for item in value])
+    return value
+
+
 def _hang(tensor: Tensor, mark: DegreeMark) -> None:
     setattr(tensor.untyped_storage(), MARK, mark)
 
@@ -229,15 +236,15 @@ def _diverging(value: Any, endless: Exception | None) -> Any:
     assert refusal is not None
     infinite = reduce(torch.logical_or, (torch.isposinf(term.value) for term in value.terms))
     if not bool(infinite.any()):
-        return replace(value, diverges=None)
+        return value.changed(diverges=None)
     if any(term.degree > 0 and bool((infinite & (term.value != 0)).any()) for term in value.terms):
         raise refusal  # a rule would take the power for what leads
-    return replace(value, diverges=refusal)
+    return value.changed(diverges=refusal)
 
 
 def _losing(value: Any, lost: bool) -> Any:
     if lost and isinstance(value, Series) and value.exponential is None and not value.lost:
-        return replace(value, lost=True)
+        return value.changed(lost=True)
     return value
 
 

@@ -17,7 +17,8 @@ def watched(
     context: Context,
 ) -> Iterator[None]:
     """While this lasts, `context` knows the module; `saw` gets its name, itself, its arguments and its result."""
-    handles: list[Any] = []
+    key = object()
+    hooked: list[Any] = []
     try:
         for name, module in without_wrappers(modules):
 
@@ -29,9 +30,24 @@ def watched(
                 context.path.pop()
                 saw(name, module, args, result)
 
-            handles.append(module.register_forward_pre_hook(enter, prepend=True))
-            handles.append(module.register_forward_hook(leave, always_call=True))  # also after an error
+            hooked.append(module)
+            _hook(module, key, enter, leave)
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        for module in hooked:
+            module._forward_pre_hooks.pop(key, None)
+            module._forward_hooks.pop(key, None)
+            module._forward_hooks_always_called.pop(key, None)
+
+
+def _hook(module: Any, key: object, enter: Any, leave: Any) -> None:
+    """What `register_forward_pre_hook` and `register_forward_hook` do, without their handles.
+
+    Those of a small model take as long as its forward pass.
+    """
+    before = module._forward_pre_hooks
+    before[key] = enter
+    if len(before) > 1:
+        before.move_to_end(key, last=False)
+    module._forward_hooks[key] = leave
+    module._forward_hooks_always_called[key] = True  # also after an error

@@ -12,16 +12,19 @@ from normgrowth.limit.exponentials import of_product, of_sum, times
 from normgrowth.limit.findings import FINITE_MASK, Finding, finite_mask
 from normgrowth.limit.pass_log import Sum
 from normgrowth.limit.series import (
+    ZERO,
     Series,
+    Term,
+    all_nonzero,
     broadcast_shape,
     constant,
     decided,
-    from_parts,
     hides,
     highest,
     masked,
     nonzero,
     product,
+    without_zeros,
 )
 
 
@@ -33,7 +36,9 @@ def series(value: Any, like: Series | None = None) -> Series:
         top = None if like is None else like.top.value
         floating = top is not None and (top.is_floating_point() or top.is_complex())
         dtype = top.dtype if top is not None and floating else None
-        value = torch.tensor(value, dtype=dtype, device=None if top is None else top.device)
+        zero = value == 0
+        value = torch.full((), value, dtype=dtype, device=None if top is None else top.device)
+        return Series((Term(ZERO, value, 0),), zero=zero)
     return constant(value)
 
 
@@ -58,30 +63,40 @@ def add(a: Series, b: Series, alpha: Any = 1, masks: bool = True) -> Series:
             return replace(open_, terms=(replace(open_.top, value=top), *open_.terms[1:]), zero=False)
     if a.zero or b.zero:
         return of_sum(_fitted(b if a.zero else a, shape, dtype), a, b)
-    parts: dict[Fraction, tuple[Tensor, int]] = {}
-    for term in (*a.terms, *b.terms):
-        if term.degree in parts:
-            value, sources = parts[term.degree]
-            parts[term.degree] = value + term.value, sources | term.sources
-        else:
-            parts[term.degree] = term.value, term.sources
-    found = _fitted(from_parts(parts, highest(a.rest, b.rest)), shape, dtype)
+    found = _fitted(without_zeros(_side_by_side(a.terms, b.terms), highest(a.rest, b.rest)), shape, dtype)
     scales = b.scales if a.scales is None else a.scales
     if a.doubt or b.doubt or scales is not None:
-        found = replace(found, doubt=a.doubt or b.doubt, scales=scales)
+        found = found.changed(doubt=a.doubt or b.doubt, scales=scales)
     return of_sum(found, a, b)
 
 
+def _side_by_side(a: tuple[Term, ...], b: tuple[Term, ...]) -> list[Term]:
+    """The terms of both, of falling degree; those of one degree added."""
+    found: list[Term] = []
+    place = 0
+    for term in a:
+        while place < len(b) and b[place].degree > term.degree:
+            found.append(b[place])
+            place += 1
+        if place < len(b) and b[place].degree == term.degree:
+            other = b[place]
+            term = Term(term.degree, term.value + other.value, term.sources | other.sources)
+            place += 1
+        found.append(term)
+    return [*found, *b[place:]]
+
+
 def _fitted(x: Series, shape: torch.Size, dtype: torch.dtype) -> Series:
-    if all(term.value.shape == shape and term.value.dtype == dtype for term in x.terms):
-        return x
-    return x.move(lambda value: value.to(dtype).expand(shape))
+    for term in x.terms:
+        if term.value.shape != shape or term.value.dtype != dtype:
+            return x.move(lambda value: value.to(dtype).expand(shape))
+    return x
 
 
 def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series:
     """A sum in the network: where the degrees differ, that is written down."""
-    note(operation, a, b)
     masks = may_mask(a) or may_mask(b)
+    note(operation, a, b, masks)
     if masks:
         find_finite_mask(operation, a, b)
     found = add(a, b, alpha, masks or alpha != 1)
@@ -92,7 +107,7 @@ def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series
 
 def may_mask(x: Series) -> bool:
     """Whether a constant has a value so low that it is, or is meant as, a mask: one scan for all such questions."""
-    if not x.is_constant or x.top.sources or x.zero:
+    if x.top.sources or x.zero or not x.is_constant:
         return False
     value = x.top.value
     return value.is_floating_point() and value.numel() > 0 and float(value.amin()) <= FINITE_MASK
@@ -115,7 +130,7 @@ def _count_cancelled(operation: Operation, a: Series, b: Series, found: Series) 
     Where they do not, their sum leads, whatever was left out: that is lower than either.
     """
     top = found.at(a.top.degree)
-    if top is not None and bool(top.all()):
+    if top is not None and all_nonzero(top):
         return
     lost = (a.top.value != 0).expand(found.shape)
     if top is not None:
@@ -141,11 +156,13 @@ def open_ties(equal: Tensor, a: Any, b: Any) -> int:
     return count
 
 
-def note(operation: Operation, a: Series, b: Series) -> None:
+def note(operation: Operation, a: Series, b: Series, masks: bool = True) -> None:
+    """masks: False if it is known that neither has a mask."""
     if a.top.degree == b.top.degree or a.zero or b.zero:
         return
     high, low = (a.top, b.top) if a.top.degree > b.top.degree else (b.top, a.top)
-    if low.sources or bool(((low.value != 0) & ~hides(low.value)).any()):
+    value = low.value
+    if low.sources or (bool(((value != 0) & ~hides(value)).any()) if masks else nonzero(value)):
         context = operation.context
         run = max(context.entered[context.module] - 1, 0)
         context.sums.append(Sum(context.module, high.degree, low.degree, high.sources, low.sources, run))
@@ -154,7 +171,7 @@ def note(operation: Operation, a: Series, b: Series) -> None:
 def shortened(x: Series, most: int) -> Series:
     """The leading terms, as many as are wanted or as it takes for every element to have one."""
     while len(x.terms) > most and decided([term.value for term in x.terms[:-1]]):
-        x = replace(x, terms=x.terms[:-1], rest=highest(x.rest, x.terms[-1].degree))
+        x = x.changed(terms=x.terms[:-1], rest=highest(x.rest, x.terms[-1].degree))
     return x
 
 
@@ -191,7 +208,7 @@ def multiplication(operation: Operation, a: Any, b: Any) -> Series:
     found = of_product(product(torch.mul, a, b, operation.orders), a, b)
     exact = (a.exact_zeros and bool(b.top.value.all())) or (b.exact_zeros and bool(a.top.value.all()))
     if exact or a.doubt or b.doubt:
-        return replace(found, doubt=a.doubt or b.doubt, exact_zeros=exact)
+        return found.changed(doubt=a.doubt or b.doubt, exact_zeros=exact)
     return found
 
 
@@ -246,7 +263,7 @@ def sized(scores: Series, queries: Series, keys: Series) -> Series:
         for j, column in columns.items():
             here = (row * column).expand(scores.shape[:-2])
             scales[i + j] = torch.maximum(scales[i + j], here) if i + j in scales else here
-    return replace(scores, scales=scales)
+    return scores.changed(scales=scales)
 
 
 def longest(value: Tensor, dim: int) -> Tensor:

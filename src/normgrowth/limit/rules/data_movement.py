@@ -1,7 +1,6 @@
 """Rules for what only moves values about, or chooses among them."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ LINEAR = (
     "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d",
 )
 # fmt: on
+MOVING = frozenset(MOVES)
 
 
 @rule(*MOVES, *LINEAR)
@@ -48,7 +48,7 @@ def linear(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
         raise operation.refuse(f"a value of degree {x.top.degree} has no limit as {dtype}")
     if dtype is torch.float32 and x.top.value.dtype == torch.float64:
         operation.context.coarsest = torch.finfo(torch.float32).eps
-    apply = x.move if operation.name in MOVES else x.map
+    apply = x.move if operation.name in MOVING else x.map
     return apply(lambda value: operation(value, *args, **kwargs))
 
 
@@ -59,13 +59,13 @@ def negation(_: Operation, x: Series) -> Series:
 
 @rule("sum")
 def total(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series:
-    found = replace(linear(operation, x, *args, **kwargs), exact_zeros=x.exact_zeros)
+    found = linear(operation, x, *args, **kwargs).changed(exact_zeros=x.exact_zeros)
     if x.exponential is None:
         return found
     given = operation.named(args, kwargs)
     dims = [d % len(x.shape) for d in given.get("dim") or range(len(x.shape))]
     part = summed_over(x.exponential, dims, bool(given.get("keepdim", False)))
-    return replace(found, exponential=part, lost=x.lost)
+    return found.changed(exponential=part, lost=x.lost)
 
 
 @rule("constant_pad_nd")

@@ -8,7 +8,7 @@ from torch import Tensor
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.rules.arithmetic import add, series, summed
 from normgrowth.limit.rules.powers import power
-from normgrowth.limit.series import ZERO, Series, Term, from_parts, highest, product
+from normgrowth.limit.series import ZERO, Series, Term, all_nonzero, from_parts, highest, product
 
 FLAT = 64  # units of rounding: a row that varies by no more beside its mean varies by rounding only
 
@@ -86,7 +86,7 @@ def _by_kernel(operation: Operation, x: Series, shape: list[int], gain: Series |
     weight = None if gain is None else gain.top.value
     value, mean, scale = torch.native_layer_norm(x.top.value, shape, weight, None, 0.0)
     varies = scale * (mean.abs() * (FLAT * torch.finfo(value.dtype).eps)) < 1  # False for NaN: a size of 0
-    if not bool(varies.all()) or (len(x.terms) > 1 and not bool(value.all())):
+    if not bool(varies.all()) or (len(x.terms) > 1 and not all_nonzero(value)):
         return None
     below = highest(x.rest, *(term.degree for term in x.terms[1:2]))
     rest = None if below is None else below - x.top.degree

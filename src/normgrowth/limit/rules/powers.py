@@ -13,7 +13,7 @@ from torch import Tensor
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.exponentials import nothing, of_product, ratio, times
 from normgrowth.limit.rules.arithmetic import add, series, shortened
-from normgrowth.limit.series import Series, Term, by_element, combine, constant, highest, product
+from normgrowth.limit.series import Series, Term, all_nonzero, by_element, combine, constant, highest, product
 
 
 def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series:
@@ -61,7 +61,7 @@ def expanded(operation: Operation, x: Series, found: Series, derivative: Callabl
 
 def count_cancelled(operation: Operation, x: Series, matters: bool) -> None:
     """A leading term that came to 0 where a lower one was left out: the limit there is not known."""
-    if matters and x.rest is not None and not bool(x.top.value.all()):
+    if matters and x.rest is not None and not all_nonzero(x.top.value):
         nothing = torch.ones_like(x.top.value, dtype=torch.bool)
         for term in x.terms:
             nothing &= term.value == 0

@@ -50,7 +50,7 @@ def _judge_dynamics(n: Numbers) -> Ruling:
 
 
 def _weight_decay(evidence: Evidence) -> dict[str, float]:
-    records = evidence["sweep"]
+    records = evidence["decay"]
     edge = _column(records, "edge")
     rates = _column(records, "lr")
     there = np.isfinite(edge) & (edge > 0)
@@ -113,7 +113,7 @@ CLAIMS = [
         ),
         published="figure: AdamW on WikiText-2, one epoch, 20 × 20 values from 10⁻⁵ to 10⁻¹",
         source="text; the grid from the authors' code",
-        stages=("sweep",),
+        stages=("decay",),
         measure=_weight_decay,
         rule=(
             "At PyTorch's η growth ends above λ = 0.01, and the threshold lies between 0.001 and 0.01 at all η; "

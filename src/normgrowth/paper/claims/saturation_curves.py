@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.network.scaling import Scaling
 from normgrowth.paper.claim import (
     FAILS,
     HOLDS,
@@ -31,14 +32,8 @@ PAIRS = [  # with biases, and without
 
 def mean_curves(evidence: Evidence) -> dict[tuple[str, bool], tuple[Floats, Floats]]:
     """By kind and biases: scales, and the cosine to the saturated network, as in the figure; mean over seeds."""
-    records = evidence["scaling"]
-    found: dict[tuple[str, bool], list[Floats]] = {}
-    scales = np.zeros(0)
-    for run, facts in records.made_by["runs"].items():
-        own = records.where(run=run)
-        scales = own.series("scale")[1]
-        found.setdefault((facts["kind"], facts["bias"]), []).append(own.series("cosine_flattened")[1])
-    return {key: (scales, np.mean(curves, axis=0)) for key, curves in found.items()}
+    found = Scaling.from_records(evidence["scaling"]).curves
+    return {(one.kind, bool(one.bias)): (one.scales, one.mean("cosine_flattened")) for one in found}
 
 
 def _at(curve: tuple[Floats, Floats], c: float) -> float:

@@ -1,8 +1,4 @@
-"""Sections 3, 4 and 5.2, judged by language models trained here: growth, uniformity, saturation, heads.
-
-The stage `lab` has three runs of records for each model: NAME (evaluations and tracker), "NAME, checkpoints" (their
-trace) and "NAME, heads"; `made_by["models"]` says of each name its kind, optimizer and mask.
-"""
+"""Sections 3, 4 and 5.2, judged by language models trained here: growth, uniformity, saturation, heads."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,7 +45,7 @@ class Trained:
 
 def trained(evidence: Evidence, **facts: Any) -> Iterator[Trained]:
     """The models with these facts."""
-    records = evidence["lab"]
+    records = evidence["language_models"]
     found = [
         Trained(name, known, records)
         for name, known in records.made_by["models"].items()
@@ -163,7 +159,7 @@ CLAIMS = [
         statement="Every parameter grows at the same rate up to a constant.",
         published="called reasonable",
         source="text; T5 published (Figure 1)",
-        stages=("lab",),
+        stages=("language_models",),
         measure=_uniform_growth,
         rule=(
             "Factors of growth of layers differ by a tenth at most, in T5 and in models trained here; it does not"
@@ -177,7 +173,7 @@ CLAIMS = [
         statement="Pre-norm and post-norm language models on WikiText-2 and PTB all grow.",
         published="every model",
         source="text",
-        stages=("lab",),
+        stages=("language_models",),
         measure=_lm_growth,
         rule="The norm of every model is larger at the end than at the start; in part if of some.",
         judge=_judge_lm_growth,
@@ -188,7 +184,7 @@ CLAIMS = [
         statement="Small language models reach a saturation of 1.00.",
         published="1.00; small pretrained ones more than base ones (footnote 7)",
         source="text",
-        stages=("lab",),
+        stages=("language_models",),
         measure=_saturation_lm,
         rule=(
             "Every model trained with AdamW ends at 0.98 or more (fewer epochs here than the paper's five); in "
@@ -202,7 +198,7 @@ CLAIMS = [
         statement="Saturated heads attend to about one position, or to all of them.",
         published="modes at 1 and at 41 of 83 positions, a few pre-norm heads in between; 200 dev sentences",
         source="published (Figure 3)",
-        stages=("lab",),
+        stages=("language_models",),
         measure=_heads_bimodal,
         rule=(
             "With a true mask at least a tenth of the heads attends to one position and a tenth to all, and four "

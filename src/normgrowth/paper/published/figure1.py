@@ -5,6 +5,7 @@ are the encoder's alone: their squares do not add up to the total's.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from normgrowth.moments.moments import PREVIOUS
 from normgrowth.paper.published.tables import Column, published
 from normgrowth.record_schema import COMPARISONS
 from normgrowth.records import Block, Records
+from normgrowth.trace.result import Trace
 
 RUN = "T5-base, published"
 SCHEDULE = "inverse_sqrt:lr=0.01,hold=10000"  # its learning rates
@@ -39,6 +41,11 @@ def t5_records() -> Records:
         "problems": [],
     }
     return Records.from_blocks(RUN, blocks, made_by)
+
+
+def t5_trace() -> Trace:
+    """The same as the trace that figures take."""
+    return replace(Trace.from_records(t5_records()), published=True)
 
 
 def _blocks(

@@ -1,5 +1,6 @@
-"""The published curves of Figure 4 as records: laid over measured ones, never mixed with them."""
+"""The published curves of Figure 4 as a result: drawn over measured ones, never mixed with them."""
 
+from normgrowth.network.scaling import ScaledNetwork, Scaling
 from normgrowth.paper.published.tables import published
 from normgrowth.records import Block, Records
 
@@ -10,18 +11,18 @@ NOTE = (
 )
 
 
-def figure4_records() -> Records:
-    """A run for each line: `scale` and `cosine_flattened`, as `normgrowth.network.scaling` measures them."""
+def figure4() -> Scaling:
+    """A network for each line, with its `cosine_flattened` as `normgrowth.scaling` measures it."""
     table = published("scaling_curves")
-    parts, runs = [], {}
+    parts, networks = [], []
     for position, kind in KINDS.items():
         for bias in ("no-bias", "bias"):
             rows = (table["norm_position"] == position) & (table["bias"] == bias)
             run = f"published: {position}, {bias}"
-            values = {"scale": table["c"][rows], "cosine_flattened": table["cosine_to_saturated"][rows]}
-            values = {name: column[:, None] for name, column in values.items()}
-            block = Block("model", ["model"], [None], [None], list(range(int(rows.sum()))), values)
+            values = {"cosine_flattened": table["cosine_to_saturated"][rows][:, None]}
+            points = table["c"][rows].tolist()
+            block = Block("model", ["model"], [None], [None], points, values, axis="scale")
             parts.append(Records.from_blocks(run, [block], {}))
-            runs[run] = {"group": run, "kind": kind, "bias": bias == "bias"}
-    made_by = {"command": "published", "source": table.source, "runs": runs, "notes": [NOTE]}
-    return Records.joined(parts, made_by)
+            networks.append(ScaledNetwork(run, kind=kind, bias=bias == "bias"))
+    records = Records.joined(parts, {})
+    return Scaling(records=records, source=table.source, networks=tuple(networks), notes=(NOTE,))

@@ -1,14 +1,16 @@
-"""The stage `lab`: language models trained here, and what is kept of each (sections 3, 4.1 and 4.3).
+"""The stage `language_models`: language models trained here, and what is kept of each (sections 3, 4.1 and 4.3).
 
-Three runs of records for each model, told apart by their names: NAME has its evaluations and what the tracker saw,
-"NAME, checkpoints" the trace of its series, "NAME, heads" its heads at every checkpoint. At the last step NAME also has
+Each model has three runs of records: NAME has its evaluations and what the tracker measured, "NAME, checkpoints" the
+trace of its checkpoints, "NAME, heads" its heads at every checkpoint. At the last step NAME also has
 `perplexity_authors`: what the authors' code calls perplexity, the mean over sentences of 2 to the loss in nats.
+`paper.evidence` reads them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,11 +18,10 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from normgrowth import engine
-from normgrowth.engine import Engine
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
 from normgrowth.lab.evaluate import NextToken
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.settings import Settings, preset
 from normgrowth.lab.sweep import one_thread
 from normgrowth.lab.train import train
 from normgrowth.network.heads.heads import heads
@@ -28,6 +29,7 @@ from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.network.models.load import load_model
+from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
 from normgrowth.records import Block, Records
 from normgrowth.trace import trace
 
@@ -66,9 +68,47 @@ FACTS = (
     "saturated_kinds",
     "notes",
 )  # of heads: no paths among them
-Progress = Callable[[int, int, str], None]  # done, of how many, what
-
 SENTENCES = 200  # of the development part, as in the paper's Figure 3
+KINDS: dict[str, dict[str, Any]] = {
+    "paper_pre_norm": {},
+    "usual_pre_norm": {"final_norm": True},
+    "post_norm": {},
+}
+
+
+@dataclass(frozen=True)
+class LanguageModels(StageSettings):
+    """Which models are trained. small: 4 layers of 64 and 300 steps, else the paper's size and 5 epochs."""
+
+    corpora: tuple[str, ...]
+    small: bool
+    min_count: int | None = None
+
+    def with_corpus(self, corpus: str, min_count: int) -> Self:
+        return replace(self, corpora=(corpus,), min_count=min_count)
+
+    def models(self) -> dict[str, Settings]:
+        """By name: each kind of network with AdamW and SGD; two of them with the authors' leaking mask, too."""
+        shape = {"layers": 4, "width": 64, "heads": 4, "feedforward": 128, "min_count": self.min_count}
+        size: dict[str, Any] = {**shape, "steps": 300, "dev_sentences": 100} if self.small else {}
+        found = {}
+        for corpus in self.corpora:
+            for optimizer in ("adamw", "sgd"):
+                for kind, options in KINDS.items():
+                    leaks = optimizer == "adamw" and kind != "usual_pre_norm"
+                    for leaking in (False, True) if leaks else (False,):
+                        name = f"{corpus}-{kind}-{optimizer}{'-leaking' if leaking else ''}"
+                        own = {"kind": kind, "optimizer": optimizer, "leaking": leaking, **options}
+                        rates = _rates(kind, optimizer)
+                        found[name] = preset("paper", corpus, evaluate="powers", **size, **own, **rates)
+        return found
+
+
+def _rates(kind: str, optimizer: str) -> dict[str, Any]:
+    """Rates at which each learns: post-norm needs a warm-up, and plain SGD clipped gradients."""
+    if optimizer == "sgd":
+        return {"lr": 0.3, "clip": 1.0, "warmup": 100}
+    return {"lr": 5e-4, "warmup": 100} if kind == "post_norm" else {"lr": 1e-3}
 
 
 def measured(
@@ -84,7 +124,7 @@ def measured(
     checkpoints = sorted(series.iterdir())
     parts = [
         _only(run, KEPT),
-        _only(trace(series, run=f"{name}, checkpoints"), TRACED),
+        _only(trace(series, run=f"{name}, checkpoints").records, TRACED),
         _authors_perplexity(name, checkpoints[-1], settings, corpus),
     ]
     lines = sentences(corpus)
@@ -107,7 +147,7 @@ def measured(
     return Records.joined(parts, {"command": "lab", **facts})
 
 
-def together(models: Mapping[str, Records]) -> Records:
+def joined_models(models: Mapping[str, Records]) -> Records:
     """The records of several models as one table, which claims are judged by."""
     facts = {
         name: {
@@ -117,7 +157,7 @@ def together(models: Mapping[str, Records]) -> Records:
     }
     made_by = {
         "command": "reproduce",
-        "stage": "lab",
+        "stage": "language_models",
         "models": facts,
         "selection": {"include": next(iter(models.values())).made_by["settings"].get("include")},
         "heads": {name: one.made_by["heads"] for name, one in models.items()},
@@ -134,28 +174,24 @@ def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, Settings]) 
         return measured(folder, settings, corpus, window=corpus.positions if window else None)
 
 
-def lab(
-    folder: Path,
-    models: Mapping[str, Settings],
-    *,
-    data: Path | None = None,
-    window: bool = True,
-    on: Engine,
-    progress: Progress | None = None,
-) -> Records:
+def train_models(context: StageContext, models: Mapping[str, Settings], *, window: bool = True) -> Records:
     """Train these models, in folders of their names, and keep what `measured` keeps of each."""
     found: dict[str, Records] = {}
     by_corpus: dict[str, list[str]] = {}
     for name, settings in models.items():
         by_corpus.setdefault(settings.corpus, []).append(name)
     for names in by_corpus.values():
-        corpus = corpus_of(models[names[0]], data)
-        tasks = [(str(folder / name), models[name]) for name in names]
-        for place, records in engine.map(partial(train_and_measure, corpus, window), tasks, on=on):
+        corpus = corpus_of(models[names[0]], context.data)
+        tasks = [(str(context.folder / name), models[name]) for name in names]
+        work = partial(train_and_measure, corpus, window)
+        for place, records in engine.map(work, tasks, on=context.engine):
             found[names[place]] = records
-            if progress:
-                progress(len(found), len(models), names[place])
-    return together({name: found[name] for name in models})
+            context.done(len(found), len(models), names[place])
+    return joined_models({name: found[name] for name in models})
+
+
+def language_models(context: StageContext, settings: LanguageModels) -> Records:
+    return train_models(context, settings.models())
 
 
 def _step(checkpoint: Path) -> int:
@@ -196,3 +232,19 @@ def _only(records: Records, quantities: Sequence[str]) -> Records:
         for quantity in quantities
     ]
     return Records.joined([part for part in parts if len(part)], records.made_by)
+
+
+LANGUAGE_MODELS = Stage(
+    name="language_models",
+    title="language models, their growth, saturation and heads",
+    version=1,
+    settings={
+        "demo": LanguageModels(corpora=("pydoc",), small=True, min_count=3),
+        "paper": LanguageModels(corpora=("wikitext-2", "penn"), small=False),
+    },
+    takes={
+        "demo": "4 minutes",
+        "paper": "16 models of 12 layers of 768, 5 epochs each: about 23 core-hours per model, 185 hours on two cores",
+    },
+    run=language_models,
+)

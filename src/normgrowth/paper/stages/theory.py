@@ -25,23 +25,23 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.models import constructions
 from normgrowth.network.scaled_weights import saturate
+from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
 from normgrowth.paper.stages.table1_networks import EXPONENTIAL, TABLE, Row, built
 from normgrowth.records import Block, Records
 
 LOW, HIGH = 1e4, 1e6  # scales between which degrees are measured
 LONGEST = {"anbn": 10, "anbncn": 8, "dyck1": 10, "majority": 10}  # symbols: all strings up to there
-Progress = Callable[[int, int, str], None]
 
 
-def theory(progress: Progress | None = None) -> Records:
+def theory(context: StageContext | None = None, settings: StageSettings | None = None) -> Records:
+    """All of it; there is nothing to set."""
+    del settings
     work = [*((f"table1: {row.component}", lambda row=row: table1(row)) for row in TABLE), *_others()]
     parts = []
     for i, (run, measure) in enumerate(work):
-        if progress:
-            progress(i, len(work), run)
         parts.append(numbers(run, measure()))
-    if progress:
-        progress(len(work), len(work), "")
+        if context:
+            context.done(i + 1, len(work), run)
     return Records.joined(parts, {"command": "reproduce", "stage": "theory"})
 
 
@@ -245,3 +245,13 @@ def construction(name: str, member: Callable[[str], bool]) -> dict[str, float]:
         "wrong_soft": float(wrong_soft),
         "scale": float(scale),
     }
+
+
+THEORY = Stage(
+    name="theory",
+    title="degrees, limits and constructed networks",
+    version=1,
+    settings={"demo": StageSettings(), "paper": StageSettings()},
+    takes={"demo": "8 seconds", "paper": "8 seconds"},
+    run=theory,
+)

@@ -1,12 +1,10 @@
 """The figure of the growth budget: how much of ‖θ‖² comes from alignment, how much from the size of steps."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.records import Records
 from normgrowth.report.figures.style import (
     BLUE,
     GREY,
@@ -20,17 +18,18 @@ from normgrowth.report.figures.style import (
 )
 from normgrowth.report.grids import Grids
 from normgrowth.report.wording import model_title, percent
+from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def figure_budget(records: Records, beside: Sequence[Records]) -> "Figure | None":  # noqa: ARG001
+def figure_budget(trace: Trace) -> "Figure | None":
     """Where the growth of ‖θ‖² comes from: the steps' alignment with the weights, or their mere size."""
     from matplotlib.figure import Figure
 
-    grids = Grids(records)
+    grids = Grids(trace)
     last = grids.budget()
     if last is None or not grids.steps:
         return None
@@ -43,7 +42,7 @@ def figure_budget(records: Records, beside: Sequence[Records]) -> "Figure | None
     steps = np.concatenate([grids.steps[:1], terms[0].steps])
     curves = [np.concatenate([[0.0], grid.values[:, 0]]) for grid in terms]
     _stack_or_lines(ax, steps, curves, last)
-    ax.set_title(label(model_title(grids.made_by)), parse_math=False)
+    ax.set_title(label(model_title(trace.selection)), parse_math=False)
     ax.set_ylabel(f"growth of ‖θ‖² since step {steps[0]:,}")
     step_axis(ax, grids.steps)
     value_axis(ax, zero_below=1.0)

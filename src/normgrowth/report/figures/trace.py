@@ -1,21 +1,21 @@
 """Figures of a trace, ready to print: the paper's Figures 1 and 5 for any series, the budget, the roles.
 
-The same records give the same bytes. Each figure is built on its own, without pyplot, so that neither
+The same trace gives the same bytes. Each figure is built on its own, without pyplot, so that neither
 the user's settings nor an earlier figure shows in it. One colour means one thing: ink is the whole
 model, light to dark are the layers in their order, blue is what alignment adds to the norm, orange
 what the size of the steps adds. Where runs measured here lie over published ones, those are grey and these blue.
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.records import Records
 from normgrowth.report.figures import budget
 from normgrowth.report.figures.style import (
     BLUE,
@@ -36,6 +36,7 @@ from normgrowth.report.figures.style import (
 )
 from normgrowth.report.grids import Grids
 from normgrowth.report.wording import model_title, number, summary
+from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,79 +55,93 @@ LABELS = {
 # always for steps, whose constancy is the question; for norms unless that would hide their growth.
 LENGTHS = {"norm": 0.8, "step_size": 1.0}
 
-Maker = Callable[..., "Figure | None"]  # of records, and of those to lay over them
+Maker = Callable[..., "Figure | None"]
+
+
+@dataclass(frozen=True)
+class FittedLaw:
+    """A growth law fitted to the norm of the model, to be drawn over it."""
+
+    label: str
+    steps: NDArray[Any]
+    norms: NDArray[np.float64]
 
 
 def draw(
-    records: Records,
+    trace: Trace,
     folder: Path | str,
     *,
     formats: Sequence[str] = FORMATS,
-    beside: Sequence[Records] = (),
+    overlay: Sequence[Trace] = (),
+    fitted: FittedLaw | None = None,
     overwrite: bool = True,
 ) -> list[Path]:
-    """Draw what the records have the data for; the paths of the files, as written.
+    """Draw what the trace has the data for; the paths of the files, as written.
 
-    beside: other runs, whose model is drawn in grey behind this one. A quantity `norm_fit` of the model
-    is drawn as a fitted law, under the name that `made_by["fit"]` gives it. overwrite: replace figures of another
+    overlay: other traces, whose model is drawn in grey behind this one. overwrite: replace figures of another
     series or other parameters.
     """
     formats = known_formats(formats)
-    counted = [f"Parameters: {records.parameters}."] if records.parameters else []
-    text = " ".join([*counted, *summary(records)])
-    drawn = ((name, title, make(records, beside)) for name, (title, make) in FIGURES.items())
-    figures = {name: (title, figure) for name, title, figure in drawn if figure is not None}
-    return save(figures, folder, formats, text, origin=_origin(records), overwrite=overwrite)
+    counted = [f"Parameters: {trace.parameters}."] if trace.parameters else []
+    text = " ".join([*counted, *summary(trace)])
+    drawn = {name: make(trace, overlay=overlay, fitted=fitted) for name, make in FIGURES.items()}
+    figures = {name: (TITLES[name], figure) for name, figure in drawn.items() if figure is not None}
+    return save(figures, folder, formats, text, origin=_origin(trace), overwrite=overwrite)
 
 
-def _origin(records: Records) -> str:
+def _origin(trace: Trace) -> str:
     """The series, and the parameters that count."""
-    selection = records.made_by.get("selection")
-    chosen = selection if isinstance(selection, dict) else {}
+    chosen = asdict(trace.selection) if trace.selection else {}
     said = [f"{name}={value}" for name, value in chosen.items() if value is not None]
-    return ",".join([str(records.made_by.get("source") or ",".join(records.distinct("run"))), *said])
+    return ",".join([trace.source or trace.run, *said])
 
 
 def _figure(make: Maker) -> Maker:
-    """In our style, and laid out once rather than at each saving."""
+    """In our style, and laid out once rather than at each saving. Options that a figure has no use for are ignored."""
+    known = inspect.signature(make).parameters
 
     @functools.wraps(make)
-    def styled(records: Records, beside: Sequence[Records] = ()) -> "Figure | None":
+    def styled(
+        trace: Trace, *, overlay: Sequence[Trace] = (), fitted: FittedLaw | None = None
+    ) -> "Figure | None":
+        options = {"overlay": overlay, "fitted": fitted}
         with style():
-            figure = make(records, beside)
+            figure = make(trace, **{name: value for name, value in options.items() if name in known})
             return None if figure is None else laid_out(figure)
 
     return styled
 
 
 @_figure
-def figure_norm_direction(records: Records, beside: Sequence[Records]) -> "Figure | None":
+def figure_norm_direction(
+    trace: Trace, overlay: Sequence[Trace], fitted: FittedLaw | None
+) -> "Figure | None":
     """The paper's Figure 1: norm, and cosine between checkpoints, of the model and of its layers.
 
     Where checkpoints lie so close that every cosine reads 1.0000, the angle takes its place.
     """
-    grids = Grids(records)
+    grids = Grids(trace)
     if len(grids.steps) == 1:
-        return _one_step(grids)
+        return _one_step(grids, model_title(trace.selection))
     cosines = np.concatenate([grids.of(level, "cosine").values.ravel() for level in ("model", "layer")])
     close = np.isfinite(cosines).any() and np.nanmin(cosines) > 0.9999
-    return _over_steps(grids, ("norm", "angle" if close else "cosine"), beside)
+    return _over_steps(trace, grids, ("norm", "angle" if close else "cosine"), overlay, fitted)
 
 
 @_figure
-def figure_alignment_step(records: Records, beside: Sequence[Records]) -> "Figure | None":
+def figure_alignment_step(trace: Trace, overlay: Sequence[Trace]) -> "Figure | None":
     """The paper's Figure 5, of the model and of its layers."""
-    return _over_steps(Grids(records), ("alignment", "step_size"), beside)
+    return _over_steps(trace, Grids(trace), ("alignment", "step_size"), overlay)
 
 
 @_figure
-def figure_angle(records: Records, beside: Sequence[Records]) -> "Figure | None":
+def figure_angle(trace: Trace, overlay: Sequence[Trace]) -> "Figure | None":
     """Does the direction settle? Angles on logarithmic axes, beside the slope that they must beat."""
     from matplotlib.figure import Figure
 
-    grids = Grids(records)
+    grids = Grids(trace)
     curves = [(grids.model("angle"), INK, "model")]
-    curves += [(other.model("angle"), GREY, other.run) for other in map(Grids, beside)]
+    curves += [(other.model("angle"), GREY, other.run) for other in map(Grids, overlay)]
     curves = [((t[(t > 0) & (y > 0)], y[(t > 0) & (y > 0)]), *look) for (t, y), *look in curves]
     steps, angles = curves[0][0]
     if len(steps) < 3:
@@ -153,11 +168,11 @@ figure_budget = _figure(budget.figure_budget)
 
 
 @_figure
-def figure_roles(records: Records, beside: Sequence[Records]) -> "Figure | None":  # noqa: ARG001
+def figure_roles(trace: Trace) -> "Figure | None":
     """Do all kinds of parameters grow alike? The norm of each role over its norm at the first step."""
     from matplotlib.figure import Figure
 
-    grids = Grids(records)
+    grids = Grids(trace)
     norm = grids.of("role", "norm")
     if len(norm.steps) < 2:
         return None
@@ -196,28 +211,40 @@ def figure_roles(records: Records, beside: Sequence[Records]) -> "Figure | None"
     return figure
 
 
-FIGURES: dict[str, tuple[str, Maker]] = {
-    "norm_direction": ("Norm and direction of the weights during training", figure_norm_direction),
-    "alignment_step": ("Alignment and size of the steps during training", figure_alignment_step),
-    "angle": ("Angle between successive checkpoints", figure_angle),
-    "budget": ("Where the growth of the squared norm comes from", figure_budget),
-    "roles": ("Growth of the norm by role", figure_roles),
+FIGURES: dict[str, Maker] = {
+    "norm_direction": figure_norm_direction,
+    "alignment_step": figure_alignment_step,
+    "angle": figure_angle,
+    "budget": figure_budget,
+    "roles": figure_roles,
+}
+TITLES = {
+    "norm_direction": "Norm and direction of the weights during training",
+    "alignment_step": "Alignment and size of the steps during training",
+    "angle": "Angle between successive checkpoints",
+    "budget": "Where the growth of the squared norm comes from",
+    "roles": "Growth of the norm by role",
 }
 
 
-def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Records]) -> "Figure | None":
-    """A row for each quantity; the model on the left, beside it the layers, a panel for each stack."""
+def _over_steps(
+    trace: Trace,
+    grids: Grids,
+    quantities: Sequence[str],
+    overlay: Sequence[Trace],
+    fitted: FittedLaw | None = None,
+) -> "Figure | None":
+    """A row for each quantity; the model on the left, the layers on the right, a panel for each stack."""
     from matplotlib.figure import Figure
 
     levels = ("model", "layer")
     quantities = [q for q in quantities if any(grids.of(level, q).drawable() for level in levels)]
     if not quantities:
         return None
-    others = list(map(Grids, beside))
+    others = list(map(Grids, overlay))
     scale = Scale.of(grids, others)
-    published = grids.made_by.get("command") == "published"
-    layers = Layers(grids.of("layer", quantities[0]), published=published)
-    own, theirs_colour = (GREY, BLUE) if published and others else (INK, GREY)
+    layers = Layers(grids.of("layer", quantities[0]), published=trace.published)
+    own, theirs_colour = (GREY, BLUE) if trace.published and others else (INK, GREY)
     columns = 1 + len(layers.stacks)
     figure = Figure(figsize=((3.9, 7.2, 9.4, 11.6)[columns - 1], 0.3 + 2.35 * len(quantities)))
     axes: NDArray[Any] = figure.subplots(len(quantities), columns, squeeze=False, sharex=True)
@@ -234,11 +261,9 @@ def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Record
             line(row[0], *xy, color=theirs_colour, linestyle=dashes, label=label(other.run))
         xy = scale.x(grids, model.steps), scale.y(grids, quantity, model.curve("model"))
         line(row[0], *xy, color=own, label=label(grids.run) if others else "model")
-        if quantity == "norm" and grids.of("model", "norm_fit").drawable():
-            steps, fitted = grids.model("norm_fit")
-            law = str(grids.made_by.get("fit", "fit"))
-            xy = scale.x(grids, steps), scale.y(grids, "norm", fitted)
-            row[0].plot(*xy, color=ORANGE, linewidth=1.2, linestyle=(0, (4, 2)), label=label(law))
+        if quantity == "norm" and fitted is not None:
+            xy = scale.x(grids, fitted.steps), scale.y(grids, "norm", fitted.norms)
+            row[0].plot(*xy, color=ORANGE, linewidth=1.2, linestyle=(0, (4, 2)), label=label(fitted.label))
         if quantity == quantities[0] and len(row[0].lines) > 1:
             row[0].legend()
         for ax, names in zip(row[1:], layers.stacks.values(), strict=True):
@@ -251,7 +276,7 @@ def _over_steps(grids: Grids, quantities: Sequence[str], beside: Sequence[Record
             value_axis(ax, zero_below=LENGTHS.get(quantity, 0.0))
             if quantity == "alignment":
                 ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
-    axes[0, 0].set_title(label(model_title(grids.made_by)), parse_math=False)
+    axes[0, 0].set_title(label(model_title(trace.selection)), parse_math=False)
     for ax, stack in zip(axes[0, 1:], layers.stacks, strict=True):
         ax.set_title(f"{label(stack)}, by layer" if columns > 2 else "by layer", parse_math=False)
     for ax in axes[-1]:
@@ -296,7 +321,7 @@ class Scale:
             step_axis(ax, run.steps)
 
 
-def _one_step(grids: Grids) -> "Figure | None":
+def _one_step(grids: Grids, title: str) -> "Figure | None":
     """One checkpoint has no curve: the norm of each layer instead."""
     from matplotlib.figure import Figure
 
@@ -320,6 +345,6 @@ def _one_step(grids: Grids) -> "Figure | None":
     ax.set_ylabel(LABELS["norm"])
     value_axis(ax, zero_below=1.0)
     model = grids.model("norm")[1]
-    title = f"; {label(model_title(grids.made_by))} {number(model[0])}" if len(model) else ""
-    ax.set_title(f"step {grids.steps[0]:,}{title}", parse_math=False)
+    whole = f"; {label(title)} {number(model[0])}" if len(model) else ""
+    ax.set_title(f"step {grids.steps[0]:,}{whole}", parse_math=False)
     return figure

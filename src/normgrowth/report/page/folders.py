@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.errors import InputError
+from normgrowth.fit.result import SeriesFit
 from normgrowth.records import FILE, Records
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.pieces import Section, Table, words
@@ -33,7 +34,7 @@ from normgrowth.report.terminal.saturation import METHOD
 from normgrowth.report.wording import visible
 from normgrowth.schema import read_json
 
-Fitted = Callable[[Records], Mapping[str, Mapping[str, Any]]]
+Fitted = Callable[[Records], Mapping[str, SeriesFit]]
 Read = Callable[[Path], Records | None]  # None: the folder itself holds none
 DEEPEST = 2  # folders below the one that is named
 TRACKER = "tracker"
@@ -115,7 +116,7 @@ def collected(folders: Sequence[Path | str], read: Read = read_records) -> Parts
 def _worth_showing(records: Records) -> list[str]:
     """All runs; of a reproduction's models those of the tracker, which has more steps than their checkpoints."""
     runs = records.distinct("run")
-    if records.made_by.get("stage") != "lab":
+    if records.made_by.get("stage") not in ("language_models", "lab"):
         return runs
     heads = [run for run in runs if run.endswith(", heads")]
     return [run for run in runs if not run.endswith((", checkpoints", ", heads"))] + heads[:1]
@@ -210,7 +211,7 @@ def _summary(parts: Parts) -> list[str]:
             said += [f"{visible(run.label)}: {' '.join(texts)}"] if len(parts.runs) > 1 and texts else texts
         said += [text for records in parts.levels for text in saturation_sentences(records)]
         said += [text for records in parts.heads for text in heads_sentences(records)]
-    findings = [made_by["findings"] or [] for made_by in parts.made_by.values() if "findings" in made_by]
+    findings = [found for made_by in parts.made_by.values() if (found := made_by.get("findings")) is not None]
     if findings:
         count = sum(map(len, findings))
         said.append(f"Lint found {count} places to look at." if count else "Lint found nothing.")

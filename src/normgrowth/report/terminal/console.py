@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from math import isfinite, nan, prod
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.errors import InputError
 from normgrowth.records import Records
-from normgrowth.report.grids import Grids
-from normgrowth.report.wording import cosine, number, percent, small, summary, times, visible
+from normgrowth.report.grids import grids_of_trace
+from normgrowth.report.wording import cosine, number, percent, small, times, visible
+from normgrowth.results import Result
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["Progress", "compare", "print_compare", "print_names", "print_trace", "summary"]
+    from normgrowth.trace.result import Trace
+
+__all__ = ["Progress", "compare", "print_compare", "print_names"]
 
 Write = Callable[[float], str]
 
@@ -34,49 +36,6 @@ class Cells:
     rank: int = 0  # where the terminal is narrow the highest goes first; 0 stays
     right: bool = True
     widest: float = 0.5  # of the console; longer text folds
-
-
-def print_trace(records: Records, console: "Console | None" = None, *, remarks: bool = True) -> None:
-    """A row for each layer and one for the model, then the sentences, and notes and problems if wanted."""
-    console, grids = console or new_console(), _trace(records)
-    things, first, last = grids.things(), grids.steps[0], grids.steps[-1]
-
-    def column(
-        title: str, quantity: str, write: Write, rank: int = 0, step: int = last, reference: str | None = None
-    ) -> Cells:
-        return Cells(title, [write(grids.value(*thing, quantity, step, reference)) for thing in things], rank)
-
-    def rough(x: float) -> str:
-        return number(x, 4)
-
-    if first == last:
-        span = f"step {first:,}"
-        columns = [
-            column("norm", "norm", number),
-            column("rms", "rms", rough),
-            column("largest", "largest", rough),
-        ]
-    else:
-        span = f"steps {first:,} to {last:,}, {len(grids.steps)} checkpoints"
-        columns = [
-            column("norm\nat first", "norm", number, step=first),
-            column("norm\nat last", "norm", number),
-            Cells("factor", [times(grids.factor(*thing, last)) for thing in things]),
-            column("rms", "rms", rough, rank=6),
-            column("step\nsize", "step_size", rough, rank=4),
-            column("relative\nstep", "relative_step", rough, rank=5),
-            column("cosine to\nprevious", "cosine", cosine, rank=1),
-            column("cosine\nto first", "cosine", cosine, rank=3, reference="first"),
-            column("alignment", "alignment", small, rank=2),
-            column("growth\nby steps", "total_share_steps", percent, rank=1),
-        ]
-    say(console, f"{records.made_by.get('source', 'trace')}: {span}", "bold")
-    say_parameters(console, records)
-    show(console, [_layers(things), *columns], last_bold=True)
-    for sentence in summary(records):
-        say(console, sentence)
-    if remarks:
-        say_remarks(console, records)
 
 
 def print_names(readings: Iterable[Mapping[str, Any]], console: "Console | None" = None) -> None:
@@ -141,7 +100,7 @@ def compare(a: Records, b: Records) -> list[dict[str, Any]]:
     Taken at the last step that both have, unless one of them begins there, when there would be no
     growth to compare: then at each one's own last step. `matched` says which.
     """
-    traces = {"a": _trace(a), "b": _trace(b)}
+    traces = {"a": grids_of_trace(a), "b": grids_of_trace(b)}
     steps, matched = _matched(*(trace.steps for trace in traces.values()))
     rows = []
     for thing in sorted(
@@ -172,7 +131,7 @@ def print_compare(a: Records, b: Records, console: "Console | None" = None) -> N
     def column(title: str, key: str, write: Write, rank: int) -> Cells:
         return Cells(title, [write(nan if row[key] is None else row[key]) for row in rows], rank)
 
-    columns = [_layers([(row["level"], row["name"]) for row in rows])]
+    columns = [layer_cells([(row["level"], row["name"]) for row in rows])]
     for quantity, (title, write, rank) in COMPARED.items():
         columns += [column(f"{title}\n{side}", f"{quantity}_{side}", write, rank) for side in "ab"]
         if f"{quantity}_ratio" in rows[0]:
@@ -204,14 +163,8 @@ def _matched(a: Sequence[int], b: Sequence[int]) -> tuple[dict[str, int], bool]:
     return ({"a": max(common), "b": max(common)}, True) if common else ({"a": a[-1], "b": b[-1]}, False)
 
 
-def _trace(records: Records) -> Grids:
-    grids = Grids(records)
-    if not grids.of("model", "norm").names:
-        raise InputError("these records hold no norm of a model: they are not those of a trace")
-    return grids
-
-
-def _layers(things: Sequence[tuple[str, str]]) -> Cells:
+def layer_cells(things: Sequence[tuple[str, str]]) -> Cells:
+    """The first column of a table by layers."""
     return Cells("layer", [name for _, name in things], right=False)
 
 
@@ -234,16 +187,17 @@ def say(console: "Console", text: str, style: str = "") -> None:
     console.print(literal(console, text, style))
 
 
-def say_parameters(console: "Console", records: Records) -> None:
+def say_parameters(console: "Console", given: "Records | Trace") -> None:
     """Which parameters the norms below count."""
-    if records.parameters:
-        say(console, f"parameters: {records.parameters}", "dim")
+    if given.parameters:
+        say(console, f"parameters: {given.parameters}", "dim")
 
 
-def say_remarks(console: "Console", records: Records) -> None:
-    """The notes and problems that were found on the way."""
+def say_remarks(console: "Console", given: Records | Result) -> None:
+    """The notes and problems of a result."""
     for key, style in (("notes", "dim"), ("problems", "bold red")):
-        for text in records.made_by.get(key) or []:
+        texts = getattr(given, key) if isinstance(given, Result) else given.made_by.get(key)
+        for text in texts or ():
             say(console, f"{key[:-1]}: {text}", style)
 
 

@@ -5,13 +5,14 @@ from math import isfinite
 
 import numpy as np
 
+from normgrowth.network.scaling import Scaling
 from normgrowth.records import Records
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Map, Section, Table, column, words
 from normgrowth.report.page.sections.runs import Run
 from normgrowth.report.page.sections.trace import STEPS, few
+from normgrowth.report.sentences.scaling import sentences as scaling_sentences
 from normgrowth.report.terminal import heads as reported_heads
 from normgrowth.report.terminal import saturation as levels
-from normgrowth.report.terminal import scaling
 from normgrowth.report.wording import measured_with, number, percent, visible
 
 LOSSES = ("dev_loss", "train_loss")
@@ -187,15 +188,16 @@ def scaling_section(found: Sequence[Records]) -> Section | None:
     items: list[Chart] = []
     said: list[str] = []
     for place, records in enumerate(found):
-        groups = scaling.groups(records)
-        said += scaling.sentences(records)
+        result = Scaling.from_records(records)
+        groups = result.curves
+        said += scaling_sentences(result)
         x = Axis("scale c of the weights", log=True)
         for quantity, title, label, log in (
             ("cosine_saturated", "Cosine to the saturated network", "cosine", False),
             ("scaling_error", "Distance to the saturated network", "relative error", True),
         ):
             curves = [
-                Curve(group.group, group.scales, group.mean(quantity), group.group, i % 6, dash=i // 6)
+                Curve(group.run, group.scales, group.mean(quantity), group.run, i % 6, dash=i // 6)
                 for i, group in enumerate(groups)
                 if quantity in group.values
             ]

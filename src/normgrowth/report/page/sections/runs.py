@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from normgrowth.fit.result import LawFit, SeriesFit
 from normgrowth.records import Matrix, Records
 from normgrowth.report.grids import Grids
 from normgrowth.report.page.pieces import Column, Provenance, Table, column, words
-from normgrowth.report.terminal import fits
+from normgrowth.report.sentences.fits import PAPER_LAW
 from normgrowth.report.wording import cosine, number, percent, small, times, visible
 
 MOST_TENSORS = 1500  # rows and curves of all runs; of each those that changed most
@@ -19,12 +20,12 @@ MOST_TENSORS = 1500  # rows and curves of all runs; of each those that changed m
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a folder. fits: by series ("model", a layer), what `Fits.facts()` gives."""
+    """One run of a folder. fits: by series ("model", a layer), its growth laws."""
 
     label: str
     records: Records
     colour: int = 0
-    fits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fits: Mapping[str, SeriesFit] = field(default_factory=dict)
     provenance: Provenance = "measured"
 
     @cached_property
@@ -87,28 +88,25 @@ def layer_table(runs: Sequence[Run]) -> Table:
 
 
 def law_table(runs: Sequence[Run]) -> Table | None:
-    rows = [(run.label, series, facts) for run in runs for series, facts in run.fits.items()]
+    rows = [(run.label, series, fit) for run in runs for series, fit in run.fits.items()]
     if not rows:
         return None
 
     def of(title: str, law: str, key: str, write: Any) -> Column:
         """Of the best law, or of the one that is named."""
-        found = [
-            next((row for row in f["laws"] if row["law"] == (law or f["best"]) and row["fitted"]), {})
-            for _, _, f in rows
-        ]
-        return column(title, [row.get(key, nan) for row in found], write)
+        found: list[LawFit | None] = [fit.get(law or fit.best_law or "") for _, _, fit in rows]
+        return column(title, [getattr(one, key) if one and one.fitted else nan for one in found], write)
 
     columns = [
         *([words("run", [label for label, _, _ in rows])] if len(runs) > 1 else []),
         words("series", [series for _, series, _ in rows]),
-        column("points", [float(f["points"]) for _, _, f in rows], lambda x: f"{x:,.0f}"),
-        column("worth", [f["effective"] for _, _, f in rows], lambda x: number(x, 2)),
-        words("best law", [f["best"] or "-" for _, _, f in rows]),
+        column("points", [float(fit.points) for _, _, fit in rows], lambda x: f"{x:,.0f}"),
+        column("effective points", [fit.effective_points for _, _, fit in rows], lambda x: number(x, 2)),
+        words("best law", [fit.best_law or "-" for _, _, fit in rows]),
         of("weight", "", "weight", lambda x: f"{x:.2f}"),
         of("r²", "", "r2", lambda x: f"{x:.4f}"),
-        of("r² of √t", fits.PAPER_LAW, "r2", lambda x: f"{x:.4f}"),
-        of("ΔAICc of √t", fits.PAPER_LAW, "delta_effective", lambda x: f"{x:,.1f}"),
+        of("r² of √t", PAPER_LAW, "r2", lambda x: f"{x:.4f}"),
+        of("ΔAICc of √t", PAPER_LAW, "delta_effective", lambda x: f"{x:,.1f}"),
     ]
     return Table("Growth laws", columns)
 

@@ -22,7 +22,7 @@ from normgrowth.report.page.sections.runs import (
     layer_table,
     tensor_table,
 )
-from normgrowth.report.terminal import fits
+from normgrowth.report.sentences.fits import verdict
 from normgrowth.report.wording import (
     budget_sentence,
     cosine,
@@ -66,7 +66,7 @@ def growth_section(runs: Sequence[Run]) -> Section | None:
 
 def growth_sentences(run: Run) -> list[str]:
     """What grew, by which law, how aligned."""
-    return [*summary(run.records), *(fits.verdict(run.fits["model"])[:1] if "model" in run.fits else [])]
+    return [*summary(run.records), *(verdict(run.fits["model"])[:1] if "model" in run.fits else [])]
 
 
 def _norm(runs: Sequence[Run]) -> Chart | None:
@@ -75,12 +75,19 @@ def _norm(runs: Sequence[Run]) -> Chart | None:
         steps, norms = run.grids.model("norm")
         if len(steps):
             curves.append(_of(run, run.label, steps, norms))
-        if "model" in run.fits and "curve" in run.fits["model"]:
-            law = run.fits["model"]
-            x, y = law["curve"]
-            said = f"{run.label}: law {law['best']}"
+        if "model" in run.fits and run.fits["model"].best_law:
+            law = run.fits["model"].best
+            said = f"{run.label}: law {law.law}"
             curves.append(
-                Curve(said, x, y, run.label, run.colour + (len(runs) == 1), dash=1, provenance="derived")
+                Curve(
+                    said,
+                    steps,
+                    law.predict(steps),
+                    run.label,
+                    run.colour + (len(runs) == 1),
+                    dash=1,
+                    provenance="derived",
+                )
             )
         steps, settled = run.grids.model("equilibrium_norm")
         if len(steps):

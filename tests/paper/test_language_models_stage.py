@@ -1,4 +1,4 @@
-"""The stage `lab` with four tiny models, trained for real: what is kept of them, and what claims make of it."""
+"""The stage `language_models` on four tiny models: what is kept of them, and what claims make of it."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from normgrowth.engine import Threads
-from normgrowth.lab.build import corpus_of, new_model, total_steps
+from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.settings import preset
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.paper.claim import UNDECIDED, judged
@@ -14,8 +14,8 @@ from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.errata import ERRATA
 from normgrowth.paper.erratum import checked
 from normgrowth.paper.paper_figures import figures
-from normgrowth.paper.stages.cost import Text, evaluations, steps_of
-from normgrowth.paper.stages.language_models import lab, sentence_losses
+from normgrowth.paper.stages.language_models import sentence_losses, train_models
+from normgrowth.paper.stages.stage import StageContext
 
 TINY = preset(
     "tiny",
@@ -37,21 +37,22 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("lab")
+    return tmp_path_factory.mktemp("language_models")
 
 
 @pytest.fixture(scope="module")
 def evidence(folder):
     engine = Threads(1)
     said = []
-    records = lab(folder, MODELS, on=engine, progress=lambda *told: said.append(told))
+    context = StageContext(folder, engine, progress=lambda *told: said.append(told))
+    records = train_models(context, MODELS)
     engine.close()
     assert said == [(i + 1, len(MODELS), name) for i, name in enumerate(MODELS)]
-    return {"lab": records}
+    return {"language_models": records}
 
 
 def test_three_runs_for_each_model(evidence):
-    records = evidence["lab"]
+    records = evidence["language_models"]
     runs = {f"{name}{more}" for name in MODELS for more in ("", ", checkpoints", ", heads")}
     assert set(records.distinct("run")) == runs
     assert records.made_by["models"]["leaking"] == {
@@ -78,7 +79,7 @@ def test_growth_is_what_the_records_say(evidence):
     found = judged(CLAIMS["lm-growth"], evidence).numbers
     factors = []
     for name in ("true", "sgd", "post"):
-        _, norms = evidence["lab"].where(run=name).series("norm")
+        _, norms = evidence["language_models"].where(run=name).series("norm")
         factors.append(norms[-1] / norms[0])
     assert found["models"] == 3
     assert found["least factor"] == pytest.approx(min(factors))
@@ -107,20 +108,11 @@ def test_perplexity_as_the_authors_have_it(evidence, folder):
 
 
 def test_post_norm_is_measured_against_word_frequencies(evidence):
-    records, corpus = evidence["lab"], corpus_of(TINY, None)
+    records, corpus = evidence["language_models"], corpus_of(TINY, None)
     frequencies = corpus.frequency_loss("valid", TINY.dev_sentences)
     last = records.where(run="post").series("dev_loss")[1][-1]
     found = checked(ERRATA["post-norm"], evidence).numbers
     assert found["post-norm here: below word frequencies by"] == pytest.approx(frequencies - last)
-
-
-def test_the_plan_has_as_many_steps_and_evaluations(evidence):
-    corpus = corpus_of(TINY, None)
-    text = Text(len(corpus.vocabulary), len(corpus.train), sum(len(row) - 1 for row in corpus.train), 1)
-    steps = evidence["lab"].where(run="true").series("dev_loss")[0]
-    assert evaluations(TINY, text) == len(steps)
-    for settings in (TINY, replace(TINY, steps=None, epochs=3)):
-        assert steps_of(settings, text) == total_steps(settings, corpus)
 
 
 def test_figures_are_drawn(evidence):

@@ -1,0 +1,116 @@
+"""What `fit` takes: results, records, folders, csv files, data by name, or steps with norms."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from normgrowth.errors import InputError
+from normgrowth.fit.points import read_csv
+from normgrowth.named_data import is_named, named_series
+from normgrowth.records import FILE, Records
+from normgrowth.results import Result
+
+POINTS = "points"  # the level of series that come from no trace
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points to fit. layer: the number of the layer, where there is one."""
+
+    name: str
+    steps: ArrayLike
+    values: ArrayLike
+    layer: int | None = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """Series by name, and where they come from. parameters: which parameters the norms count."""
+
+    series: Mapping[str, Series]
+    source: str = ""
+    parameters: str = ""
+    level: str = POINTS
+    run: str = ""
+
+
+def read_data(
+    data: Result | Records | Path | str | Sequence[Any] | ArrayLike,
+    norms: ArrayLike | None,
+    *,
+    level: str,
+    quantity: str,
+) -> Data:
+    if norms is not None:
+        return Data({"": Series("", data, norms)})  # type: ignore[arg-type]
+    if isinstance(data, Result):
+        return _of_records(data.records, "", level, quantity)
+    if isinstance(data, Records):
+        return _of_records(data, "", level, quantity)
+    if isinstance(data, str | Path):
+        return _read(data, level, quantity)
+    if isinstance(data, list | tuple) and data and all(map(_is_source, data)):
+        return _joined([read_data(one, None, level=level, quantity=quantity) for one in data])
+    raise InputError(
+        "fit takes a trace, records, a folder, a csv file, or steps and norms; "
+        f"got one argument of type {type(data).__name__}"
+    )
+
+
+def _is_source(one: Any) -> bool:
+    return isinstance(one, Result | Records | str | Path)
+
+
+def _read(data: str | Path, level: str, quantity: str) -> Data:
+    path = Path(data)
+    if path.is_dir() or path.name == FILE:
+        return _of_records(Records.read(path if path.is_dir() else path.parent), str(data), level, quantity)
+    if level != "model":
+        raise InputError(f"{data}: level {level} is for traces; the columns of a csv say what its series are")
+    if is_named(data):
+        source, series = named_series(str(data), quantity)
+    elif path.is_file():
+        source, series = str(data), read_csv(path, quantity)
+    else:
+        raise InputError(f"{data}: no such file; give a csv file or the folder of a trace")
+    return Data({name: Series(name, *points) for name, points in series.items()}, source)
+
+
+def _of_records(records: Records, place: str, level: str, quantity: str) -> Data:
+    """Each thing that a trace has at this level."""
+    chosen = records.where(level=level, quantity=quantity)
+    runs = chosen.distinct("run")
+    if not runs:
+        known = ", ".join(map(str, records.distinct("level")))
+        raise InputError(f"no {quantity} at level {level}; the levels here are {known}")
+    found: dict[str, Series] = {}
+    for run in runs:
+        rows = chosen.where(run=run)
+        for name in rows.distinct("name"):
+            label = name if len(runs) == 1 else f"{run}: {name}"
+            layer = rows.where(name=name).distinct("layer")[0]
+            found[label] = Series(label, *rows.series(quantity, level=level, name=name), layer)
+    source = str(records.made_by.get("source") or place or ", ".join(map(str, runs)))
+    return Data(found, source, records.parameters, level, str(runs[0]) if len(runs) == 1 else "")
+
+
+def _joined(several: Sequence[Data]) -> Data:
+    """The series of all sources, each under the name of its source."""
+    if len(several) == 1:
+        return several[0]
+    found: dict[str, Series] = {}
+    for number, data in enumerate(several):
+        for name, series in data.series.items():
+            label = f"{data.source}: {name}" if name else data.source
+            label = label if label not in found else f"{label} ({number + 1})"
+            found[label] = replace(series, name=label)
+    levels, counted = ({getattr(data, key) for data in several} for key in ("level", "parameters"))
+    return Data(
+        found,
+        ", ".join(dict.fromkeys(data.source for data in several)),
+        counted.pop() if len(counted) == 1 else "",
+        levels.pop() if len(levels) == 1 else POINTS,
+    )

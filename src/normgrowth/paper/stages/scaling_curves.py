@@ -1,0 +1,43 @@
+"""The stage `scaling`: the paper's encoders at its size, and their cosine to the saturated network as weights grow."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
+from normgrowth.records import Records
+
+
+@dataclass(frozen=True)
+class Curves(StageSettings):
+    """points: scales c from 1 to 10."""
+
+    seeds: tuple[int, ...]
+    points: int
+
+
+def scaling_curves(context: StageContext, settings: Curves) -> Records:
+    from normgrowth.network.scaling import Scaling, joined, scaling
+    from normgrowth.network.scaling_curves import paper_configs
+
+    configs, parts = paper_configs(), []
+    c = np.geomspace(1, 10, settings.points).tolist()
+    for i, config in enumerate(configs):
+
+        def measured(config: Any = config) -> Records:
+            return scaling(config, c=c, seeds=list(settings.seeds)).records
+
+        parts.append(Scaling.from_records(context.cached(f"part-{i}", measured)))
+        context.done(i + 1, len(configs), config.kind)
+    return joined(parts).records
+
+
+SCALING = Stage(
+    name="scaling",
+    title="Figure 4: cosine of 12 layers of 768 to the saturated network, against c",
+    version=1,
+    settings={"demo": Curves(seeds=(0,), points=10), "paper": Curves(seeds=(0, 1, 2), points=49)},
+    takes={"demo": "25 seconds", "paper": "6 minutes"},
+    run=scaling_curves,
+)

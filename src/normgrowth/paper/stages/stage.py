@@ -1,0 +1,97 @@
+"""What a stage of `reproduce` is: a named computation whose records claims are judged by.
+
+Each stage is declared beside its function:
+
+    SCALING = Stage(name="scaling", title=..., version=1, settings={"demo": ..., "paper": ...}, takes=..., run=...)
+
+demo    what is embedded: the Python documentation, MiniLM, random weights; minutes on two cores. With a folder of
+        corpora, Penn Treebank or WikiText-2 replaces the documentation
+paper   the paper's sizes: WikiText-2 and Penn Treebank, 12 layers of 768, a grid of 20 × 20; a GPU or a cluster
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from normgrowth.engine import Engine
+from normgrowth.errors import InputError
+from normgrowth.records import SIDECAR, Records
+
+Scale = Literal["demo", "paper"]
+Progress = Callable[[int, int, str], None]  # parts done, of how many, the last one
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """What a stage runs at one scale. Equal settings and an equal version give equal numbers."""
+
+    def with_corpus(self, corpus: str, min_count: int) -> Self:
+        """The same on another corpus; words with fewer occurrences become <unk>. Most stages use no corpus."""
+        del corpus, min_count
+        return self
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """What a running stage works with. folder: its own, kept from one call to the next."""
+
+    folder: Path
+    engine: Engine
+    data: Path | None = None
+    progress: Progress | None = None
+
+    def cached(self, name: str, make: Callable[[], Records]) -> Records:
+        """A part of a stage, saved as soon as it is known: a stage that was stopped resumes after it."""
+        folder = self.folder / name
+        if (folder / SIDECAR).is_file():  # the last that is written
+            with suppress(InputError):
+                return Records.read(folder)
+        records = make()
+        records.write(folder)
+        return records
+
+    def done(self, count: int, of: int, label: str) -> None:
+        if self.progress:
+            self.progress(count, of, label)
+
+
+S = TypeVar("S", bound=StageSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(Generic[S]):
+    """version: increased when equal settings give other numbers. takes: how long, for people."""
+
+    name: str
+    title: str
+    version: int
+    settings: Mapping[Scale, S]
+    takes: Mapping[Scale, str]
+    run: Callable[[StageContext, S], Records] = field(compare=False)
+
+    def key(self, settings: StageSettings) -> str:
+        """Names everything that the records depend on."""
+        content = json.dumps([self.name, self.version, asdict(settings)], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def facts(self, scale: Scale, settings: StageSettings) -> dict[str, Any]:
+        return {
+            "key": self.key(settings),
+            "version": self.version,
+            "scale": scale,
+            "settings": asdict(settings),
+        }
+
+
+def demo_corpus(data: Path | None) -> tuple[str, int]:
+    """Which corpus small models are trained on, and how often a word must occur for some thousand words to remain."""
+    if data is None:
+        return "pydoc", 3
+    there = [name for name in ("penn", "wikitext-2") if (data / name).is_dir()]
+    if not there:
+        raise InputError(f"{data}: holds neither penn nor wikitext-2")
+    return there[0], 20

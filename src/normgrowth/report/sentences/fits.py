@@ -1,0 +1,109 @@
+"""Growth laws in sentences: which law, by how much, and how far that can be trusted."""
+
+from math import inf, isfinite, isnan
+
+from normgrowth.fit.result import LawFit, SeriesFit
+from normgrowth.report.wording import number
+
+PAPER_LAW = "sqrt"
+
+
+def verdict(fit: SeriesFit) -> list[str]:
+    """Which law, by how much, and how far that can be trusted."""
+    if fit.best_law is None:
+        return [f"Too few points to choose a law: {fit.points}; these laws need {fit.points_needed}."]
+    sentences = (_evidence, _independence, _held_out, _exponents)
+    return [text for sentence in sentences if (text := sentence(fit))]
+
+
+def notes(fit: SeriesFit) -> list[str]:
+    """The notes on the points, and on each law."""
+    return [*fit.notes, *(f"{law.law}: {note}" for law in fit.values() for note in law.notes)]
+
+
+def _evidence(fit: SeriesFit) -> str:
+    best = fit.best
+    text = f"{_name(best)} has the most evidence: weight {best.weight:.2f}, r² = {r2(best.r2)}"
+    others = [law for law in fit.values() if law is not best and isfinite(law.delta_effective)]
+    if not others:
+        return f"{text}."
+    paper = fit.get(PAPER_LAW)
+    rival = paper if paper in others else min(others, key=lambda law: law.delta_effective)
+    delta = rival.delta_effective
+    against = f"ahead of {_name(rival)} (r² = {r2(rival.r2)}) by ΔAICc = {delta:.1f}, {_strength(delta)}"
+    near = [law.law for law in others if law is not rival and law.delta_effective < 2]
+    undecided = f" Also within 2: {', '.join(near)}." if near else ""
+    return f"{text}; {against}.{undecided}"
+
+
+def _independence(fit: SeriesFit) -> str:
+    if fit.effective_points > 0.8 * fit.points:
+        return ""
+    text = (
+        f"Residuals are autocorrelated ({fit.autocorrelation:.2f}): "
+        f"the effective sample size of {fit.points} points is about {number(fit.effective_points, 2)}."
+    )
+    preferred = min(fit.values(), key=lambda law: law.delta_aicc)
+    paper = fit.get(PAPER_LAW)
+    if paper and preferred is not paper and isfinite(paper.delta_aicc):
+        text += (
+            f" If they were independent, AICc would prefer {preferred.law} to the paper's law "
+            f"by {paper.delta_aicc:.1f}."
+        )
+    return text
+
+
+def _held_out(fit: SeriesFit) -> str:
+    known = [law for law in fit.values() if isfinite(law.held_out_error)]
+    if len(known) < 2:
+        return ""
+    first = min(known, key=lambda law: law.held_out_error)
+    compared = {PAPER_LAW: "the paper's law", fit.best.law: fit.best.law}
+    rest = [
+        f"{name} {share(fit[law].held_out_error)}"
+        for law, name in compared.items()
+        if law in fit and fit[law] is not first and isfinite(fit[law].held_out_error)
+    ]
+    others = f", {' and '.join(rest)}" if rest else ""
+    return (
+        f"Fitted to the first half, {first.law} misses the second by {share(first.held_out_error)}{others}."
+    )
+
+
+def _exponents(fit: SeriesFit) -> str:
+    said = [
+        f"p = {estimate(fit[law], 'p')} in {fit[law].formula}"
+        for law in ("power", "power2")
+        if law in fit and fit[law].fitted
+    ]
+    return f"Free exponents: {', '.join(said)}." if said else ""
+
+
+def _name(law: LawFit) -> str:
+    return f"the paper's law {law.formula}" if law.law == PAPER_LAW else f"{law.law}, {law.formula},"
+
+
+def _strength(delta: float) -> str:
+    if delta < 2:
+        return "which decides nothing"
+    return "some evidence" if delta < 6 else "strong evidence" if delta < 10 else "decisive"
+
+
+def estimate(law: LawFit, param: str) -> str:
+    """The value of a parameter, with its interval: "0.56 [0.52, 0.61]"."""
+    low, high = law.interval(param)
+    between = "" if isnan(low) else f" [{_end(low)}, {_end(high)}]"
+    return f"{number(law.params[param], 4)}{between}"
+
+
+def _end(x: float) -> str:
+    return {inf: "∞", -inf: "−∞"}.get(x) or number(x, 4)
+
+
+def share(x: float) -> str:
+    return f"{number(100 * x, 2)}%" if isfinite(x) else "-"
+
+
+def r2(x: float) -> str:
+    """Four decimals, and one more when the best fits would all look alike."""
+    return "-" if not isfinite(x) else f"{x:.4f}" if x < 0.999 else f"{x:.5f}"

@@ -1,0 +1,68 @@
+"""`Trace`: what `normgrowth.trace` returns, and what a tracker measures of a running training."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from normgrowth.checkpoints.selection import CountedParameters, Selection
+from normgrowth.errors import SeriesWarning
+from normgrowth.lint.finding import Finding, fault_messages
+from normgrowth.records import Records, parameters_text
+from normgrowth.results import Result
+
+# Of records that another command wrote, what describes their norms.
+SHARED = ("source", "selection", "counted", "notes", "problems")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace(Result):
+    """Norms, steps, directions and the growth budget of every tensor, layer, role and the model.
+
+    steps, step_origins, checkpoints: one entry per measured checkpoint: its training step, where the step comes from
+    ("name", "stored", ...), and the file or revision. lags: cosines to checkpoints that many places back are in the
+    records. findings: of the integrity checks; None if they were skipped. tracked: single optimizer steps of a
+    running training rather than checkpoints. published: numbers of a paper rather than measured ones.
+    """
+
+    kind: ClassVar[str] = "trace"
+
+    source: str = ""
+    run: str = ""
+    steps: tuple[int, ...] = ()
+    step_origins: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+    selection: Selection | None = None  # None: unknown
+    counted: CountedParameters | None = None
+    lags: tuple[int, ...] = ()
+    tokens_per_step: float | None = None
+    findings: tuple[Finding, ...] | None = None
+    tracked: bool = False
+    published: bool = False
+
+    @property
+    def parameters(self) -> str:
+        """Which parameters count, "blocks (144 of 148 tensors, 85.1M of 124.4M values)"; "" where it is unknown."""
+        return parameters_text(self.selection, self.counted) if self.selection else ""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Notes, problems and the first faults of the integrity checks, a line each."""
+        return (*self.notes, *self.problems, *fault_messages(self.findings or ()))
+
+    def warn(self, stacklevel: int = 2) -> None:
+        """Issue each remark as a `SeriesWarning`."""
+        for remark in self.remarks:
+            warnings.warn(remark, SeriesWarning, stacklevel=stacklevel + 1)
+
+    @classmethod
+    def from_records(cls, records: Records) -> Self:
+        """Also from folders of earlier versions, and from records of other commands that hold norms."""
+        known: dict[str, Any] = {"run": (records.distinct("run") or [""])[0], **records.made_by}
+        command = known.get("command")
+        if known.get("kind", command) not in ("trace", "tracker", None):
+            known = {key: known[key] for key in ("run", *SHARED) if key in known}
+        if not known.get("selection"):
+            known.pop("selection", None)
+        known.setdefault("steps", records.where(level="model", quantity="norm").distinct("step"))
+        known.setdefault("tracked", command in ("tracker", "train"))
+        return super().from_records(Records(records.table, known))
