@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.checkpoints.selection import Selection
-from normgrowth.dynamics.equilibrium import boundary
+from normgrowth.dynamics.equilibrium import stationary_decay
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.cells.cell import SQUARE
 from normgrowth.lab.cells.grid import LEARNING_RATE, WEIGHT_DECAY, Axis
@@ -70,7 +70,7 @@ def paper_sized(data: Path) -> None:
     weights = [local(tensor) for tensor in watch(model, Selection(settings.include)).tensors]
     numel = sum(tensor.numel() for tensor in weights)
     norm = float(summed(weights)[:, SQUARE].sum().sqrt())
-    edge = boundary(norm, "adamw", lr=1e-3, numel=numel) / 1e-3
+    edge = stationary_decay(norm, "adamw", lr=1e-3, numel=numel) / 1e-3
     KEPT.mkdir(parents=True, exist_ok=True)
     facts = {"norm_start": norm, "numel": numel, "edge_over_lr": edge}
     PAPER.write_text(json.dumps(facts, indent=1) + "\n")

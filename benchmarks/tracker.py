@@ -2,6 +2,8 @@
 
 python benchmarks/tracker.py          measures, writes tracker.json and the table in docs/tracker.md
 python benchmarks/tracker.py pages    makes the table again
+python benchmarks/tracker.py log [N]  the log of a run with 100 tensors: time per append, close and resume against the
+                                      number of measured steps, up to N (100,000)
 
 Every variant takes its turn at the same model, one step each round, so that a slow moment hits them all alike.
 Memory is the peak of a process that only does this, less that of one that only trains.
@@ -19,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -228,7 +231,54 @@ def write(results: dict[str, Any]) -> None:
     fill(DOCS / "tracker.md", {"overhead": table(results)})
 
 
+def log(most: int) -> None:
+    """What the log of a run costs after so many measured steps of a model with 100 tensors."""
+    from normgrowth.tracking.step_log import StepLog
+
+    model = nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(4, 4) for _ in range(50))})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    print(
+        f"{'steps':>9} {'median':>9} {'slowest':>9} {'close':>9} {'resume':>9} {'memory':>9} {'on disk':>9}"
+    )
+    count = min(1000, most)
+    while count <= most:
+        with tempfile.TemporaryDirectory() as folder:
+            tracker = NormTracker(model, optimizer, every=1, out=folder, warn=False)
+            for p in model.parameters():
+                p.grad = torch.ones_like(p)
+            optimizer.step()
+            rows, seconds, before = tracker._latest, np.zeros(count), resident()
+            assert rows is not None
+            for i in range(count):
+                start = time.perf_counter()
+                tracker._log.append(i + 2, rows)
+                seconds[i] = time.perf_counter() - start
+            grown = resident() - before
+            start = time.perf_counter()
+            tracker.close()
+            closed = time.perf_counter() - start
+            start = time.perf_counter()
+            again = StepLog.open(folder, count)
+            resumed = time.perf_counter() - start
+            again.close()
+            size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+        print(
+            f"{count:9,} {1e3 * np.median(seconds):6.3f} ms {1e3 * seconds.max():6.2f} ms {closed:7.2f} s "
+            f"{resumed:7.2f} s {grown:6.1f} MB {size / 2**20:6.0f} MB",
+            flush=True,
+        )
+        count *= 10
+
+
+def resident() -> float:
+    """MB of this process that are in memory."""
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["log"]:
+        log(int(sys.argv[2]) if len(sys.argv) > 2 else 100_000)
+        return
     if sys.argv[1:2] == ["--peak"]:
         peak(*sys.argv[2:4])
         return

@@ -12,7 +12,7 @@ import torch
 from synthetic_series import walk, write_series
 from tracking.tiny_training import backward, tiny
 
-from normgrowth import NormTracker, Records
+from normgrowth import NormTracker
 from normgrowth.checksums import CHECKSUM, SEALED
 from normgrowth.cli import main
 from normgrowth.engine import Threads
@@ -20,7 +20,6 @@ from normgrowth.lab.cells.grid import Axis
 from normgrowth.lab.settings import Settings
 from normgrowth.lab.sweep import sweep
 from normgrowth.records import PAIRED
-from normgrowth.tracking import step_log as journal
 
 SHAPE = ["--layers", "1", "--width", "8", "--heads", "2", "--feedforward", "8"]
 TRAIN = [
@@ -89,7 +88,7 @@ def make_trace(folder: Path) -> None:
 
 
 def make_tracker(folder: Path) -> None:
-    """Records and, since the run is not closed, a journal with the steps after them."""
+    """The log of a run that was not closed, and records of its first steps."""
     model = tiny(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     tracker = NormTracker(model, optimizer, every=1, out=folder, run="run")
@@ -98,13 +97,10 @@ def make_tracker(folder: Path) -> None:
         backward(model, step)
         optimizer.step()
         if step == 4:
-            tracker._journal._write_records()
-            tracker._journal._not_before = float("inf")
-    content = (folder / journal.JOURNAL).read_bytes()
-    records = Records.read(folder)
+            tracker._log.note(step, "a remark")
+            records = tracker.records
     tracker.close()
     records.write(folder)
-    (folder / journal.JOURNAL).write_bytes(content)
 
 
 def make_train(folder: Path) -> None:
@@ -144,7 +140,7 @@ def of_trained(*command: str) -> Callable[[Path], None]:
 SERIES = ("saturation", "{}/checkpoints", "--config", "{}/best", "--sentences", "4")
 KINDS = {
     "trace": Kind(make_trace),
-    "tracker": Kind(make_tracker, [([*RECORDS, "journal"], [*SHOW, REPORT])]),
+    "tracker": Kind(make_tracker, [(["steps/*.arrows", "notes.jsonl"], [*SHOW, REPORT])]),
     "train": Kind(
         make_train,
         [

@@ -196,12 +196,12 @@ def test_figures_and_pages_of_another_trace_are_kept(tmp_path):
 
 
 def test_a_tracker_does_not_write_over_records(tmp_path):
-    from normgrowth.tracking.step_log import Journal
+    from normgrowth.tracking.step_log import StepLog
 
     KINDS["tracker"].make(tmp_path / "run")
     make_trace(tmp_path / "trace")
     for folder in (tmp_path / "run", tmp_path / "trace"):
         before = content(folder)
         with pytest.raises(InputError):
-            Journal.open(folder, None)
+            StepLog.open(folder, None)
         assert content(folder) == before

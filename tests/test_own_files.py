@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,9 @@ from hypothesis import strategies as st
 from limits import bounded, cases
 from mutations import mutated_bytes, mutated_json, mutated_table
 from own_folders import KINDS, run, unsealed
+
+from normgrowth.checksums import unseal_json
+from normgrowth.tracking.step_file import KEY, header_length
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -46,9 +50,13 @@ def mutated(file: Path) -> st.SearchStrategy[bytes]:
     if file.suffix == ".json":
         value = json.loads(content)
         return st.one_of(mutated_json(value).map(str.encode), mutated_bytes(content))
-    if file.name == "journal":
-        header, _, body = content.partition(b"\n")
-        heads = mutated_json(json.loads(header)).map(lambda text: text.encode() + b"\n" + body)
+    if file.suffix == ".arrows":
+        header = header_length(np.frombuffer(content, np.uint8))
+        schema = pa.ipc.read_schema(pa.py_buffer(content[:header]))
+        said = unseal_json(json.loads(schema.metadata[KEY]))
+        heads = mutated_json(said).map(
+            lambda text: schema.with_metadata({KEY: text}).serialize().to_pybytes() + content[header:]
+        )
         return st.one_of(heads, mutated_bytes(content))
     return mutated_bytes(content)
 

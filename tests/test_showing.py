@@ -14,13 +14,11 @@ from synthetic_series import walk, write_series
 
 import normgrowth
 from normgrowth.checkpoints.series import Entry, Series
-from normgrowth.dynamics.alignment import examine
 from normgrowth.fit.result import LawFit, SeriesFit
 from normgrowth.lint.finding import Finding
-from normgrowth.lint.reading import Selection
-from normgrowth.lint.series import Report
+from normgrowth.lint.result import Findings
 from normgrowth.records import Block, Records
-from normgrowth.schedules import constant
+from normgrowth.report.sentences.dynamics import findings, undecided
 from normgrowth.text import MOST, WIDEST, html_table
 
 HOSTILE = [
@@ -229,42 +227,33 @@ def test_a_law_that_was_not_fitted_says_why():
     assert repr(series) == "SeriesFit(1 laws on 1 points; none is best)"
 
 
-def test_dynamics_show_both_models_and_the_sentences(tmp_path):
-    records = normgrowth.trace(write_series(tmp_path / "walk", walk(6))).records
-    evidence = examine(records, constant(0.01))
-    models, said = tables(evidence)
-    for row in models[1:]:
-        kappa = evidence.kappa[row[0]]
-        assert list(map(float, row[1:4])) == pytest.approx(
-            [kappa.value, kappa.low, kappa.high], rel=1e-5, nan_ok=True
-        )
-    assert [text for _, text in said[1:]] == [*evidence.findings, *evidence.undecided]
-    assert repr(evidence) == f"Evidence(6 checkpoints; fits: {evidence.fits})"
+def test_dynamics_show_the_verdict_in_a_line_and_all_sentences(tmp_path):
+    records = normgrowth.trace(write_series(tmp_path / "walk", walk(6)))
+    found = normgrowth.dynamics(records, "0.01")
+    assert repr(found) == f"Dynamics(model, 6 checkpoints; verdict: {found.verdict})"
+    shown = " ".join(str(found).split())
+    for sentence in [*findings(found), *undecided(found)]:
+        assert sentence in shown
+        assert sentence.split()[0] in found._repr_html_()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_findings_and_series_show_hostile_files_as_text(name):
-    report = Report(
-        [Finding(None, name, "new", name, name), Finding(3, "w", "run", "", "")],
-        name,
-        (0, 3),
-        (2, 2),
-        Selection(),
-    )
-    about, found = tables(report)
-    assert about[:2] == [["series", spelt(name)], ["checkpoints", "2"]]
-    assert about[2:] == [["checked", report.checked], ["findings", "2"]]
-    assert found[1] == ["?", "new", "fault", spelt(name), spelt(name), spelt(name)]
+    report = Findings(source=name, steps=(0, 3), findings=(Finding(None, name, "new", name, name),))
+    text = str(report)
+    assert text.startswith(f"{spelt(name)}: 2 checkpoints")
+    assert spelt(name) in text.splitlines()[-2] or len(name) > 30
+    assert "<script" not in report._repr_html_()
     series = Series(name, (Entry(1000, name, "", lambda: pytest.fail("opened")),), notes=(name,))
     about, found = tables(series)
     assert about[-1] == ["note", spelt(name)]
     assert found[1] == ["1,000", "name", spelt(name)]
 
 
-def test_nothing_found_is_one_table():
-    report = Report([], "series", (0, 1, 2), (2, 2), Selection())
-    (about,) = tables(report)
-    assert about[1:] == [["checkpoints", "3"], ["checked", report.checked], ["findings", "0"]]
+def test_nothing_found_is_three_lines():
+    report = Findings(source="series", steps=(0, 1, 2), tensors=2, of_tensors=2)
+    said = ["series: 3 checkpoints, steps 0 to 2", "checked: all 2 parameters", "Nothing found."]
+    assert str(report).splitlines() == said
 
 
 @pytest.mark.usefixtures("own_random_numbers")

@@ -7,8 +7,9 @@ The public names; each is loaded when it is first used, so that ``import normgro
     Records                   the tidy table that every measurement writes
     load(folder)              a result that was saved, as the type that its verb returned
     Moments, quantities       the sums, and everything that follows from them
-    lint(source)              what in a series cannot be trusted
+    lint(source)              what in a series cannot be trusted -> Findings
     fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
+    dynamics(trace, schedule) why the norm grew: budget, direction, aligned or misaligned -> Dynamics
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
     saturate(model, c)        a context under which the parameters are c times themselves
     saturated(model)          the exact limit of the network as they grow
@@ -25,6 +26,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
 """
 
+from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
 from normgrowth.lint import lint
 from normgrowth.trace import trace
@@ -37,11 +39,13 @@ if TYPE_CHECKING:
     from normgrowth.cli.report import write_report
     from normgrowth.dynamics.equilibrium import equilibrium
     from normgrowth.dynamics.prediction import predict_norm
+    from normgrowth.dynamics.result import Dynamics
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
     from normgrowth.fit.result import Fits
     from normgrowth.lab.sweep import sweep
     from normgrowth.limit.degrees import degrees
     from normgrowth.limit.saturated import saturated
+    from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
     from normgrowth.network.heads.heads import heads
     from normgrowth.network.saturated_attention import saturated_attention
@@ -55,6 +59,8 @@ if TYPE_CHECKING:
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Dynamics",
+    "Findings",
     "Fits",
     "InputError",
     "Moments",
@@ -67,6 +73,7 @@ __all__ = [
     "Trace",
     "UnsupportedOperation",
     "degrees",
+    "dynamics",
     "equilibrium",
     "fit",
     "heads",
@@ -87,6 +94,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "Dynamics": "normgrowth.dynamics.result",
+    "Findings": "normgrowth.lint.result",
     "Fits": "normgrowth.fit.result",
     "InputError": "normgrowth.errors",
     "Moments": "normgrowth.moments.moments",

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE, SIDECAR = "records.parquet", "records.json"
+LOG_FOLDER, JOURNAL = "steps", "journal"  # measured steps of a run: `tracking.step_log`, and earlier versions
 PAIRED = "records_sha256"  # in records.json: the checksum of the records.parquet that was written with it
 PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds, until a writer has replaced both
 COUNTS = ("tensors", "of_tensors", "values", "of_values")  # of the parameters that count
@@ -291,10 +292,20 @@ class Records:
         write_json(folder / SIDECAR, {**self.made_by, PAIRED: checksum})
 
     @staticmethod
-    def read(folder: Path | str, *, torn: bool = False) -> "Records":
-        """The records of a folder. Raises RecordsMismatch if its two files do not belong together.
+    def read(folder: Path | str) -> "Records":
+        """The records of a folder, also of a run that goes on or was killed."""
+        folder = Path(folder)
+        if has_log(folder):
+            from normgrowth.tracking.log_reader import read_run
 
-        torn: take them all the same, as a journal does, which knows what was written last.
+            return read_run(folder)
+        return Records.read_files(folder)
+
+    @staticmethod
+    def read_files(folder: Path | str, *, torn: bool = False) -> "Records":
+        """The records that were written to files. Raises RecordsMismatch if these do not belong together.
+
+        torn: take them all the same, as where a journal of an earlier version knows what was written last.
         """
         folder = Path(folder)
         path = folder / FILE
@@ -307,6 +318,16 @@ class Records:
         if (found := mismatch(made_by, sidecar_shape)) is not None:
             raise SchemaError(folder / SIDECAR, *found, "remove it to go on without")
         return Records(conformed(table, path), made_by)
+
+
+def has_log(folder: Path) -> bool:
+    """Whether a tracker wrote measured steps here."""
+    return any((folder / LOG_FOLDER).glob("part-*.arrows")) or (folder / JOURNAL).is_file()
+
+
+def has_records(folder: Path) -> bool:
+    """Whether a folder holds a table of records, or a log that makes one."""
+    return (folder / FILE).is_file() or has_log(folder)
 
 
 def _read_pair(folder: Path, torn: bool) -> "tuple[pa.Table, dict[str, Any]]":

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import numpy as np
 
 from normgrowth.errors import InputError, SchemaError
-from normgrowth.records import FILE, SIDECAR, Matrix, Records
+from normgrowth.records import SIDECAR, Matrix, Records, has_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -218,7 +218,7 @@ def load_all(folder: Path | str, depth: int = 2) -> Iterator[tuple[Path, Result]
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    if (folder / FILE).is_file():
+    if has_records(folder):
         yield folder, load(folder)
     elif depth:
         for below in sorted(path for path in folder.iterdir() if path.is_dir()):

@@ -8,10 +8,12 @@ A folder belongs to one request. Another kind or another request is refused (`Fo
 unless `overwrite` is given; then the files of the old result are removed. Files of other programs are never removed.
 """
 
+import errno
 import json
 import os
 import re
 import shutil
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,10 +36,11 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "heads": (),
     "scaling": (),
-    "tracker": ("journal",),
+    "tracker": ("journal", "steps/*", "notes.jsonl"),
     "train": (
         *("settings.json", "state.pt", "checkpoints/step-*/*", "best/*"),
-        *("tracker/journal", "tracker/records.*", "tracker/request.json", "tracker/.lock"),
+        *("tracker/journal", "tracker/steps/*", "tracker/notes.jsonl"),
+        *("tracker/records.*", "tracker/request.json", "tracker/.lock"),
     ),
     "sweep": ("sweep.json", "cells/*.json"),
     "reproduction": ("claims.json", "report.html"),
@@ -45,7 +48,13 @@ FILES: dict[str, tuple[str, ...]] = {
 }
 SHARED = ("records.parquet", "records.json", REQUEST)
 # What a folder without request.json and without records.json is told by.
-MARKS = {"settings.json": "train", "sweep.json": "sweep", "claims.json": "reproduction", "journal": "tracker"}
+MARKS = {
+    "settings.json": "train",
+    "sweep.json": "sweep",
+    "claims.json": "reproduction",
+    "journal": "tracker",
+    "steps/part-000.arrows": "tracker",
+}
 
 
 class replacing:
@@ -63,6 +72,50 @@ class replacing:
             self.temporary.replace(self.target)
         else:
             self.temporary.unlink(missing_ok=True)
+
+
+class AppendLog:
+    """Files that only grow. What cannot be written is undone, kept in memory, and tried again with the next append."""
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[Path, bytes]] = deque()
+        self._file: Any = None
+        self._path: Path | None = None
+
+    def append(self, path: Path, content: bytes) -> None:
+        """Raises OSError if there is no room for it now."""
+        self._queue.append((path, content))
+        self.flush()
+
+    def flush(self) -> None:
+        while self._queue:
+            self._write(*self._queue[0])
+            self._queue.popleft()
+
+    def queued(self) -> dict[Path, bytes]:
+        """What is not written yet, for each file."""
+        found: dict[Path, list[bytes]] = {}
+        for path, content in self._queue:
+            found.setdefault(path, []).append(content)
+        return {path: b"".join(parts) for path, parts in found.items()}
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = self._path = None
+
+    def _write(self, path: Path, content: bytes) -> None:
+        if self._path != path:
+            self.close()
+            path.parent.mkdir(exist_ok=True)
+            self._file, self._path = path.open("ab", buffering=0), path
+        end = os.fstat(self._file.fileno()).st_size
+        try:
+            if self._file.write(content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            self._file.truncate(end)
+            raise
 
 
 def refuse_foreign(path: Path, mark: bytes) -> None:

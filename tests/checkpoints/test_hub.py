@@ -22,6 +22,7 @@ from safetensors.numpy import load_file, save_file
 from normgrowth import engine
 from normgrowth.checkpoints.local_files import find_units
 from normgrowth.checkpoints.remote import hub
+from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote.discovery import find_remote
 from normgrowth.checkpoints.remote.hub import Revision, is_hub, list_revisions
 from normgrowth.checkpoints.remote.hub_download import fetch
@@ -410,11 +411,9 @@ def test_a_place_that_cannot_be_written(server, tmp_path):
     assert "cannot hold a download" in refused(fetch, first(server), tmp_path / "file")
 
 
-def test_progress_is_bytes_and_the_terminal_stays_clean(server, into, capfd, monkeypatch):
+def test_the_terminal_stays_clean(server, into, capfd, monkeypatch):
     monkeypatch.setenv("TQDM_POSITION", "-1")  # the library's bars would show, terminal or not
-    told: list[int] = []
-    folder = fetch(first(server), into, progress=told.append)
-    assert sum(told) == sum(path.stat().st_size for path in folder.iterdir())
+    fetch(first(server), into)
     assert capfd.readouterr() == ("", "")
 
 
@@ -436,12 +435,13 @@ def test_nothing_is_left_outside_the_folder(server, into, tmp_path):
     assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
-def test_an_interrupt_leaves_nothing(server, into):
-    def interrupt(count: int) -> None:
+def test_an_interrupt_leaves_nothing(server, into, monkeypatch):
+    def interrupt(*args, **options):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(HfApi, "hf_hub_download", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        fetch(first(server), into, progress=interrupt)
+        fetch(first(server), into)
     assert list(into.iterdir()) == []
 
 
@@ -451,8 +451,9 @@ def test_the_saved_token_goes_to_no_other_address(server, into, monkeypatch):
     assert not any("authorization" in request.headers for request in server.requests)
     assert {request.headers["user-agent"] for request in server.requests} == {"normgrowth"}
     server.requests.clear()
-    fetch(first(server, token="hf_given"), into, token="hf_given")
-    assert {request.headers["authorization"] for request in server.requests} == {"Bearer hf_given"}
+    monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)  # as HF_ENDPOINT does
+    list_revisions("hf://org/tiny@step0")
+    assert {request.headers["authorization"] for request in server.requests} == {"Bearer hf_saved"}
 
 
 def test_a_signed_address_is_in_no_traceback(steps, into):
@@ -510,7 +511,7 @@ def test_a_fault_that_stays(server, into, naps, place, what, message):
         "hf://org/tiny@step0: model.safetensors" if place in ("head", "file") else "hf://org/tiny"
     ) in text
     assert not into.exists() or list(into.iterdir()) == []
-    assert sum(naps) < 90
+    assert sum(naps) < 120
 
 
 def test_no_such_repository(server):
@@ -534,14 +535,12 @@ def test_a_file_that_disappears(server, into):
 def test_a_cut_connection_is_resumed(server, steps, into, naps, monkeypatch):
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # what came of a piece of 10 MB is lost
     server.fail(PLACES["file"], cut=7000, times=2)
-    told: list[int] = []
-    folder = fetch(first(server), into, progress=told.append)
+    folder = fetch(first(server), into)
     assert (folder / "model.safetensors").read_bytes() == (steps["step0"] / "model.safetensors").read_bytes()
     assert [request.headers["range"] for request in server.requests if "range" in request.headers] == [
         "bytes=7000-",
         "bytes=14000-",
     ]
-    assert sum(told) == sum(path.stat().st_size for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("pattern", ["GET .*model.safetensors", "model.safetensors"])
@@ -560,7 +559,7 @@ def test_an_answer_that_is_not_a_hubs(server, into, place):
 
 
 def test_a_hub_that_never_answers(server, into, naps, monkeypatch):
-    monkeypatch.setattr(hub, "TIMEOUT", 0.1)
+    monkeypatch.setattr(attempts, "TIMEOUT", 0.1)
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
     before = get_session().timeout
     start = time.monotonic()
@@ -579,7 +578,7 @@ def test_nobody_there(steps, into, naps):
     assert f"cannot reach {endpoint}" in refused(list_revisions, "hf://org/tiny", endpoint=endpoint)
     assert f"cannot reach {endpoint}" in refused(fetch, revision, into)
     assert not into.exists()
-    assert sum(naps) < 10
+    assert sum(naps) < 25
 
 
 @pytest.mark.parametrize(

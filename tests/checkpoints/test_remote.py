@@ -25,7 +25,7 @@ from normgrowth.checkpoints.remote import http as web
 from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote import website as places
 from normgrowth.checkpoints.remote.http import Target, get_range
-from normgrowth.checkpoints.remote.remote_checkpoint import RangeCache, RemoteCheckpoint, Spare
+from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint, Spare
 from normgrowth.checkpoints.remote.website import Website, shown
 
 
@@ -138,26 +138,6 @@ def test_another_process_reads_it(server, tmp_path):
         [sys.executable, "-c", code, tmp_path / "pickle"], capture_output=True, text=True, check=True
     )
     assert int(result.stdout) == int(checkpoint.dense("lm_head.weight").astype("u8").sum())
-
-
-def test_the_cache_is_bounded_and_off_by_default(server, run):
-    assert opened(server).cache is None
-    checkpoint = open_source(server.url, cache=5000).entries[0].open()
-    names = list(checkpoint.tensors)
-    first = checkpoint.dense(names[0])
-    before = len(server.lines)
-    assert np.array_equal(checkpoint.dense(names[0]), first)
-    assert len(server.lines) == before
-    assert not first.flags.writeable
-    assert pickle.loads(pickle.dumps(checkpoint)).cache is checkpoint.cache
-    cache = RangeCache(100)
-    for key in "abc":
-        cache.get(key, lambda: np.zeros(40, np.uint8))
-    assert cache.held == 80
-    cache.get("large", lambda: np.zeros(101, np.uint8))
-    assert cache.held == 80
-    assert cache.get("c", lambda: np.ones(40, np.uint8))[0] == 0
-    assert cache.get("a", lambda: np.ones(40, np.uint8))[0] == 1
 
 
 def test_memory_is_used_again(server):

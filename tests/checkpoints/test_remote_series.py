@@ -343,7 +343,7 @@ def test_a_listing_that_lies_about_a_size(revisions):
 
 
 def test_a_hub_address_with_a_password(revisions):
-    with pytest.raises(InputError, match="give a token instead") as caught:
+    with pytest.raises(InputError, match="HF_TOKEN instead") as caught:
         open_source("hf://org/tiny", endpoint="https://ann:pa55word@hub")
     assert "pa55word" not in str(caught.value)
 

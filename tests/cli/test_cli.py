@@ -92,7 +92,7 @@ def test_totals_of_names_are_of_parameters_alone(tmp_path, capsys):
         (["trace", "x", "--lags", "1,b"], "invalid integer 'b' in '1,b' (examples: 1 or 1,10,100)"),
         (["trace", "x", "--memory", "5X"], "invalid size '5X' (examples: 512M, 2G)"),
         (["trace", "x", "--memory", "0"], "invalid size '0'"),
-        (["trace", "x", "--cache", "-1"], "invalid size '-1'"),
+        (["trace", "x", "--memory", "-1"], "invalid size '-1'"),
         (["trace", "x", "--workers", "many"], "invalid integer 'many'"),
         (["trace", "x", "--workers", "0"], "must be >= 1, got 0"),
         (["trace", "x", "--tokens-per-step", "1e"], "invalid number '1e'"),
@@ -117,10 +117,6 @@ def test_seconds_between_two_looks_are_finite(tmp_path, capsys, every):
     code, _, err = run(capsys, "watch", tmp_path, "--every", every)
     assert code == 2
     assert "--every must be" in err
-
-
-def test_a_cache_of_nothing_is_the_default(series, capsys):
-    assert run(capsys, "trace", series, "--cache", "0")[0] == 0
 
 
 def test_compare_and_figures(series, tmp_path, capsys):

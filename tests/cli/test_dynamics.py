@@ -11,7 +11,7 @@ from normgrowth.cli import dynamics
 from normgrowth.dynamics.equilibrium import equilibrium
 from normgrowth.errors import InputError
 from normgrowth.records import Records
-from normgrowth.schedules import cosine
+from normgrowth.schedules import Schedule, cosine, parse
 from normgrowth.trace import trace
 
 SPEC = "cosine:lr=0.05,steps=400,warmup=40,end=0.005"
@@ -44,7 +44,7 @@ def test_the_table_shows_both_models_and_what_they_mean(folder, path, capsys):
     code, out = run(capsys, folder, "--schedule", SPEC)
     assert code == 0
     for words in (
-        "if misaligned", "κ", "Misaligned dynamics fit.", "Cannot be decided", "What single steps do", "20 optimiser",
+        "if misaligned", "κ", "Misaligned dynamics fit.", "Cannot be decided", "What single steps do", "20 optimizer",
         "Direction", "Uniformity", "14 of 21 checkpoints", SPEC,
     ):  # fmt: skip
         assert words in " ".join(out.split()) or words.split()[-1] in out
@@ -56,21 +56,23 @@ def test_json_is_json_and_nothing_else(folder, path, capsys):
     code, out = run(capsys, folder, "--schedule", SPEC, "--weight-decay", "0", "--json")
     assert code == 0
     content = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-    assert content["schedule"] == SPEC
+    assert Schedule(**content["schedule"]) == parse(SPEC)
     assert content["steps"] == list(range(0, 401, 20))
     np.testing.assert_allclose(content["norms"], norms(path)[::20])
-    models = content["models"]
-    assert models["misaligned"]["value"] == pytest.approx(1.5, rel=0.02)
-    assert models["misaligned"]["low"] < models["misaligned"]["value"] < models["misaligned"]["high"]
-    np.testing.assert_allclose(models["misaligned"]["predicted"], content["norms"], rtol=0.03)
-    assert models["aligned"]["predicted"][-1] > 2 * content["norms"][-1]
-    assert content["fits"] == "misaligned"
-    assert content["interval"] == [20, 20]
+    misaligned = content["misaligned"]
+    assert misaligned["kappa"] == pytest.approx(1.5, rel=0.02)
+    assert misaligned["kappa_low"] < misaligned["kappa"] < misaligned["kappa_high"]
+    np.testing.assert_allclose(misaligned["predicted"], content["norms"], rtol=0.03)
+    assert content["aligned"]["predicted"][-1] > 2 * content["norms"][-1]
+    assert (content["kind"], content["verdict"]) == ("dynamics", "misaligned")
+    assert content["checkpoint_gap"] == [20, 20]
     assert content["equilibria"][0]["equilibrium"]["norm"] is None  # infinite without decay
-    assert "there is no equilibrium" in content["decay_findings"][0]
     assert [lag["lag"] for lag in content["direction"]["lags"]] == [1, 2, 4, 8]
-    shares = np.array(content["uniformity"]["layer"]["share"])
-    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert sum(content["uniformity"]["layer"]["last_share"]) == pytest.approx(1)
+    shares = [
+        row["value"] for row in content["records"] if (row["level"], row["quantity"]) == ("layer", "share")
+    ]
+    np.testing.assert_allclose(np.reshape(shares, (2, 21)).sum(axis=0), 1)
     assert set(content["uniformity"]) == {"layer", "role", "tensor"}
 
 
@@ -95,7 +97,7 @@ def test_other_settings(folder, capsys):
     )  # fmt: skip
     assert code == 0
     content = json.loads(out)
-    assert content["what"] == "layer.1"
+    assert content["name"] == "layer.1"
     assert content["norms"][0] == Records.read(folder).series("norm", level="layer", name="layer.1")[1][0]
     assert content["equilibria"][0]["equilibrium"]["p"] == -1
     code, _ = run(capsys, folder, "--schedule", "0.05", "--weight-decay", 0.001, "--decay", "eq3")
@@ -107,9 +109,10 @@ def test_other_settings(folder, capsys):
     [
         (["--schedule", "step:lr=1"], "'step' is none of"),
         (["--schedule", "cosine:lr=1"], "steps is missing"),
-        ([], "--schedule is needed: the learning rates, as in cosine:lr="),
-        (["--schedule", "0.1", "--level", "layer"], "--level layer needs --name"),
-        (["--schedule", "0.1", "--name", "layer.0"], "--name layer.0 needs --level"),
+        (["--kappa", "1"], "kappa needs a schedule: the learning rates, as in cosine:lr="),
+        (["--weight-decay", "0"], "weight_decay needs a schedule"),
+        (["--schedule", "0.1", "--level", "layer"], "level layer needs a name"),
+        (["--schedule", "0.1", "--name", "layer.0"], "name layer.0 needs a level"),
         (
             ["--schedule", "0.1", "--level", "layer", "--name", "layer.9"],
             "no layer 'layer.9'; there is layer.0, layer.1",
@@ -135,12 +138,12 @@ def test_the_published_numbers(capsys):
     """The values of docs/dynamics.md. T5's schedule is known, the number of its weights is not in the records."""
     _, out = run(capsys, "published:t5", "--json")
     content = json.loads(out)
-    assert content["schedule"] == "inverse_sqrt:lr=0.01,hold=10000"
-    assert content["fits"] == "between"
-    assert content["interval"] == [4_088, 5_100]
-    assert content["by_steps"] == pytest.approx(0.56, abs=0.005)
-    misaligned, aligned = content["models"]["misaligned"], content["models"]["aligned"]
-    assert [round(misaligned[key], 2) for key in ("value", "low", "high", "drift")] == [
+    assert str(Schedule(**content["schedule"])) == "inverse_sqrt:lr=0.01,hold=10000"
+    assert content["verdict"] == "between"
+    assert content["checkpoint_gap"] == [4_088, 5_100]
+    assert content["budget"]["by_steps"] == pytest.approx(0.56, abs=0.005)
+    misaligned, aligned = content["misaligned"], content["aligned"]
+    assert [round(misaligned[key], 2) for key in ("kappa", "kappa_low", "kappa_high", "kappa_drift")] == [
         0.73,
         0.70,
         0.75,
@@ -149,7 +152,7 @@ def test_the_published_numbers(capsys):
     assert misaligned["predicted"][-1] == pytest.approx(1_747, abs=1)
     assert aligned["predicted"][-1] == pytest.approx(4e8, rel=0.2)
     _, out = run(capsys, "published:t5", "--weight-decay", 0, "--schedule", "0.01")
-    assert "no count of the weights" in out
+    assert "number of weights is not known" in out
     assert "constant:lr=0.01" in out
 
 

@@ -11,8 +11,9 @@ from synthetic_series import save_file, walk, write_series
 
 from normgrowth import cli
 from normgrowth.cli import lint
-from normgrowth.lint.finding import KINDS
-from normgrowth.report.terminal.findings import print_findings
+from normgrowth.lint.finding import KINDS, Finding
+from normgrowth.lint.result import Findings
+from normgrowth.report.terminal.findings import show
 
 MATRIX = "transformer.h.0.attn.c_proj.weight"
 
@@ -153,13 +154,13 @@ def test_revisions_of_a_hub_that_hold_the_final_weights(tmp_path, capsys):
 
 def shown(findings, width=120):
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    print_findings(findings, source="series", steps=[0, 100], console=console)
+    show(Findings(source="series", steps=(0, 100), findings=tuple(findings)), console)
     return console.file.getvalue()
 
 
 def finding(**fields):
     usual = dict(step=100, name="", kind="stale", why="stood still", label="file", severity="fault")
-    return {**usual, **fields}
+    return Finding(**{**usual, **fields})
 
 
 def test_what_is_alike_is_one_row():

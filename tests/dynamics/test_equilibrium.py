@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vectors import norms
 
-from normgrowth.dynamics.equilibrium import boundary, equilibrium
+from normgrowth.dynamics.equilibrium import equilibrium, stationary_decay
 from normgrowth.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -228,7 +228,7 @@ CASES = [
 @given(st.sampled_from(CASES), st.floats(1e-5, 1e-2), st.floats(1.0, 1e3))
 def test_at_the_boundary_the_equilibrium_is_the_norm(case, lr, norm0):
     optimizer, options = case
-    lam = boundary(norm0, optimizer, lr=lr, **options)
+    lam = stationary_decay(norm0, optimizer, lr=lr, **options)
     if lam < inf:
         assert equilibrium(optimizer, lr=lr, weight_decay=lam, **options).norm == pytest.approx(
             norm0, rel=1e-9
@@ -238,9 +238,11 @@ def test_at_the_boundary_the_equilibrium_is_the_norm(case, lr, norm0):
 
 def test_boundary_of_adamw_is_that_of_the_claims_table():
     """λ* = ηC/(2‖θ₀‖²), which holds for slow decay; eq. (3) has η² there."""
-    assert boundary(50.0, lr=1e-3, numel=C) == pytest.approx(1e-3 * C / (2 * 50.0**2), rel=0.02)
-    assert boundary(50.0, lr=1e-3, numel=C, decay="eq3") == pytest.approx(1e-6 * C / (2 * 50.0**2), rel=0.02)
-    assert boundary(5.0, "sgd", lr=1e-3, gradient_norm=2.0, momentum=0.9) == pytest.approx(
+    assert stationary_decay(50.0, lr=1e-3, numel=C) == pytest.approx(1e-3 * C / (2 * 50.0**2), rel=0.02)
+    assert stationary_decay(50.0, lr=1e-3, numel=C, decay="eq3") == pytest.approx(
+        1e-6 * C / (2 * 50.0**2), rel=0.02
+    )
+    assert stationary_decay(5.0, "sgd", lr=1e-3, gradient_norm=2.0, momentum=0.9) == pytest.approx(
         1e-3 * 2.0**2 / (2 * 0.1 * 5.0**2), rel=0.01
     )
 
@@ -248,7 +250,7 @@ def test_boundary_of_adamw_is_that_of_the_claims_table():
 @pytest.mark.parametrize(("times", "sign"), [(0.5, 1), (1.0, 0), (2.0, -1)])
 def test_around_the_boundary_training_grows_or_shrinks(times, sign):
     lr, norm0 = 5e-3, 10.0
-    lam = times * boundary(norm0, lr=lr, numel=C)
+    lam = times * stationary_decay(norm0, lr=lr, numel=C)
     n = norms(train(adamw(lr, lam, (0.9, 0.999)), 400, norm0))
     grown = n[-100:].mean() / norm0 - 1
     assert abs(grown) < 0.02 if sign == 0 else sign * grown > 0.1
@@ -269,14 +271,14 @@ def test_without_a_learning_rate_nothing_moves():
     found = equilibrium(lr=0.0, weight_decay=0.1, numel=C)
     assert isnan(found.norm)
     assert (found.rotation, found.time) == (0.0, inf)
-    assert boundary(1.0, lr=0.0, numel=C) == 0
+    assert stationary_decay(1.0, lr=0.0, numel=C) == 0
     shrinking = equilibrium(lr=0.0, weight_decay=0.1, numel=C, decay="eq3")  # eq. (3) decays all the same
     assert shrinking.norm == 0
     assert isnan(shrinking.time_from(1.0))
 
 
 def test_a_norm_below_one_update_cannot_be_held():
-    assert boundary(1e-6, lr=1e-2, numel=C) == inf
+    assert stationary_decay(1e-6, lr=1e-2, numel=C) == inf
 
 
 def test_time_is_0_within_reach():
@@ -307,6 +309,6 @@ def test_bad_arguments_are_one_clear_line(arguments, said):
     with pytest.raises(InputError, match=said):
         equilibrium(**(dict(lr=1e-3, weight_decay=0.1) | arguments))
     with pytest.raises(InputError, match="norm to hold"):
-        boundary(0.0, lr=1e-3, numel=C)
+        stationary_decay(0.0, lr=1e-3, numel=C)
     with pytest.raises(InputError, match="between 0 and 1"):
         equilibrium(lr=1e-3, weight_decay=0.1, numel=C).time_from(1.0, within=2.0)

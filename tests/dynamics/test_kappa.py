@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vectors import norms, simulate
 
-from normgrowth.dynamics.kappa import blocks, fit_kappa, kappa_of_growth
-from normgrowth.dynamics.prediction import misaligned, predict_norm
+from normgrowth.dynamics.kappa import fit_kappa, kappa_of_growth
+from normgrowth.dynamics.prediction import predict_norm
 from normgrowth.errors import InputError
+from normgrowth.fit.bootstrap import block_bootstrap_indices
 from normgrowth.schedules import constant, cosine, inverse_sqrt
 
 COSINE = cosine(0.05, 400, warmup=40, end=0.005)
@@ -165,7 +166,7 @@ def test_gaps_are_left_out():
 def test_very_long_runs_are_integrated():
     eta = inverse_sqrt(0.01, hold=10_000)
     steps = np.arange(0, 10**9 + 1, 10**8)
-    n = misaligned(eta, 0.7, steps)
+    n = predict_norm(eta, 0.7, steps)
     assert fit_kappa(steps, n, np.sqrt(np.diff(n**2)), eta).value == pytest.approx(0.7, rel=1e-6)
     with pytest.raises(InputError, match="use a Schedule"):
         fit_kappa(steps, n, np.sqrt(np.diff(n**2)), lambda t: 0.1)
@@ -190,7 +191,7 @@ def test_bad_arguments_are_one_clear_line(steps, n, sizes, said):
 
 
 def test_blocks_keep_neighbours_together():
-    drawn = blocks(100, seed=0)
+    drawn = block_bootstrap_indices(100, seed=0)
     assert drawn.shape == (2000, 100)
     assert ((np.diff(drawn, axis=1) % 100) == 1).mean() > 0.85
     assert np.abs(np.bincount(drawn.ravel()) - 2000).max() < 400

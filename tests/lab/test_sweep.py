@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from normgrowth import InputError, Records, sweep
-from normgrowth.dynamics.equilibrium import boundary
+from normgrowth.dynamics.equilibrium import stationary_decay
 from normgrowth.engine import Threads
 from normgrowth.engine.processes import Processes
 from normgrowth.lab.build import corpus_of
@@ -253,7 +253,7 @@ def test_edges_lie_where_growth_is_zero_and_terms_cancel():
     [row] = edges(TINY, x, y, outcomes, grows)
     assert row["edge"] == pytest.approx(0.01 * 10**0.75)  # 3 of 4 parts of the way, on a logarithmic scale
     assert row["edge_alignment"] + row["edge_steps"] == pytest.approx(1.0)
-    assert row["edge_predicted"] == pytest.approx(boundary(10.0, lr=1e-3, numel=1000))
+    assert row["edge_predicted"] == pytest.approx(stationary_decay(10.0, lr=1e-3, numel=1000))
     assert row["edge_predicted"] == pytest.approx(1e-3 * 1000 / (2 * 100), rel=0.01)
     sgd = replace(TINY, optimizer="sgd")
     [row] = edges(sgd, x, y, outcomes, grows)

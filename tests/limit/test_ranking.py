@@ -12,6 +12,7 @@ from limit.growing import hung
 from limit.text_models import Setting
 from torch import nn
 
+from normgrowth.limit import Series, Term
 from normgrowth.limit.dispatch import LimitMode
 from normgrowth.limit.pass_log import Context
 from normgrowth.limit.saturated import saturated
@@ -244,3 +245,35 @@ def test_routers_of_values_that_are_equal_in_the_limit(name):
     """As initialized: correction biases that are not 0 would decide."""
     found = examine(name, Setting(2, False, 8))
     assert found["outcome"] == "right", found
+
+
+@pytest.mark.parametrize(
+    ("weights", "open_"),
+    [([1.0, 2.0], 0), ([1.0, -0.5], 1)],  # the second cancels at the first key
+)
+def test_a_sum_of_what_relu_cut_off_is_exactly_zero(weights, open_):
+    """Keys that no head of an indexer scores tie exactly; a sum whose parts cancel may have a lower order."""
+    scores = torch.tensor([[1.0, -1.0, -2.0, -1.0], [2.0, -1.0, -1.0, -3.0]]).double()
+    context = Context(1)
+    mode = LimitMode(context, object())
+    with torch.no_grad(), mode:
+        grown = mode.attach(Series((Term(Fraction(2), scores, 1),), Fraction(1), lost=True))
+        heads = mode.attach(Series((Term(Fraction(1), torch.tensor([weights]).double(), 2),)))
+        hidden = torch.tensor([[False, False, False, True]])
+        (heads @ torch.relu(grown)).masked_fill(hidden, -torch.inf).topk(2)
+    assert (context.doubtful, context.unranked) == (open_, 0)
+
+
+def test_a_router_of_zeros_has_no_exponentially_small_part(own_random_numbers):
+    class Routed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.gate = nn.Linear(4, 4), nn.Linear(4, 3, bias=False)
+            nn.init.zeros_(self.gate.weight)
+
+        def forward(self, x):
+            return torch.sigmoid(self.gate(torch.tanh(self.inner(x)))).topk(1).values
+
+    routed = saturated(Routed())
+    assert routed(torch.randn(5, 4)).unique().tolist() == [0.5]
+    assert routed.doubtful == 0

@@ -8,6 +8,8 @@ from limit.growing import expect, limit, powers
 from limit.test_rules import few, log_of_sum, rows, with_orders
 from mpmath import mp, mpf
 
+from normgrowth.errors import UnsupportedOperation
+
 POSITIVE = [1.0, 2.0, 0.5, 3.0]
 GROWING = (0, 1, 2, 3)
 
@@ -219,3 +221,42 @@ def test_triangular_systems_of_every_kind(upper, left):
     assert found.top.degree == 1
     expected = torch.linalg.solve_triangular(a, b, upper=upper, left=left)
     torch.testing.assert_close(found.top.value, expected)
+
+
+def scattered(reduce, include_self):
+    """scatter_reduce along rows of nested lists: values to the places 2, 0, 0, 2 of three."""
+
+    def of_row(own, values):
+        found = list(own)
+        for place in (0, 2):
+            group = [v for v, at in zip(values, (2, 0, 0, 2), strict=True) if at == place]
+            group += [own[place]] if include_self else []
+            total = {"amax": max, "amin": min}.get(reduce, mp.fsum)(group)
+            found[place] = total / len(group) if reduce == "mean" else total
+        return found
+
+    return lambda a, b: [of_row(own, row[:4]) for own, row in zip(a, b, strict=True)]
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+@pytest.mark.parametrize("include_self", [True, False])
+@few
+@given(a=powers((2, 3)), b=powers((2, 5)))
+def test_scatter_reduce(reduce, include_self, a, b):
+    """The index is shorter than the source, whose last column is left out."""
+    index = torch.tensor([[2, 0, 0, 2]] * 2)
+
+    def by_rows(a, b):
+        return a.scatter_reduce(-1, index, b, reduce, include_self=include_self)
+
+    def by_columns(a, b):
+        return a.T.scatter_reduce(0, index.T, b.T, reduce, include_self=include_self).T
+
+    for f in (by_rows, by_columns):
+        expect(limit(f, a, b), scattered(reduce, include_self), a, b)
+
+
+def test_scatter_reduce_by_products_is_refused():
+    index = torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(UnsupportedOperation, match="prod"):
+        limit(lambda x: x.scatter_reduce(0, index, x, "prod"), {1: torch.ones(2, 3).double()})

@@ -362,3 +362,18 @@ def test_sums_along_rows(x):
     spread = rows(lambda row: mp.fsum((v - mp.fsum(row) / 4) ** 2 for v in row) / 3)
     expect(limit(lambda x: x.var(-1), x, orders=3), spread, x, tolerance=1e-6)
     expect(limit(lambda x: F.pad(x, (1, 1), value=1.5), x), rows(lambda row: [mpf(1.5), *row, mpf(1.5)]), x)
+
+
+def test_numbers_in_the_place_of_infinities():
+    hidden = torch.tensor([[True, False, False]])
+    x = {1: torch.tensor([[5.0, -2.0, 0.0]]).double(), 0: torch.tensor([[1.0, 1.0, 3.0]]).double()}
+
+    def f(x):
+        return x.masked_fill(hidden, -torch.inf).nan_to_num(neginf=7.0)
+
+    found = limit(f, x)
+    assert [t.degree for t in found.terms] == [1, 0]
+    assert [t.value.tolist() for t in found.terms] == [[[0.0, -2.0, 0.0]], [[7.0, 1.0, 3.0]]]
+    still_hidden = limit(lambda x: x.masked_fill(hidden, -torch.inf).nan_to_num().softmax(-1), x)
+    assert still_hidden.top.value.tolist() == [[0.0, 0.0, 1.0]]
+    assert limit(torch.nan_to_num, x).top.value.tolist() == x[1].tolist()

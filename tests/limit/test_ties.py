@@ -1,6 +1,7 @@
 """Ties: what decides them, at moderate c where float64 can still tell; and how near is near."""
 
 import copy
+from fractions import Fraction
 from typing import NamedTuple
 
 import pytest
@@ -9,6 +10,8 @@ from limit.architectures import Double
 from limit.growing import limit
 from torch import nn
 
+from normgrowth.limit import Series, Term
+from normgrowth.limit.dispatch import LimitMode
 from normgrowth.limit.pass_log import Context
 from normgrowth.limit.saturated import saturated
 
@@ -180,3 +183,25 @@ def test_bloom_with_one_token_repeated(own_random_numbers):
     for shares, reference in zip(found, expected, strict=True):
         assert torch.allclose(shares.double(), reference, atol=1e-5)
     assert not limit_.doubtful
+
+
+@pytest.mark.parametrize(("second", "undecided"), [(-3.0, 0), (-2.0, 1)])
+def test_scores_that_are_masked_by_a_product_have_no_lower_orders(second, undecided):
+    """w · b + m · (1 - b), as GPT has it: where all that is seen is negative, what is hidden ties at exactly 0."""
+    scores = torch.tensor([[-1.0, 5.0, 5.0], [-2.0, second, 5.0], [4.0, 1.0, 2.0]]).double()
+    b = torch.ones(3, 3).double().tril()
+    if undecided:  # two equal scores that are seen, and larger than what is hidden
+        scores[1] = torch.tensor([2.0, 2.0, 5.0])
+    context = Context(1)
+    mode = LimitMode(context, object())
+    with torch.no_grad(), mode:
+        w = mode.attach(Series((Term(Fraction(2), scores, 1),), Fraction(1)))
+        shares = torch.softmax(w * b - 1e4 * (1 - b), -1)
+    first = [0.0, 0.5, 0.5]
+    assert mode.lift(shares).top.value.tolist() == [
+        first,
+        [0.5, 0.5, 0.0] if undecided else [0.0, 0.0, 1.0],
+        [1.0, 0.0, 0.0],
+    ]
+    assert sum(tie.tied for tie in context.ties) == 1 + undecided
+    assert sum(tie.undecided for tie in context.ties) == undecided

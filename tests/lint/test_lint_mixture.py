@@ -71,7 +71,7 @@ def test_two_series_are_one_fault_with_commands_that_separate_them(tmp_path, oth
     for source in sources:
         report = lint(source)
         assert len(report.steps) == 8
-        assert report == []
+        assert not report
 
 
 @pytest.mark.parametrize("name", ["acts_step_{}.safetensors", "step_{}.safetensors"])
@@ -108,7 +108,7 @@ def test_one_model_whose_files_change_their_names_is_one_series(tmp_path):
     states = series(count=10)
     folder = put(tmp_path, states[:5], "warmup_step_{}.safetensors")
     put(folder, states[5:], "main_step_{}.safetensors", first=50)
-    assert lint(folder) == []
+    assert not lint(folder)
 
 
 def test_a_stranger_is_a_stranger_whatever_the_names(tmp_path):

@@ -57,7 +57,7 @@ def test_an_empty_tensor_is_not_frozen(tmp_path):
     states = slow_walk()
     for state in states:
         state["transformer.h.0.attn.none.weight"] = torch.zeros(0, 8)
-    assert lint(write_series(tmp_path, states)) == []
+    assert not lint(write_series(tmp_path, states))
 
 
 def test_a_pattern_of_folders_of_which_one_is_damaged(tmp_path):
@@ -68,7 +68,7 @@ def test_a_pattern_of_folders_of_which_one_is_damaged(tmp_path):
         index = {"weight_map": dict.fromkeys(state, "model-00001-of-00001.safetensors")}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     pattern = str(tmp_path / "checkpoint-*")
-    assert lint(pattern) == []
+    assert not lint(pattern)
     (tmp_path / "checkpoint-200" / "model-00001-of-00001.safetensors").unlink()
     assert said(pattern) == [(200, "", "partial")]
 
@@ -88,7 +88,7 @@ def test_a_stranger_is_found_near_an_interval_of_large_steps(tmp_path):
     states = slow_walk(6)
     for i, size in enumerate((1.0, 0.01, 0.01)):  # for one interval the rate was far too high
         states.append(moved(states[-1], 10 + i, size))
-    assert lint(write_series(tmp_path / "honest", states)) == []
+    assert not lint(write_series(tmp_path / "honest", states))
     states[4] = tiny_state(9)
     assert said(write_series(tmp_path / "lie", states)) == [(400, "", "run")]
 

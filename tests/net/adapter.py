@@ -161,22 +161,19 @@ def _fits(fits: Any) -> Numbers:
 
 def dynamics(source: Path, schedule: str, *, lags: Sequence[int], weight_decay: float) -> Numbers:
     """What a trace and a schedule say: κ, predictions, budget, direction, uniformity."""
-    from normgrowth.dynamics.alignment import examine
-    from normgrowth.dynamics.direction import direction, uniformity
-    from normgrowth.schedules import parse
-
     with _quiet():
-        records = ng.trace(source, lags=lags).records
-    evidence = examine(records, parse(schedule), weight_decay=weight_decay)
-    found: Numbers = {}
-    for model, kappa in evidence.kappa.items():
-        found |= {f"κ {model} {field}": getattr(kappa, field) for field in ("value", "low", "high", "drift")}
-        found[f"κ by growth {model}"] = evidence.growth_kappa[model]
-        found[f"predicted norm {model}"] = float(evidence.predicted[model][-1])
-        found[f"error {model}"] = evidence.error[model]
-    for field in ("alignment", "growth", "by_alignment", "by_steps", "by_decay", "displacement", "fits"):
-        found[field] = getattr(evidence, field)
-    turns, parts = direction(records), uniformity(records)
+        result = ng.dynamics(ng.trace(source, lags=lags), schedule, weight_decay=weight_decay)
+    found: Numbers = {"alignment": result.alignment, "fits": result.verdict}
+    for fit in (result.aligned, result.misaligned):
+        assert fit is not None
+        found[f"κ {fit.model} value"] = fit.kappa
+        found |= {f"κ {fit.model} {key}": getattr(fit, f"kappa_{key}") for key in ("low", "high", "drift")}
+        found[f"κ by growth {fit.model}"] = fit.growth_kappa
+        found[f"predicted norm {fit.model}"] = fit.predicted[-1]
+        found[f"error {fit.model}"] = fit.error
+    for field in ("growth", "by_alignment", "by_steps", "by_decay", "displacement"):
+        found[field] = getattr(result.budget, field)
+    turns, parts = result.direction, result.uniformity["layer"]
     found |= {"q": turns.q, "q low": turns.low, "q high": turns.high, "direction": turns.verdict}
     found |= {
         "angles summed": float(turns.total[-1]),
@@ -192,11 +189,11 @@ def predict_norm(schedule: str, kappa: float, step: int, **options: Any) -> floa
 
 
 def equilibrium(optimizer: Any, **setting: Any) -> Numbers:
-    from normgrowth.dynamics.equilibrium import boundary
+    from normgrowth.dynamics.equilibrium import stationary_decay
 
     found = ng.equilibrium(optimizer, **setting)
     without = {name: value for name, value in setting.items() if name != "weight_decay"}
-    edge = boundary(3.0, optimizer, **without)
+    edge = stationary_decay(3.0, optimizer, **without)
     return {"norm": found.norm, "rotation": found.rotation, "time": found.time, "decay that holds 3": edge}
 
 

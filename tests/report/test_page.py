@@ -421,7 +421,7 @@ def test_levels_of_several_networks_are_one_chart(tmp_path):
     assert "bert: saturation 0.250 on average" in "".join(Seen(text).words)
 
 
-def test_a_run_that_goes_on_is_read_with_its_journal(tmp_path, one_thread):
+def test_a_run_that_goes_on_is_read_from_its_log(tmp_path, one_thread):
     import torch
 
     from normgrowth import NormTracker, write_report

@@ -29,9 +29,9 @@ from normgrowth.checkpoints.remote.remote_file import RemoteUnit
 from normgrowth.checkpoints.series import open_source
 from normgrowth.engine import Threads
 from normgrowth.engine.ray_cluster import Cluster
-from normgrowth.lint import looks
 from normgrowth.moments.moments import CHUNK
 from normgrowth.trace import by_stripe as stripes
+from normgrowth.trace import sampled_steps
 from normgrowth.trace.by_stripe import Job, cut
 from normgrowth.trace.store import Store
 
@@ -330,7 +330,6 @@ def test_over_a_network_each_byte_is_asked_for_once(tmp_path):
             t.nbytes for t in open_source(tmp_path).entries[0].open().tensors.values()
         )
         assert data == inside + header  # nothing but headers and what counts
-        same(found, trace(server.url, run="x", lags=[2], cache=1 << 20))  # whose memory is not used again
     same(found, trace(tmp_path, run="x", lags=[2]))
 
 
@@ -392,7 +391,7 @@ def test_what_was_finished_for_another_lint_is_done_again(tmp_path, threads, mon
     write_series(tmp_path / "series", walk(4))
     with pytest.raises(KeyboardInterrupt):
         trace(tmp_path / "series", tmp_path / "out", engine=Counting(threads, at_most=5), memory=1)
-    monkeypatch.setattr(looks, "MOST", 50)
+    monkeypatch.setattr(sampled_steps, "MOST", 50)
     rest, whole = Counting(threads), Counting(threads)
     found = trace(tmp_path / "series", tmp_path / "out", engine=rest, memory=1)
     same(found, trace(tmp_path / "series", engine=whole, memory=1))

@@ -9,8 +9,8 @@ from synthetic_series import tiny_state, walk, write_series
 
 from normgrowth import lint, trace
 from normgrowth.errors import SeriesWarning
-from normgrowth.lint import alongside
 from normgrowth.lint.finding import SHOWN
+from normgrowth.trace import sample_log
 
 STEPS = 8
 
@@ -84,7 +84,7 @@ def test_another_first_checkpoint_takes_the_ground_from_stored_looks(tmp_path):
 
 
 def test_too_many_tensors_are_left_to_lint(tmp_path, monkeypatch):
-    monkeypatch.setattr(alongside, "MOST_TENSORS", 3)
+    monkeypatch.setattr(sample_log, "MOST_TENSORS", 3)
     with pytest.warns(SeriesWarning, match="tensors are too many for integrity checks"):
         trace(copied(tmp_path / "series"))
 

@@ -11,7 +11,6 @@ import pytest
 
 from normgrowth.cli import main
 from normgrowth.records import Records
-from normgrowth.tracking.step_log import read
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
 
@@ -138,7 +137,7 @@ def test_lightning_with_two_optimizers_that_step_unequally(tmp_path):
         )
 
     def recorded(i, quantity):
-        steps, values = read(tmp_path / "norms" / f"optimizer-{i}").series(quantity)
+        steps, values = Records.read(tmp_path / "norms" / f"optimizer-{i}").series(quantity)
         assert steps.tolist() == list(range(1, len(steps) + 1))
         return values.tolist()
 
@@ -213,7 +212,7 @@ def test_a_plain_loop_with_tensorboard_and_wandb(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
     monkeypatch.setenv("WANDB_SILENT", "true")
     run("track_plain.py", monkeypatch, tmp_path, "--steps", 10, "--wandb")
-    records = read(tmp_path / "norms")
+    records = Records.read(tmp_path / "norms")
     steps, norms = records.series("norm")
     assert steps.tolist() == [5, 10]
     assert board(tmp_path / "logs")["model/norm"] == {

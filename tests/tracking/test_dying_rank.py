@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from normgrowth.tracking.step_log import read
+from normgrowth.records import Records
 
 WORKER = """
 import os, sys
@@ -53,6 +53,6 @@ def test_a_rank_that_dies(tmp_path):
     said = [process.communicate(timeout=120)[1] for process in ranks]
     assert ranks[1].returncode == 7, said
     assert ranks[0].returncode != 0, "it cannot have gone on alone"
-    steps, norms = read(tmp_path / "out").series("norm")
+    steps, norms = Records.read(tmp_path / "out").series("norm")
     assert steps.tolist() == [1, 2, 3, 4, 5]
     assert (norms > 0).all()

@@ -15,11 +15,9 @@ import torch
 from torch import nn
 from tracking.tiny_training import WholeTracker
 
-from normgrowth import records
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Records
-from normgrowth.tracking import step_log as journal
-from normgrowth.tracking.step_log import Journal, read
+from normgrowth.workspace import AppendLog
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
 
@@ -63,7 +61,7 @@ os.kill(os.getpid(), 9)
 def test_a_warning_survives_the_death_of_the_run(tmp_path):
     ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "out")], check=False)
     assert ended.returncode == -signal.SIGKILL
-    records = read(tmp_path / "out")
+    records = Records.read(tmp_path / "out")
     assert records.series("norm")[0].tolist() == [1, 2, 3, 4, 5, 6]
     assert any("step 6: NaN or infinite weights" in note for note in records.made_by["notes"])
 
@@ -85,8 +83,8 @@ def test_no_step_twice_when_a_disk_fills_and_the_model_changes(tmp_path, monkeyp
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Journal, "_append", full)
-        with pytest.warns(SeriesWarning, match="stopped writing"):
+        broken.setattr(AppendLog, "_write", full)
+        with pytest.warns(SeriesWarning, match="cannot write"):
             step()
     model[1].weight = nn.Parameter(torch.randn(4, 4))
     optimizer.add_param_group({"params": [model[1].weight]})
@@ -94,7 +92,7 @@ def test_no_step_twice_when_a_disk_fills_and_the_model_changes(tmp_path, monkeyp
         step()
     assert tracker.records.series("norm")[0].tolist() == [1, 2, 3]
     tracker.close()
-    assert read(tmp_path / "out").series("norm")[0].tolist() == [1, 2, 3]
+    assert Records.read(tmp_path / "out").series("norm")[0].tolist() == [1, 2, 3]
 
 
 class Attention(nn.Module):
@@ -173,7 +171,7 @@ def test_the_trainer_may_be_interrupted_and_begin_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         first.train()
     first.train()
-    assert read(tmp_path / "norms").series("norm")[0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert Records.read(tmp_path / "norms").series("norm")[0].tolist() == [1, 2, 3, 4, 5, 6]
     with pytest.raises(InputError, match="has records of a run"):
         trainer().train()
 
@@ -338,8 +336,6 @@ import os, sys
 import torch
 from torch import nn
 from normgrowth import NormTracker, records
-from normgrowth.tracking import step_log as journal
-journal.PATIENCE = 1e9
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 tracker = NormTracker(model, optimizer, include="all", every=1, out=sys.argv[1])
@@ -358,7 +354,7 @@ os.kill(os.getpid(), 9)
 def test_a_forked_process_that_ends_takes_nothing_with_it(tmp_path):
     ended = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path / "out")], check=False)
     assert ended.returncode == -signal.SIGKILL
-    assert read(tmp_path / "out").series("norm")[0].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert Records.read(tmp_path / "out").series("norm")[0].tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_kill_while_a_run_goes_back_leaves_no_hole(tmp_path, monkeypatch):
@@ -366,44 +362,47 @@ def test_a_kill_while_a_run_goes_back_leaves_no_hole(tmp_path, monkeypatch):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     given(model.parameters())
     with WholeTracker(model, optimizer, every=1, out=tmp_path / "run"):
-        for step in range(1, 7):
-            monkeypatch.setattr(journal, "PATIENCE", 0 if step < 4 else 1e9)
+        for _ in range(6):
             optimizer.step()
         shutil.copytree(tmp_path / "run", tmp_path / "killed")
-    assert Records.read(tmp_path / "killed").distinct("step") == [1, 2, 3, 4]  # the journal has 5 and 6
     (tmp_path / "killed" / ".lock").unlink()
-    seen, put = [], records.replacing.__exit__
+    seen, put = [], AppendLog._write
 
-    def look(self, *error):
-        """What a kill after each file that is put in its place would leave."""
-        put(self, *error)
-        seen.append(read(tmp_path / "killed").series("norm")[0].tolist())
+    def look(self, *content):
+        """What a kill before and after each write would leave."""
+        seen.append(Records.read(tmp_path / "killed").series("norm")[0].tolist())
+        put(self, *content)
+        seen.append(Records.read(tmp_path / "killed").series("norm")[0].tolist())
 
     with monkeypatch.context() as watched:
-        watched.setattr(records.replacing, "__exit__", look)
+        watched.setattr(AppendLog, "_write", look)
         WholeTracker(model, optimizer, every=1, out=tmp_path / "killed", step=2).close()
     whole, dropped = [1, 2, 3, 4, 5, 6], [1, 2]
     assert seen
     assert all(steps in (whole, dropped) for steps in seen), seen
-    assert seen[-1] == dropped
+    assert Records.read(tmp_path / "killed").series("norm")[0].tolist() == dropped
 
 
-def test_a_journal_that_cannot_be_removed_does_not_stop_a_run(tmp_path):
+def test_records_that_cannot_be_written_do_not_stop_a_run(tmp_path):
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     tracker = WholeTracker(model, optimizer, every=1, out=tmp_path / "run")
     optimizer.step()
-    (tmp_path / "run" / "journal").unlink()
-    (tmp_path / "run" / "journal").mkdir()
+    (tmp_path / "run" / "records.parquet").mkdir()
     tracker.close()
-    (tmp_path / "run" / "journal").rmdir()
+    (tmp_path / "run" / "records.parquet").rmdir()
     assert Records.read(tmp_path / "run").series("norm")[0].tolist() == [1], "what was measured is kept"
     WholeTracker(model, optimizer, out=tmp_path / "run", step=1).close()  # and the folder is free
 
 
-def test_watch_says_what_is_wrong_with_a_journal(tmp_path, capsys):
+def test_watch_says_what_is_wrong_with_a_log(tmp_path, capsys):
     from normgrowth.cli import main
 
-    (tmp_path / "journal").write_text("something else")
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "part-000.arrows").write_text("something else")
     assert main(["watch", str(tmp_path), "--once"]) == 2
+    assert "part-000.arrows: not readable as an Arrow stream" in capsys.readouterr().err
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "journal").write_text("something else")
+    assert main(["watch", str(tmp_path / "old"), "--once"]) == 2
     assert "journal: not readable as JSON" in capsys.readouterr().err

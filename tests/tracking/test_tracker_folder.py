@@ -1,23 +1,33 @@
 """The folder of a run: on disk at once, whole after a kill, continued by the next run, never shared."""
 
 import gc
+import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import warnings
+import zlib
+from dataclasses import asdict
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 from tracking.tiny_training import backward, row_of, tiny
 
 from normgrowth import InputError, Records, SeriesWarning, trace
+from normgrowth.checksums import seal_json
 from normgrowth.errors import FolderMismatch
-from normgrowth.tracking import step_log as journal
+from normgrowth.tracking import step_log
+from normgrowth.tracking.log_reader import encoded_parts
+from normgrowth.tracking.step_file import header_length
+from normgrowth.tracking.step_records import STATE
 from normgrowth.tracking.tracker import NormTracker
 
 
@@ -49,37 +59,44 @@ def whole_run(steps=8):
     return tracker.records
 
 
-@pytest.mark.parametrize("patience", [0, 100, 1e9])
-def test_the_folder_has_what_memory_has_however_often_records_are_written(tmp_path, monkeypatch, patience):
-    monkeypatch.setattr(journal, "PATIENCE", patience)
+@pytest.mark.parametrize("largest", [0, 2**30])
+def test_the_folder_has_what_memory_has_at_any_time(tmp_path, monkeypatch, largest):
+    """largest: logs up to this size become records.parquet when they are closed."""
+    monkeypatch.setattr(step_log, "EXPORT_BYTES", largest)
     model, optimizer = start()
     with NormTracker(model, optimizer, every=1, out=tmp_path / "run") as tracker:
         for step in range(1, 9):
             train(model, optimizer, [step])
-            assert journal.read(tmp_path / "run").distinct("step") == list(range(1, step + 1))
-            seen = Records.read(tmp_path / "run").distinct("step")  # whole at any time, if not up to date
-            assert seen == list(range(1, len(seen) + 1))
-            assert len(seen) == {0: step, 1e9: 1}.get(patience, len(seen))
+            assert Records.read(tmp_path / "run").distinct("step") == list(range(1, step + 1))
         assert_equal(tracker.records, whole_run())
     assert_equal(Records.read(tmp_path / "run"), whole_run())
     assert_equal(tracker.records, whole_run())
+    assert Records.read(tmp_path / "run").made_by == tracker.records.made_by
     assert Records.read(tmp_path / "run").made_by["command"] == "tracker"
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        ".lock",
-        "records.json",
-        "records.parquet",
-    ]
+    names = [path.name for path in (tmp_path / "run").iterdir()]
+    assert sorted(names) == [".lock", *(["records.json", "records.parquet"] if largest else []), "steps"]
 
 
-def test_without_a_close_the_last_steps_are_written_when_the_tracker_goes(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "PATIENCE", 1e9)
+def test_a_part_is_an_arrow_stream(tmp_path):
+    model, optimizer = start()
+    with NormTracker(model, optimizer, every=2, out=tmp_path) as tracker:
+        train(model, optimizer, range(1, 7))
+    with pa.ipc.open_stream(tmp_path / "steps" / "part-000.arrows") as stream:
+        table = stream.read_all()
+    assert table["step"].to_pylist() == [2, 4, 6]
+    sums = np.array(table["sums"].to_pylist()).reshape(3, *tracker._layout.shape)
+    norm = tracker.records.series("norm")[1]
+    np.testing.assert_allclose(np.sqrt(sums[:, :, 0].sum(axis=1)), norm, rtol=1e-12)
+
+
+def test_without_a_close_records_are_written_when_the_tracker_goes(tmp_path):
     model, optimizer = start()
     NormTracker(model, optimizer, every=1, out=tmp_path)
     train(model, optimizer, range(1, 4))
-    assert Records.read(tmp_path).distinct("step") == [1]
+    assert not (tmp_path / "records.parquet").exists()
     del optimizer  # whose hooks hold the tracker
     gc.collect()
-    assert Records.read(tmp_path).distinct("step") == [1, 2, 3]
+    assert Records.read_files(tmp_path).distinct("step") == [1, 2, 3]
 
 
 @pytest.mark.parametrize("back", [0, 3, 8])
@@ -119,8 +136,8 @@ def test_what_a_kill_leaves(tmp_path):
         "    train(model, optimizer, [step])\n"
         "    print(step, file=said, flush=True)\n"
     )
-    folder = os.path.dirname(os.path.dirname(__file__))
-    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": folder})
+    paths = os.pathsep.join([os.path.dirname(os.path.dirname(__file__)), *sys.path])
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths})
     try:
         deadline = time.monotonic() + 60
         while not (said.exists() and said.read_text().count("\n") >= 30):
@@ -132,7 +149,7 @@ def test_what_a_kill_leaves(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
     done = int(said.read_text().split("\n")[-2])
-    steps = journal.read(out).distinct("step")
+    steps = Records.read(out).distinct("step")
     assert steps == list(range(1, len(steps) + 1))
     assert done <= len(steps) <= done + 1  # it may have been killed before it could say so
     model, optimizer = start()
@@ -143,23 +160,20 @@ def test_what_a_kill_leaves(tmp_path):
     assert_equal(tracker.records.where(step=4), first)
 
 
-def test_a_step_that_was_cut_short_is_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "PATIENCE", 1e9)
+def test_a_step_that_was_cut_short_is_left_out(tmp_path):
     model, optimizer = start()
     tracker = NormTracker(model, optimizer, every=1, out=tmp_path)
     train(model, optimizer, range(1, 5))
-    path = tmp_path / "journal"
+    path = tmp_path / "steps" / "part-000.arrows"
     content = path.read_bytes()
     for cut in (1, 8, 1000):
         path.write_bytes(content[:-cut])
-        assert journal.read(tmp_path).distinct("step") == [1, 2, 3]
-    path.write_bytes(content)
-    # A kill between writing the records and beginning the journal anew: steps are in both.
-    journal.read(tmp_path).write(tmp_path)
-    assert_equal(journal.read(tmp_path).where(level="model"), tracker.records.where(level="model"))
+        assert Records.read(tmp_path).distinct("step") == [1, 2, 3]
+    path.write_bytes(content[:200])  # killed while it wrote the header
+    assert encoded_parts(tmp_path) == []
     path.write_bytes(b"something else")
-    with pytest.raises(InputError, match="journal: not readable as JSON"):
-        journal.read(tmp_path)
+    with pytest.raises(InputError, match=r"part-000.arrows: not readable"):
+        Records.read(tmp_path)
     path.write_bytes(content)
     tracker.close()
     assert Records.read(tmp_path).distinct("step") == [1, 2, 3, 4]
@@ -197,7 +211,7 @@ def test_records_are_not_overwritten_by_chance(tmp_path):
         NormTracker(model, optimizer, step=-1)
 
 
-def test_a_full_disk_stops_the_writing_and_not_the_training(tmp_path):
+def test_a_full_disk_stops_neither_the_training_nor_the_log(tmp_path):
     """Files may not grow beyond a limit, as on a disk that is full, until there is room again."""
     model, optimizer = start()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -205,15 +219,23 @@ def test_a_full_disk_stops_the_writing_and_not_the_training(tmp_path):
     train(model, optimizer, [1])
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        with pytest.warns(SeriesWarning, match="stopped writing .*File too large") as told:
+        with pytest.warns(SeriesWarning, match="cannot write .*File too large") as told:
             train(model, optimizer, range(2, 7))
         assert len(told) == 1
-        assert journal.read(tmp_path / "run").distinct("step") == [1]
+        assert Records.read(tmp_path / "run").distinct("step") == [1]
         assert tracker.records.distinct("step") == [1, 2, 3, 4, 5, 6]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    train(model, optimizer, [7])  # there is room again: nothing is lost, and no close is needed
+    assert_equal(Records.read(tmp_path / "run"), whole_run(7))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.warns(SeriesWarning, match="cannot write"):
+            train(model, optimizer, [8])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     tracker.close()
-    assert_equal(Records.read(tmp_path / "run"), whole_run(6))
+    assert_equal(Records.read(tmp_path / "run"), whole_run(8))
 
 
 def test_a_disk_that_stays_full_keeps_what_was_written(tmp_path):
@@ -223,7 +245,7 @@ def test_a_disk_that_stays_full_keeps_what_was_written(tmp_path):
     train(model, optimizer, [1])
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        with pytest.warns(SeriesWarning, match="stopped writing"):
+        with pytest.warns(SeriesWarning, match="cannot write"):
             train(model, optimizer, [2])
         with pytest.warns(SeriesWarning, match="the last steps could not be written"):
             tracker.close()
@@ -248,38 +270,135 @@ def test_first_weights_are_gone_in_a_resumed_run(tmp_path):
     assert "angle" in row_of(tracker.records, 2, "model", "model")
 
 
-def test_a_flipped_bit_in_a_journal_is_noticed(tmp_path):
-    """The header is refused, and a step is left out with a note; no number is ever a wrong one."""
+def test_a_flipped_bit_in_a_log_is_noticed(tmp_path):
+    """A step is left out with a note; a damaged header is refused or changes nothing. No number is ever a wrong one."""
     model, optimizer = start()
     tracker = NormTracker(model, optimizer, every=1, out=tmp_path)
-    tracker._journal._not_before = float("inf")
     train(model, optimizer, range(1, 6))
-    path = tmp_path / "journal"
+    path = tmp_path / "steps" / "part-000.arrows"
     content = path.read_bytes()
-    whole = journal.read(tmp_path)
-    header = content.index(b"\n")
-    step = (len(content) - header - 1) // 5
+    whole = Records.read(tmp_path)
+    header = header_length(np.frombuffer(content, np.uint8))
+    step = (len(content) - header) // 5
     random = np.random.default_rng(0)
-    for place in random.integers(0, len(content), 60):
+    refused = 0
+    for place in [*random.integers(0, header, 60), *random.integers(header, len(content), 60)]:
         flipped = bytearray(content)
         flipped[place] ^= 1 << random.integers(8)
         path.write_bytes(flipped)
-        if place <= header:
-            with pytest.raises(InputError, match="journal: "):
-                journal.read(tmp_path)
+        if place < header:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", SeriesWarning)
+                    found = Records.read(tmp_path)
+            except InputError:
+                refused += 1
+                continue
+            if len(found):  # a flag of the format that nobody reads
+                assert_equal(found, whole)
             continue
-        with pytest.warns(SeriesWarning, match="journal: 1 of 5 steps are damaged and left out"):
-            found = journal.read(tmp_path)
+        with pytest.warns(SeriesWarning, match=r"part-000.arrows: 1 of 5 steps are damaged and left out"):
+            found = Records.read(tmp_path)
         assert "left out" in found.made_by["notes"][-1]
-        lost = (place - header - 1) // step + 1
+        lost = (place - header) // step + 1
         assert found.distinct("step") == [i for i in range(1, 6) if i != lost]
         if lost < 5:  # a sum over all steps is not told without one of them
             assert "total_growth" not in found.distinct("quantity")
         else:
             assert_equal(found, Records(whole.table.filter(whole.table["step"].to_numpy() != lost), {}))
+    assert refused > 50
     path.write_bytes(content)
     tracker.close()
     assert_equal(Records.read(tmp_path), whole)
+
+
+def as_earlier_version(folder, records, journal_steps):
+    """The files that normgrowth 0.x wrote: records up to a step, and a journal with the steps after it."""
+    (part,) = encoded_parts(folder)
+    steps = part.read()
+    shutil.rmtree(folder / "steps")
+    columns = steps.layout.shape[1] - len(STATE)
+    layout = {key: value for key, value in asdict(steps.layout).items() if key != "of_run"}
+    made_by = {**steps.made_by, "notes": ["a note"]}
+    header = json.dumps(seal_json({"layout": layout, "made_by": made_by, "step_checksums": True})).encode()
+    blocks = [
+        np.int64(step).tobytes() + np.ascontiguousarray(rows[:, :columns]).tobytes()
+        for step, rows in zip(steps.steps, steps.rows, strict=True)
+        if step in journal_steps
+    ]
+    sealed = [block + np.int64(zlib.crc32(block)).tobytes() for block in blocks]
+    (folder / "journal").write_bytes(header + b"\n" + b"".join(sealed))
+    kept = records.table.filter(records.table["step"].to_numpy() < min(journal_steps))
+    Records(kept, made_by).write(folder)
+
+
+def test_a_folder_of_an_earlier_version_is_read_and_resumed(tmp_path):
+    model, optimizer = start()
+    with NormTracker(model, optimizer, every=1, out=tmp_path, run="run") as tracker:
+        train(model, optimizer, range(1, 6))
+    as_earlier_version(tmp_path, tracker.records, {4, 5})
+    assert_equal(Records.read(tmp_path), whole_run(5))
+    assert Records.read(tmp_path).made_by["notes"] == ["a note"]
+    with pytest.raises(InputError, match="up to step 5; give step="):
+        NormTracker(model, optimizer, out=tmp_path)
+    with NormTracker(model, optimizer, every=1, out=tmp_path, step=5) as tracker:
+        train(model, optimizer, range(6, 9))
+    assert_equal(Records.read(tmp_path), whole_run(8))
+    assert Records.read(tmp_path).made_by["notes"] == ["a note", "resumed at step 5"]
+    with NormTracker(model, optimizer, every=1, out=tmp_path, step=8):
+        before = sorted((tmp_path / "steps").iterdir())
+    assert sorted((tmp_path / "steps").iterdir()) == before  # nothing was measured
+    with NormTracker(model, optimizer, every=1, out=tmp_path, step=3) as tracker:
+        assert_equal(tracker.records, whole_run(3))
+    assert_equal(Records.read(tmp_path), whole_run(3))
+
+
+def test_a_resumed_run_does_not_repeat_its_warnings_and_knows_its_decay(tmp_path):
+    model = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(4, 4, bias=False)])})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+
+    def step(value=float("nan")):
+        model["layers"][0].weight.grad = torch.full((4, 4), value)
+        optimizer.step()
+
+    tracker = NormTracker(model, optimizer, every=1, out=tmp_path)
+    step(1.0)
+    with pytest.warns(SeriesWarning, match="NaN"):
+        step()
+    tracker.close()
+    assert tracker._decay_so_far["layers.0.weight"] == pytest.approx(0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with NormTracker(model, optimizer, every=1, out=tmp_path, step=2) as tracker:
+            step()
+    assert tracker._decay_so_far["layers.0.weight"] == pytest.approx(0.15)
+    with (
+        NormTracker(model, optimizer, every=1, out=tmp_path, step=1),
+        pytest.warns(SeriesWarning, match="NaN"),
+    ):
+        step()  # the warning was on a step that is dropped
+    notes = Records.read(tmp_path).made_by["notes"]
+    assert [note.split(":")[0] for note in notes] == ["resumed at step 1", "step 2", "step 2"]
+
+
+def test_a_log_never_grows_in_memory_and_is_never_rewritten(tmp_path):
+    """The files of a run only ever grow by one message a step, also where each step has a warning."""
+    model, optimizer = start()
+    tracker = NormTracker(model, optimizer, every=1, out=tmp_path)
+    path = tmp_path / "steps" / "part-000.arrows"
+    sizes, kept = [], b""
+    for step in range(1, 6):
+        train(model, optimizer, [step])
+        tracker._log.note(step, "a remark")
+        content = path.read_bytes()
+        assert content.startswith(kept)
+        sizes.append(len(content) - len(kept))
+        kept = content
+    assert len(set(sizes[1:])) == 1
+    assert not tracker._log._files.queued()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "notes.jsonl", "steps"]
+    tracker.close()
+    assert Records.read(tmp_path).made_by["notes"] == ["a remark"] * 5
 
 
 def test_a_run_that_counts_other_parameters_does_not_go_on_in_the_same_records(tmp_path):

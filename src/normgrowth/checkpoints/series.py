@@ -20,7 +20,6 @@ from normgrowth.checkpoints.local_files import Unit, find_units, why_nothing
 from normgrowth.checkpoints.name_globs import by_pattern, name_pattern, separating_globs
 from normgrowth.checkpoints.remote import hub
 from normgrowth.checkpoints.remote.discovery import find_remote, is_remote
-from normgrowth.checkpoints.remote.remote_checkpoint import range_cache
 from normgrowth.checkpoints.remote.remote_file import Reading, RemoteUnit, RevisionUnit
 from normgrowth.checkpoints.remote.website import shown
 from normgrowth.checkpoints.steps import LARGEST_STEP, is_counter, likely_step, sure_step
@@ -91,14 +90,12 @@ def open_source(
     *,
     endpoint: str | None = None,
     scratch: Path | None = None,
-    cache: int = 0,
 ) -> Series:
     """The series behind a path, a glob, an address, a list of these, or ``hf://org/repo@pattern``.
 
     Addresses begin with ``https://``, ``http://``, ``s3://`` or ``gs://``; of safetensors files there and on
     the hub, only what is asked for is read. endpoint: another address than the hub's; scratch: where checkpoints
-    in other formats are put while they are read; cache: bytes of memory for ranges that were read, in case they
-    are wanted again.
+    in other formats are put while they are read.
     """
     parts = [source] if isinstance(source, str | Path) else list(source)
     if not parts:
@@ -106,7 +103,7 @@ def open_source(
     label = ", ".join(part if hub.is_hub(part) else shown(part) for part in map(str, parts))
     notes: list[str] = []
     damaged: list[tuple[str, str]] = []
-    reading = Reading(scratch, range_cache(cache) if cache else None)
+    reading = Reading(scratch)
     on_hub = [part for part in parts if isinstance(part, str) and hub.is_hub(part)]
     remote = [part for part in parts if isinstance(part, str) and is_remote(part)]
     units = _local([part for part in parts if part not in (*on_hub, *remote)])

@@ -93,7 +93,7 @@ def write_report(
         refuse_other_origin(target, origin)
     made_by = {"command": command, "versions": versions(), "folders": origin}
     fitted = laws if fit else None
-    return Page(report(several, target, title=title, fitted=fitted, read=read, made_by=made_by))
+    return Page(report(several, target, title=title, fitted=fitted, made_by=made_by))
 
 
 def _origin(folders: Sequence[Path | str]) -> str:
@@ -101,16 +101,6 @@ def _origin(folders: Sequence[Path | str]) -> str:
     paths = [Path(folder).resolve() for folder in folders]
     digest = hashlib.sha256("\n".join(map(str, paths)).encode("utf-8", "surrogateescape")).hexdigest()
     return ",".join([*(path.name for path in paths), digest[:8]])
-
-
-def read(folder: Path) -> "Records | None":
-    """The records of a folder, also of a run that goes on or was killed: then with the steps in its journal."""
-    from normgrowth.records import FILE
-    from normgrowth.tracking import step_log as journal
-
-    return (
-        journal.read(folder) if any((folder / name).is_file() for name in (FILE, journal.JOURNAL)) else None
-    )
 
 
 def laws(records: "Records") -> dict[str, "SeriesFit"]:

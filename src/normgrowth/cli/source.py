@@ -113,17 +113,12 @@ def integers(text: str) -> tuple[int, ...]:
 
 def size(text: str) -> int:
     """Bytes, 1 or more: 512M, 1G, 2.5G."""
-    return size_or_none(text, 1)
-
-
-def size_or_none(text: str, least: int = 0) -> int:
-    """Bytes, or 0."""
     unit = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper())
     try:
         found = float(text[:-1] if unit else text) * 2 ** (unit or 0)
     except ValueError:
         found = nan
-    if not least <= found < 2**60:
+    if not 1 <= found < 2**60:
         raise argparse.ArgumentTypeError(f"invalid size {text!r} (examples: 512M, 2G)")
     return int(found)
 

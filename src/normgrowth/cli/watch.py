@@ -57,12 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read(arguments: argparse.Namespace) -> Any:
     from normgrowth.errors import InputError
-    from normgrowth.records import FILE
-    from normgrowth.tracking.step_log import JOURNAL, read
+    from normgrowth.records import Records, has_log, has_records
+    from normgrowth.tracking.log_reader import read_run
 
-    if not any((Path(arguments.folder) / name).is_file() for name in (JOURNAL, FILE)):
+    folder = Path(arguments.folder)
+    if not has_records(folder):
         raise InputError(
             f"{arguments.folder}: no records of a run yet; a NormTracker with this `out` writes them"
         )
-    records = read(arguments.folder)
+    levels = ["model", "layer"] if arguments.layers == "all" else ["model"]
+    records = read_run(folder, levels) if has_log(folder) else Records.read(folder)
     return records if arguments.layers == "all" else records.where(level="model")

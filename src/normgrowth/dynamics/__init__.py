@@ -1,1 +1,59 @@
 """Dynamics: why the norm grows: what a schedule predicts, how aligned the steps are, where growth ends."""
+
+TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from normgrowth.dynamics.equilibrium import Decay, Optimizer
+    from normgrowth.dynamics.result import Dynamics
+    from normgrowth.records import Records
+    from normgrowth.results import Result
+    from normgrowth.schedules import Schedule
+
+
+def dynamics(
+    trace: "Result | Records | Path | str",
+    schedule: "Schedule | str | None" = None,
+    *,
+    level: str = "model",
+    name: str | None = None,
+    kappa: float | None = None,
+    weight_decay: float | None = None,
+    decay: "Decay | None" = None,
+    optimizer: "Optimizer" = "adamw",
+    betas: tuple[float, float] = (0.9, 0.999),
+    momentum: float = 0.0,
+    gradient_norm: float | None = None,
+    invariant: bool = False,
+) -> "Dynamics":
+    """Explain the growth of a norm: its budget, the direction, and which model of the dynamics predicts it.
+
+        found = ng.dynamics(trace, "cosine:lr=6e-4,steps=600000,warmup=2000", weight_decay=0.1)
+        found.verdict, found.misaligned.kappa, found.budget.by_steps, found.direction.verdict
+
+    trace: a trace, its records, its folder, or "published:t5", which has a schedule of its own.
+    schedule: the learning rates, a `Schedule` or its text ("constant:lr=3e-4"); without it the budget, the
+    alignment, the direction and the uniformity are computed, and no model is fitted.
+    level, name: what is explained: the "model", or one "layer", "role" or "tensor" by its name.
+    kappa: κ of single optimizer steps, if training logged it. It then makes the predictions, and decides what sparse
+    checkpoints cannot.
+    weight_decay: λ; 0 if there was none, None if it is not known, which is not the same.
+    decay: "decoupled" (θ -= ηλθ; default for adamw), "coupled" (λθ in the gradient; default for sgd) or "eq3"
+    (θ -= λθ, the paper's eq. (3)).
+    optimizer, betas, momentum, gradient_norm, invariant: for the equilibrium under weight decay, see
+    `normgrowth.equilibrium`.
+    """
+    from normgrowth.dynamics.explain import explain
+    from normgrowth.dynamics.weight_decay import OptimizerSettings
+
+    settings = OptimizerSettings(
+        optimizer=optimizer,
+        betas=betas,
+        momentum=momentum,
+        gradient_norm=gradient_norm,
+        decay=decay,
+        invariant=invariant,
+    )
+    return explain(
+        trace, schedule, level=level, name=name, kappa=kappa, weight_decay=weight_decay, settings=settings
+    )

@@ -140,7 +140,7 @@ def equilibrium(
     return Equilibrium(norm, 2 * asin(sqrt(w / (1 + r) / 2)), _time(r, w) / (1 - c.p), c.p, r, w)
 
 
-def boundary(norm0: float, optimizer: Optimizer = "adamw", *, lr: float, **setting: Any) -> float:
+def stationary_decay(norm0: float, optimizer: Optimizer = "adamw", *, lr: float, **setting: Any) -> float:
     """λ*, the weight decay whose equilibrium is norm0: with more the norm falls from there, with less it grows.
 
     For slow decay λ* = ηC/(2‖θ₀‖²) for AdamW (η times that for eq3), ηG²/(2(1 − μ)‖θ₀‖²) for SGD, and

@@ -1,14 +1,24 @@
 """κ, the constant that Assumption 1 leaves out, from what checkpoints show: ‖δ‖ = κη‖θ‖^p."""
 
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normgrowth.dynamics.prediction import Decay, Floats, Model, Rate, check, check_words, lost, totals
+from normgrowth.dynamics.prediction import (
+    Decay,
+    Floats,
+    Model,
+    Rate,
+    check,
+    check_words,
+    decay_loss,
+    schedule_sums,
+)
 from normgrowth.errors import InputError
+from normgrowth.fit.bootstrap import block_bootstrap_indices
 
 
 @dataclass(frozen=True)
@@ -73,9 +83,9 @@ def fit_kappa(
     first, last = (at, at + 1) if single else (at[:-1], at[1:])
     n0, n1 = (n, n) if single else (n[:-1], n[1:])
     grid, place = np.unique(np.concatenate([first, last]), return_inverse=True)
-    summed = totals(schedule, grid, order)[place]
+    summed = schedule_sums(schedule, grid, order)[place]
     exposure = summed[len(first) :] - summed[: len(first)]  # Ση^order of each interval
-    gone = lost(schedule, grid, weight_decay, decay)[place]
+    gone = decay_loss(schedule, grid, weight_decay, decay)[place]
     keep = np.exp(gone[: len(first)] - gone[len(first) :])  # what decay leaves of the weights
     with np.errstate(divide="ignore", invalid="ignore"):
         # ‖Δ + (1 − keep)θ‖, from ‖Δ‖² and 2⟨θ,Δ⟩ = n₁² − n₀² − ‖Δ‖²; for a single step the model gives ⟨θ,δ⟩.
@@ -95,7 +105,11 @@ def fit_kappa(
         return (top[index].sum(axis=-1) / below[index].sum(axis=-1)) ** (1 / order)
 
     count = int(good.sum())
-    low, high = np.quantile(pooled(blocks(count, seed)), [0.025, 0.975]) if count >= 4 else (nan, nan)
+    low, high = (
+        np.quantile(pooled(block_bootstrap_indices(count, seed)), [0.025, 0.975])
+        if count >= 4
+        else (nan, nan)
+    )
     half = np.arange(count) < count // 2
     with np.errstate(divide="ignore", invalid="ignore"):
         drift = float(pooled(~half) / pooled(half)) if count >= 2 else nan
@@ -126,20 +140,12 @@ def kappa_of_growth(
     if len(at) < 2:
         raise InputError("growth needs two norms at least")
     order = 1 if model == "aligned" else 2
-    x = totals(schedule, at, order) / order
-    gone = lost(schedule, at, weight_decay, decay)
+    x = schedule_sums(schedule, at, order) / order
+    gone = decay_loss(schedule, at, weight_decay, decay)
     y = np.log(n / n[0]) + gone - gone[0]
     x = x - x[0]
     slope = float(x @ y / (x @ x)) if x @ x > 0 else nan
     return slope ** (1 / order) if slope >= 0 else nan
-
-
-def blocks(count: int, seed: int, draws: int = 2000) -> NDArray[np.int64]:
-    """Indices of a circular block bootstrap: neighbours stay together, in blocks of about √count."""
-    rng = np.random.default_rng(seed)
-    length = max(1, round(sqrt(count)))
-    starts = rng.integers(0, count, (draws, -(-count // length), 1))
-    return ((starts + np.arange(length)) % count).reshape(draws, -1)[:, :count]
 
 
 def _log_mean(a: Floats, b: Floats) -> Floats:

@@ -75,16 +75,6 @@ def predict_norm(
         return np.exp(log_norm)
 
 
-def aligned(schedule: Rate, kappa: float, steps: ArrayLike, norm0: float = 1.0, **options: Any) -> Floats:
-    """‖θ‖ if every step points along θ (§5.3, §E.1); options as for `predict_norm`."""
-    return predict_norm(schedule, kappa, steps, norm0, model="aligned", **options)
-
-
-def misaligned(schedule: Rate, kappa: float, steps: ArrayLike, norm0: float = 1.0, **options: Any) -> Floats:
-    """‖θ‖ if every step is orthogonal to θ (§5.4, §E.2); options as for `predict_norm`."""
-    return predict_norm(schedule, kappa, steps, norm0, model="misaligned", **options)
-
-
 def holding_decay(
     kappa: float, lr: float, *, model: Model = "misaligned", decay: Decay = "decoupled"
 ) -> float:
@@ -99,7 +89,7 @@ def holding_decay(
     return rate * lr if decay == "eq3" else rate
 
 
-def totals(schedule: Rate, at: Floats, power: int) -> Floats:
+def schedule_sums(schedule: Rate, at: Floats, power: int) -> Floats:
     """Ση^power of the steps before each (up to a common constant); for very long runs ∫η^power."""
     low, high = float(at.min()), float(at.max())
     if isinstance(schedule, Schedule) and high - low > LONGEST:
@@ -108,7 +98,7 @@ def totals(schedule: Rate, at: Floats, power: int) -> Floats:
     return np.concatenate([[0.0], np.cumsum(eta**power)])[np.asarray(at - int(low), np.int64)]
 
 
-def lost(schedule: Rate, at: Floats, weight_decay: float, decay: str) -> Floats:
+def decay_loss(schedule: Rate, at: Floats, weight_decay: float, decay: str) -> Floats:
     """What decay takes off log‖θ‖ before each step, −Σlog(1 − d), up to a common constant."""
     if not weight_decay:
         return np.zeros_like(at)

@@ -1,4 +1,4 @@
-"""What residuals that follow each other are worth, and intervals that know it.
+"""Bootstrap: confidence intervals that allow for autocorrelated residuals, and the effective number of points.
 
 The norm of a checkpoint is the sum of everything before it, so the residuals of a fit wander: one above
 the curve is followed by another above it. Counted as independent they make every interval too narrow
@@ -22,8 +22,10 @@ which is added back. Neighbours are neighbours in the series, whatever the gap b
 """
 
 from collections.abc import Mapping
+from math import sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normgrowth.fit.laws import BEYOND, Floats, Law
 from normgrowth.fit.solver import Solution, solve
@@ -125,3 +127,11 @@ def parameters(
             at_end = solution.low if end == "low" else solution.high & (solution.w > solution.u)
             values[name] = np.where(at_end, np.copysign(np.inf, values[name]), values[name])
     return values
+
+
+def block_bootstrap_indices(count: int, seed: int, draws: int = 2000) -> NDArray[np.int64]:
+    """Indices of a circular block bootstrap: neighbours stay together, in blocks of about √count."""
+    rng = np.random.default_rng(seed)
+    length = max(1, round(sqrt(count)))
+    starts = rng.integers(0, count, (draws, -(-count // length), 1))
+    return ((starts + np.arange(length)) % count).reshape(draws, -1)[:, :count]

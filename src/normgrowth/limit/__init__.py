@@ -25,6 +25,7 @@ from normgrowth.limit.rules import (
     pooling,
     powers,
     products,
+    scatter_reductions,
     triangular,
 )
 from normgrowth.limit.rules.attention import fused, softmax
@@ -32,7 +33,7 @@ from normgrowth.limit.series import Series, Term, by_element
 
 RULE_FILES = (  # loaded so that they register
     *(activations, arithmetic, comparisons, data_movement, lengths, logarithms, losses),
-    *(fused, softmax, normalization, pooling, powers, products, triangular),
+    *(fused, softmax, normalization, pooling, powers, products, scatter_reductions, triangular),
 )
 
 __all__ = [

@@ -71,6 +71,11 @@ class Series:
         """Whether c has no part in it."""
         return self.rest is None and len(self.terms) == 1 and self.top.degree == 0
 
+    @property
+    def is_given(self) -> bool:
+        """Whether it is a constant that no parameter has a part in: exact in every element."""
+        return self.is_constant and not self.top.sources and not self.lost and self.exponential is None
+
     def changed(self, **fields: Any) -> "Series":
         """A copy with other values of some fields; `dataclasses.replace` takes three times as long."""
         found = Series(
@@ -227,6 +232,8 @@ def combine(f: Callable[..., Tensor], *series: Series, moves: bool = False) -> S
     if scales is not None:
         found = found.changed(scales=scales)
     lost = any(s.lost for s in series)
+    if moves and any(s.exact_zeros for s in series):
+        found = found.changed(exact_zeros=all(s.exact_zeros or s.zero or s.is_given for s in series))
     if not any(s.exponential for s in series):
         return found.changed(lost=True) if lost else found
     if not moves:

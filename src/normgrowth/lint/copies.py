@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.lint.finding import Finding
-from normgrowth.lint.findings import Evidence
-from normgrowth.lint.trajectory import Distance, Routes
+from normgrowth.lint.step_table import StepTable
+from normgrowth.lint.trajectory import Distance, Trajectory
 from normgrowth.lint.unchanged import sure_to_change
 
 Floats = NDArray[np.float64]
@@ -27,7 +27,7 @@ START = 0.01
 ONE_INTERVAL, TWO_INTERVALS = 1.0, 4.0
 
 
-def whole_copies(e: Evidence, routes: Routes | None, same: Same) -> tuple[list[Finding], set[int]]:
+def whole_copies(e: StepTable, routes: Trajectory | None, same: Same) -> tuple[list[Finding], set[int]]:
     """Checkpoints that hold the weights of another step, and their rows."""
     n = len(e.looks)
     apart = routes.apart if routes else _unknown
@@ -51,7 +51,7 @@ def _unknown(_: int, __: int) -> float:
     return np.inf
 
 
-def _groups(e: Evidence, same: Same) -> list[list[int]]:
+def _groups(e: StepTable, same: Same) -> list[list[int]]:
     """Rows that are equal to each other."""
     n = len(e.looks)
     group = list(range(n))
@@ -77,11 +77,11 @@ def _groups(e: Evidence, same: Same) -> list[list[int]]:
     return [found for found in members if len(found) > 1]
 
 
-def _columns(e: Evidence, row: int) -> list[int]:
+def _columns(e: StepTable, row: int) -> list[int]:
     return [e.column[name] for name in e.looks[row].names]
 
 
-def _comparable(e: Evidence, i: int, j: int) -> bool:
+def _comparable(e: StepTable, i: int, j: int) -> bool:
     a, b = e.looks[i], e.looks[j]
     return dict(zip(a.names, a.shapes, strict=True)) == dict(zip(b.names, b.shapes, strict=True))
 
@@ -120,7 +120,7 @@ def _either(members: Sequence[int], n: int, apart: Distance) -> bool:
     return not (into <= ONE_INTERVAL * before or into >= TWO_INTERVALS * before)
 
 
-def _may_be_honest(e: Evidence, members: Sequence[int], true: int, apart: Distance) -> str:
+def _may_be_honest(e: StepTable, members: Sequence[int], true: int, apart: Distance) -> str:
     """Why a run of equal checkpoints at either end need not be a fault, or ""."""
     first, last, n = members[0], members[-1], len(e.looks)
     if last - first != len(members) - 1 or len(members) == n:
@@ -136,7 +136,7 @@ def _may_be_honest(e: Evidence, members: Sequence[int], true: int, apart: Distan
 
 
 def tensor_copies(
-    e: Evidence, routes: Routes | None, copied: set[int], same: Same
+    e: StepTable, routes: Trajectory | None, copied: set[int], same: Same
 ) -> tuple[list[Finding], set[int]]:
     """Tensors that hold the values of another step, though they moved in between: a shard of another step.
 
@@ -171,7 +171,7 @@ def tensor_copies(
     return found, rows
 
 
-def _suspects(e: Evidence, copied: set[int]) -> dict[tuple[int, int], list[str]]:
+def _suspects(e: StepTable, copied: set[int]) -> dict[tuple[int, int], list[str]]:
     """Pairs of rows, and the tensors with equal sums in both that are sure to have changed in between."""
     rows = np.array([row for row in range(len(e.looks)) if row not in copied])
     moving = np.flatnonzero((e.delta > 0).any(axis=0) & (e.numel >= FEW))
@@ -190,6 +190,6 @@ def _suspects(e: Evidence, copied: set[int]) -> dict[tuple[int, int], list[str]]
     return pairs
 
 
-def _same_shape(e: Evidence, i: int, j: int, name: str) -> bool:
+def _same_shape(e: StepTable, i: int, j: int, name: str) -> bool:
     a, b = e.looks[i], e.looks[j]
     return a.shapes[a.names.index(name)] == b.shapes[b.names.index(name)]

@@ -7,16 +7,17 @@ import numpy as np
 
 from normgrowth.lint.copies import Same, tensor_copies, whole_copies
 from normgrowth.lint.finding import KINDS, Finding
-from normgrowth.lint.findings import Evidence
-from normgrowth.lint.looks import Look
 from normgrowth.lint.mixture import named_apart, two_runs
 from normgrowth.lint.order import order_faults, run_faults, stored_order, untrained
+from normgrowth.lint.step_table import StepTable
 from normgrowth.lint.tensors import index_faults, nonfinite_faults
-from normgrowth.lint.trajectory import Routes
+from normgrowth.lint.trajectory import Trajectory
 from normgrowth.lint.unchanged import unchanged_tensors
+from normgrowth.trace.sample_log import SampleLog
+from normgrowth.trace.sampled_steps import SampledStep
 
 
-def in_order(findings: Iterable[Finding], looks: Sequence[Look]) -> list[Finding]:
+def in_order(findings: Iterable[Finding], looks: Sequence[SampledStep]) -> list[Finding]:
     """By step, faults first; what has no step comes last."""
     place = {look.label: look.position for look in looks}
 
@@ -27,8 +28,16 @@ def in_order(findings: Iterable[Finding], looks: Sequence[Look]) -> list[Finding
     return sorted(findings, key=key)
 
 
+def judge_samples(log: SampleLog) -> tuple[Finding, ...]:
+    """The findings of the sampled steps of a trace."""
+    if not log.looks:
+        return ()
+    table = StepTable(log.looks, log.sampler.origin)
+    return tuple(in_order(judge(table, log.sampler.buffers, log.same), log.looks))
+
+
 @np.errstate(all="ignore")  # damaged weights may have any size; what is not a number is not judged
-def judge(e: Evidence, buffers: Mapping[str, str], same: Same) -> list[Finding]:
+def judge(e: StepTable, buffers: Mapping[str, str], same: Same) -> list[Finding]:
     """Everything that the looks show. A copy, or a checkpoint out of place, is not judged a second time."""
     routes = e.routes()
     copied, copies = whole_copies(e, routes, same)
@@ -54,7 +63,7 @@ class _Known:
     findings: Sequence[Finding]
 
 
-def _trajectory(e: Evidence, routes: Routes, known: _Known, rows: Sequence[int]) -> list[Finding]:
+def _trajectory(e: StepTable, routes: Trajectory, known: _Known, rows: Sequence[int]) -> list[Finding]:
     """Checkpoints among these rows that are out of order, of another run or re-initialized."""
     line = [place for place, row in enumerate(routes.rows) if row not in known.rows and row in rows]
     moved, healed = order_faults(e, routes, line)

@@ -11,7 +11,7 @@ from normgrowth.checkpoints.name_globs import by_pattern, lint_commands
 from normgrowth.checkpoints.parameters import Reading
 from normgrowth.checkpoints.series import Entry
 from normgrowth.lint.finding import Finding
-from normgrowth.lint.findings import Evidence
+from normgrowth.lint.step_table import StepTable
 
 Shape = tuple[int, ...]
 SHOWN = 3  # tensors of another model or data file that are named
@@ -82,13 +82,13 @@ def other_series(main: Sequence[Member], others: Sequence[Sequence[Member]]) -> 
             yield Finding(entry.step, "", "data", why, entry.label, "remark")
 
 
-def named_apart(e: Evidence) -> list[list[int]]:
+def named_apart(e: StepTable) -> list[list[int]]:
     """Rows by the names of their files, if these tell two series or more of at least two checkpoints each."""
     parts = by_pattern([(look.label, look.step) for look in e.looks])
     return parts if len(parts) > 1 and all(len(part) > 1 for part in parts) else []
 
 
-def two_runs(e: Evidence, parts: Sequence[Sequence[int]]) -> Finding:
+def two_runs(e: StepTable, parts: Sequence[Sequence[int]]) -> Finding:
     commands = lint_commands([[(e.looks[row].label, e.looks[row].step) for row in part] for part in parts])
     why = f"{len(parts)} series? Files named alike continue from each other, the others do not. Check each: {commands}"
     return e.finding(parts[1][0], "", "mixed", why.replace("2 series", "two series", 1))

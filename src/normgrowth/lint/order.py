@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from normgrowth.lint.finding import Finding
-from normgrowth.lint.findings import Evidence
+from normgrowth.lint.step_table import StepTable
 from normgrowth.lint.trajectory import (
     ALIGNED,
     CLOSED,
@@ -17,8 +17,8 @@ from normgrowth.lint.trajectory import (
     MOVES,
     STRANGE,
     Distance,
-    Routes,
     Stray,
+    Trajectory,
     leads_on,
     reordered,
     rescaled,
@@ -30,7 +30,7 @@ RESET = ("zeros", "ones")
 DRAWN = ("normal", "uniform")
 
 
-def order_faults(e: Evidence, routes: Routes, line: list[int]) -> tuple[list[Finding], list[int]]:
+def order_faults(e: StepTable, routes: Trajectory, line: list[int]) -> tuple[list[Finding], list[int]]:
     """Checkpoints that stand where others belong, and the places of all in their likely order."""
     if _interleaved(len(line), lambda a, b: routes.distance(line[a], line[b])):
         why = "from here on, every second checkpoint belongs to another run: two runs alternate"
@@ -73,7 +73,7 @@ def _interleaved(count: int, distance: Distance) -> bool:
     return count >= FEWEST and float(np.mean(closed)) >= 0.8
 
 
-def stored_order(e: Evidence, known: set[int]) -> Iterator[Finding]:
+def stored_order(e: StepTable, known: set[int]) -> Iterator[Finding]:
     """Steps stored inside the files that go down while those of the names go up; not of rows known as wrong."""
     told = [(k, look.stored) for k, look in enumerate(e.looks) if look.stored is not None and k not in known]
     for (before, earlier), (row, later) in pairwise(told):
@@ -91,8 +91,8 @@ def stored_order(e: Evidence, known: set[int]) -> Iterator[Finding]:
 class _Way:
     """One thing (the model, or a tensor) along a line of checkpoints: places in it count from 0."""
 
-    e: Evidence
-    routes: Routes
+    e: StepTable
+    routes: Trajectory
     line: list[int]
     tensor: int | None = None
 
@@ -160,7 +160,9 @@ class _Way:
         )
 
 
-def run_faults(e: Evidence, routes: Routes, line: list[int], other: Iterable[int] = ()) -> Iterator[Finding]:
+def run_faults(
+    e: StepTable, routes: Trajectory, line: list[int], other: Iterable[int] = ()
+) -> Iterator[Finding]:
     """Checkpoints, or single tensors, that look like another run or a re-initialization.
 
     other: rows of another series, which nothing is compared with.
@@ -206,20 +208,20 @@ def _strange_tensors(model: _Way, said: set[int]) -> Iterator[Finding]:
 # As freshly initialised ------------------------------------------------------------------------------
 
 
-def _vectors(e: Evidence, row: int) -> list[int]:
+def _vectors(e: StepTable, row: int) -> list[int]:
     """Columns of gains and biases."""
     look = e.looks[row]
     entries = zip(look.names, look.shapes, strict=True)
     return [e.column[name] for name, shape in entries if len(shape) == 1 and shape[0] >= 4]
 
 
-def _fresh(e: Evidence, row: int) -> float:
+def _fresh(e: StepTable, row: int) -> float:
     """The part of gains and biases that are exactly 1 or 0 throughout."""
     own = _vectors(e, row)
     return float(np.mean([e.pattern[row, i] in RESET for i in own])) if len(own) > 1 else 0.0
 
 
-def _reset_tensors(e: Evidence, rows: list[int]) -> Iterator[Finding]:
+def _reset_tensors(e: StepTable, rows: list[int]) -> Iterator[Finding]:
     """Tensors that are exactly 0 or 1 again, though half of their values were not one step before.
 
     Half: in bfloat16 a gain may leave 1 and come back to it in honest training.
@@ -243,7 +245,7 @@ def _reset_tensors(e: Evidence, rows: list[int]) -> Iterator[Finding]:
             yield e.finding(row, e.names[i], "initial", why)
 
 
-def untrained(e: Evidence) -> Iterator[Finding]:
+def untrained(e: StepTable) -> Iterator[Finding]:
     """What the first checkpoint shows by itself; a lone one has nothing to be compared with."""
     if not e.square[0].any():
         yield e.finding(0, "", "initial", "all values of all tensors are 0")

@@ -2,54 +2,37 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from normgrowth.checkpoints import selection as selected
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
-from normgrowth.checkpoints.parameters import Reading, read_names
+from normgrowth.checkpoints.parameters import Reading
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+from normgrowth.checkpoints.selection import NothingCounts, Selection
 from normgrowth.checkpoints.series import Entry, Series
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 from normgrowth.lint.finding import Finding
-from normgrowth.lint.looks import Look, Observer, sampled
 from normgrowth.lint.mixture import Member, Mixture
+from normgrowth.lint.renames import match_renamed
 from normgrowth.trace.by_step import check_alike, check_dtypes
+from normgrowth.trace.sampled_steps import SampledStep, StepSampler, sampled
 
 if TYPE_CHECKING:
-    from normgrowth.trace.by_stripe import Together
+    from normgrowth.trace.by_stripe import StripeSums
 
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which parameters to check."""
-
-    include: str = "all"
-    select: str | None = None
-    exclude: str | None = None
-
-    def readings(self, checkpoint: Checkpoint) -> dict[str, Reading]:
-        return read_names(
-            checkpoint.tensors,
-            include=self.include,
-            select=self.select,
-            exclude=self.exclude,
-            aliases=checkpoint.aliases,
-        )
 
 
 @dataclass
 class Pass:
     """What one pass over a series found."""
 
-    observer: Observer
+    sampler: StepSampler
     mixture: Mixture = field(default_factory=Mixture)
     chosen: list[Entry] = field(default_factory=list)  # the checkpoints to sample
-    looks: list[Look] = field(default_factory=list)
+    looks: list[SampledStep] = field(default_factory=list)
     unread: list[Finding] = field(default_factory=list)
     unsupported: list[Finding] = field(default_factory=list)  # tensors in a dtype that cannot be measured
     parameters: tuple[int, int] = 0, 0  # how many were checked, of how many; the most of any checkpoint
@@ -72,10 +55,10 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
 
     One that cannot be read becomes a finding.
     """
-    found = Pass(Observer(workers))
+    found = Pass(StepSampler(workers, match_renamed))
     last: Checkpoint | None = None
     first_error: InputError | None = None
-    together: Together | None = None
+    together: StripeSums | None = None
     done = 0
     noted: set[str] = set()
     try:
@@ -86,7 +69,7 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
                 for note in set(current.notes) - noted:
                     noted.add(note)
                     warnings.warn(f"{current.label}: {note}", SeriesWarning, stacklevel=3)
-                readings = selection.readings(current)
+                readings = selection.readings(current.tensors, current.aliases)
                 if not found.mixture.add(Member.of(entry, current.tensors, readings)):
                     current.close()
                     continue
@@ -96,15 +79,15 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
                 if position == 0 and isinstance(current, RemoteCheckpoint):
                     together = _read_once(series, names, selection, workers, progress)
                 if together:
-                    sums, seen = together.moments(position), together.seen(position)
+                    sums, seen = together.moments(position), together.samples(position)
                     pair = {"previous": sums.against[str(position - 1)]} if position else {}
-                    look = found.observer.look(
+                    look = found.sampler.sample(
                         position, entry.step, current, names, replace(sums, against=pair), seen
                     )
                 else:
                     if progress:
                         progress(done, max(size, 1) * len(series), entry.label)
-                    look = found.observer.look(position, entry.step, current, names)
+                    look = found.sampler.sample(position, entry.step, current, names)
                 found.looks.append(look)
                 found.note_parameters(entry, current, readings)
                 done += size
@@ -131,12 +114,10 @@ def _nothing_to_check(entry: Entry, selection: Selection) -> InputError:
     """Why none of a checkpoint's tensors is checked, and which option makes some count."""
     checkpoint = entry.open()
     try:
-        chosen = selected.Selection(**asdict(selection)).choose(
-            entry.label, checkpoint.tensors, checkpoint.aliases
-        )
+        chosen = selection.choose(entry.label, checkpoint.tensors, checkpoint.aliases)
         name = chosen.readings[0].name
         return UnsupportedDtype(entry.label, name, checkpoint.tensors[name].dtype)
-    except selected.NothingCounts as error:
+    except NothingCounts as error:
         return error
     finally:
         checkpoint.close()
@@ -153,10 +134,10 @@ def _read_once(
     selection: Selection,
     workers: int | None,
     progress: Progress | None,
-) -> "Together | None":
+) -> "StripeSums | None":
     """All checkpoints together, each byte once; None if one cannot be read, or has other tensors than the first."""
     from normgrowth.trace.by_stripe import Job  # these judge what they read, too
-    from normgrowth.trace.stream import MEMORY, How, read_once
+    from normgrowth.trace.stream import MEMORY, Reader, read_once
 
     opened: dict[int, Checkpoint] = {}
     done = 0
@@ -165,7 +146,7 @@ def _read_once(
             current = opened[position] = entry.open()
             if (
                 not isinstance(current, RemoteCheckpoint)
-                or _measurable(current, selection.readings(current)) != names
+                or _measurable(current, selection.readings(current.tensors, current.aliases)) != names
             ):
                 return None
             check_dtypes(current, names)
@@ -181,7 +162,7 @@ def _read_once(
             if progress:
                 progress(size * done // max(sum(numel), 1), size, f"{len(opened)} checkpoints")
 
-        return read_once(job, How(workers, None, MEMORY), advance)
+        return read_once(job, Reader(workers, None, MEMORY), advance)
     except (InputError, OSError):
         return None  # one by one it is seen which
     finally:

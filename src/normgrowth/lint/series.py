@@ -13,53 +13,37 @@ from normgrowth.checkpoints.local_files import find_units
 from normgrowth.checkpoints.remote.discovery import is_remote
 from normgrowth.checkpoints.remote.hub import is_hub
 from normgrowth.checkpoints.remote.website import shown
+from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import Series, _roots, open_source
 from normgrowth.checkpoints.steps import likely_step, sure_step
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lint.finding import Finding
-from normgrowth.lint.findings import Evidence
 from normgrowth.lint.judge import in_order, judge
-from normgrowth.lint.looks import Look
 from normgrowth.lint.mixture import other_series
-from normgrowth.lint.reading import Progress, Selection, read_series
-from normgrowth.text import html_table
+from normgrowth.lint.reading import Progress, read_series
+from normgrowth.lint.result import Findings
+from normgrowth.lint.step_table import StepTable
+from normgrowth.results import Provenance
 from normgrowth.trace.by_step import measure
+from normgrowth.trace.result import Trace
+from normgrowth.trace.sampled_steps import SampledStep
 
 
-class Report(list[Finding]):
-    """Findings, and which checkpoints and parameters were checked."""
-
-    def __init__(
-        self,
-        findings: Iterable[Finding],
-        source: str,
-        steps: tuple[int, ...],
-        parameters: tuple[int, int],
-        selection: Selection,
-    ) -> None:
-        super().__init__(findings)
-        self.source = source
-        self.steps = steps  # of the checkpoints that could be read
-        self.parameters = parameters  # how many were checked, of how many
-        self.selection = selection
-
-    @property
-    def checked(self) -> str:
-        """Which parameters were checked: "all 148 parameters", "96 of 148 parameters (include blocks)"."""
-        count, total = self.parameters
-        if count == total:
-            return f"all {total:,} parameters"
-        given = {"select": self.selection.select, "exclude": self.selection.exclude}
-        said = [f"{option} {value!r}" for option, value in given.items() if value is not None]
-        if self.selection.select is None and self.selection.include != "all":
-            said.insert(0, f"include {self.selection.include}")
-        return f"{count:,} of {total:,} parameters" + (f" ({', '.join(said)})" if said else "")
-
-    def _repr_html_(self) -> str:
-        titles = ("step", "kind", "severity", "tensor", "why", "file")
-        rows = [("?" if f.step is None else f.step, f.kind, f.severity, f.name, f.why, f.label) for f in self]
-        read = [("checkpoints", len(self.steps)), ("checked", self.checked), ("findings", len(self))]
-        return html_table(("series", self.source), read) + (html_table(titles, rows) if rows else "")
+def findings_of_trace(trace: Trace) -> Findings:
+    """What the integrity checks of a trace found."""
+    if trace.findings is None:
+        raise InputError(f"{trace.source}: was traced without integrity checks; lint its checkpoints instead")
+    counted = trace.counted
+    return Findings(
+        source=trace.source,
+        steps=trace.steps,
+        selection=trace.selection or Selection(),
+        tensors=counted.tensors if counted else 0,
+        of_tensors=counted.of_tensors if counted else 0,
+        findings=trace.findings,
+        notes=trace.notes,
+        provenance=trace.provenance,
+    )
 
 
 def lint_series(
@@ -71,14 +55,7 @@ def lint_series(
     endpoint: str | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
-) -> Report:
-    """Integrity checks of a series of checkpoints: a list of findings in the order of steps, empty if all is well.
-
-    A finding has `.step`, `.name` (the tensor, or "" for the whole checkpoint), `.kind`, `.why`, `.label` (the
-    file) and `.severity`: "fault", or "remark" for what honest training does too. A checkpoint that cannot be
-    read is a finding, and the rest is still checked. Files of another series or of data are findings, too, and the
-    largest series is checked.
-    """
+) -> Findings:
     source = source if isinstance(source, str | Path) else list(source)
     series, broken = _open(source, endpoint)
     for note in series.notes:
@@ -92,23 +69,32 @@ def lint_series(
         series = replace(series, entries=tuple(member.entry for member in main))
         found = read_series(series, selection, workers, progress)
         unread = [*unread, *found.unread]
-    looks, observer = found.looks, found.observer
+    looks, sampler = found.looks, found.sampler
     findings = [
         *broken,
         *(Finding(None, "", "partial", f"cannot be read: {why}", label) for label, why in series.damaged),
         *unread,
         *found.unsupported,
         *other_series(main, others),
-        *judge(Evidence(looks, observer.origin), observer.buffers, _Comparison(series, looks, workers)),
+        *judge(StepTable(looks, sampler.origin), sampler.buffers, _Comparison(series, looks, workers)),
     ]
     steps = tuple(look.step for look in looks)
-    return Report(in_order(findings, looks), series.label, steps, found.parameters, selection)
+    return Findings(
+        source=series.label,
+        steps=steps,
+        selection=selection,
+        tensors=found.parameters[0],
+        of_tensors=found.parameters[1],
+        findings=tuple(in_order(findings, looks)),
+        notes=tuple(series.notes),
+        provenance=Provenance.now(),
+    )
 
 
 class _Comparison:
     """Reads two checkpoints again to say which of their tensors are equal; only where sums say they may be."""
 
-    def __init__(self, series: Series, looks: Sequence[Look], workers: int | None) -> None:
+    def __init__(self, series: Series, looks: Sequence[SampledStep], workers: int | None) -> None:
         self.series, self.looks, self.workers = series, looks, workers
 
     def __call__(self, i: int, j: int, names: Sequence[str]) -> NDArray[np.bool_]:

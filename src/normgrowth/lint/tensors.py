@@ -6,7 +6,7 @@ from itertools import groupby
 import numpy as np
 
 from normgrowth.lint.finding import Finding, Kind
-from normgrowth.lint.findings import Evidence
+from normgrowth.lint.step_table import StepTable
 
 
 def odd_runs(values: Sequence[Hashable]) -> list[tuple[int, int]]:
@@ -20,7 +20,7 @@ def odd_runs(values: Sequence[Hashable]) -> list[tuple[int, int]]:
     return [run for run in runs if values[run[0]] != usual]
 
 
-def index_faults(e: Evidence) -> Iterator[Finding]:
+def index_faults(e: StepTable) -> Iterator[Finding]:
     """Missing, new, renamed, reshaped tensors, and other dtypes."""
     first = e.looks[0]
     if all(
@@ -87,7 +87,7 @@ def index_faults(e: Evidence) -> Iterator[Finding]:
                     yield e.finding(row, name, kind, text.format(usual=usual, here=here, when=when), severity)
 
 
-def _tied(e: Evidence, row: int, name: str) -> str:
+def _tied(e: StepTable, row: int, name: str) -> str:
     """The tensor that a missing one was a copy of when it was last there: a head tied to its embedding."""
     i = e.column[name]
     there = [k for k in range(row) if np.isfinite(e.square[k, i])]
@@ -102,7 +102,7 @@ def _tied(e: Evidence, row: int, name: str) -> str:
     return twins[0] if twins else ""
 
 
-def nonfinite_faults(e: Evidence, buffers: Mapping[str, str]) -> Iterator[Finding]:
+def nonfinite_faults(e: StepTable, buffers: Mapping[str, str]) -> Iterator[Finding]:
     for row, look in enumerate(e.looks):
         bad = [i for i in np.flatnonzero(e.nonfinite[row]) if e.names[i] not in buffers]
         if len(bad) > 1 and len(bad) == len(look.names):

@@ -42,7 +42,7 @@ SCALED, ALIGNED = 1.8, 0.9  # times the old weights, at this cosine or more: gro
 
 
 @dataclass(frozen=True)
-class Routes:
+class Trajectory:
     """The samples of checkpoints, for the tensors that all of them have."""
 
     rows: list[int]  # which checkpoints

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.lint.finding import Finding
-from normgrowth.lint.findings import Evidence
+from normgrowth.lint.step_table import StepTable
 
 Floats = NDArray[np.float64]
 Run = tuple[int, int]  # from interval, up to but not including interval
@@ -27,7 +27,7 @@ SURE = 20.0
 SHOWN = 3  # intervals that are listed before the rest is counted
 
 
-def unchanged_tensors(e: Evidence, copies: set[int], buffers: Mapping[str, str]) -> Iterator[Finding]:
+def unchanged_tensors(e: StepTable, copies: set[int], buffers: Mapping[str, str]) -> Iterator[Finding]:
     """Stale tensors (faults); frozen and untrained ones (remarks); buffers that count as parameters (faults)."""
     table = _Intervals(e, copies)
     for column, name in enumerate(e.names):
@@ -49,7 +49,7 @@ def sure_to_change(numel: float, rate: float) -> bool:
 class _Intervals:
     """Intervals between checkpoints (rows) and tensors (columns): which moved, which stood still, and with what."""
 
-    e: Evidence
+    e: StepTable
     copies: set[int]
 
     @cached_property
@@ -199,7 +199,7 @@ def _between(run: Run, parts: list[Run]) -> list[Run]:
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
-def _modules(e: Evidence) -> list[list[int]]:
+def _modules(e: StepTable) -> list[list[int]]:
     """Columns of modules that training may well freeze as a whole, besides layers.
 
     A part of a layer with two matrices or more (attention, feed-forward, an expert); outside of layers the
@@ -219,7 +219,7 @@ def _modules(e: Evidence) -> list[list[int]]:
     return [list(columns) for columns in sorted(found)]
 
 
-def _same_in_every_layer(e: Evidence) -> list[list[int]]:
+def _same_in_every_layer(e: StepTable) -> list[list[int]]:
     """Columns of tensors that have one name but for the number of the layer."""
     found: dict[tuple[str, str], list[int]] = {}
     for i, name in enumerate(e.names):
@@ -230,7 +230,7 @@ def _same_in_every_layer(e: Evidence) -> list[list[int]]:
     return [columns for columns in found.values() if len(columns) > 1]
 
 
-def _never_moved(e: Evidence, i: int, buffers: Mapping[str, str]) -> Finding:
+def _never_moved(e: StepTable, i: int, buffers: Mapping[str, str]) -> Finding:
     name = e.names[i]
     rows = [row for row, look in enumerate(e.looks) if name in look.index]
     row = rows[1] if len(rows) > 1 else rows[0]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import Entry
+from normgrowth.lint.judge import judge_samples
 from normgrowth.network.checkpoint_loader import Filler, weights_kept
 from normgrowth.network.hidden_states import States
 from normgrowth.network.inputs.batches import read_rows
@@ -30,7 +31,7 @@ from normgrowth.schema import parse_json
 from normgrowth.trace.request import Tracing
 from normgrowth.trace.result import Trace
 from normgrowth.trace.store import KEY, Store
-from normgrowth.trace.stream import How
+from normgrowth.trace.stream import Reader
 from normgrowth.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def saturation_profile(
     asked.append(text)
     opening = {"endpoint": endpoint}
     source = source if isinstance(source, str | Path) else list(source)
-    tracing = Tracing(source, Selection(include), run=run, opening=opening)
+    tracing = Tracing(source, Selection(include), run=run, judge=judge_samples, opening=opening)
     request = {
         "scales": list(scales),
         "exact": exact,
@@ -98,7 +99,7 @@ def saturation_profile(
     filler = Filler(model, states)
     with Workspace.open(out, "saturation", overwrite=overwrite) as workspace, weights_kept(model):
         store = Store(workspace.folder)
-        traced, places = tracing.into(workspace, How(), **request)
+        traced, places = tracing.into(workspace, Reader(), **request)
         name = traced.run
         for number, place in enumerate(places):
             if progress:

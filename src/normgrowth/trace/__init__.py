@@ -27,7 +27,6 @@ def trace(
     workers: int | None = None,
     engine: "Engine | None" = None,
     memory: int = 2**30,
-    cache: int = 0,
     progress: "Progress | None" = None,
 ) -> "Trace":
     """Norms, steps, directions and the growth budget of every tensor, layer, role and the model.
@@ -40,14 +39,15 @@ def trace(
     tokens_per_step, run: as the folder remembers them, if not given.
     lint: also run the integrity checks of `normgrowth.lint`; faults are warnings, `findings` has all that was found.
     engine: where to work, else threads of this process, as many as `workers`. memory: bytes of checkpoints that come
-    over a network which they may hold together. cache: bytes of such to keep, for a process that asks again.
+    over a network which they may hold together.
     """
     from pathlib import Path
 
     from normgrowth.checkpoints.selection import Selection
+    from normgrowth.lint.judge import judge_samples
     from normgrowth.trace.request import Tracing
     from normgrowth.trace.store import Store
-    from normgrowth.trace.stream import How
+    from normgrowth.trace.stream import Reader
     from normgrowth.workspace import Workspace
 
     tracing = Tracing(
@@ -57,11 +57,11 @@ def trace(
         first,
         tokens_per_step,
         run,
-        lint,
-        {"endpoint": endpoint, "cache": cache},
+        judge_samples if lint else None,
+        {"endpoint": endpoint},
     )
     with Workspace.open(out, "trace", overwrite=overwrite) as workspace:
-        result, _ = tracing.into(workspace, How(workers, engine, memory), progress)
+        result, _ = tracing.into(workspace, Reader(workers, engine, memory), progress)
         Store(workspace.folder).write(result.records)
     result.warn()
     return result

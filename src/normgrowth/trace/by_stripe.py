@@ -1,9 +1,9 @@
 """Stripes: a task takes the same values of every checkpoint, from the first to the last.
 
-Step by step, each checkpoint would be read as itself, as the next one's predecessor, and in part again for lint. That
-costs nothing while files lie in this machine's memory, and everything where they come over a network. A stripe reads
-each byte once and holds it until nothing ahead is compared with it; only sums and lint's samples leave the task. They
-are kept as they come, so that a trace that was killed repeats no stripe that it finished.
+Step by step, each checkpoint would be read as itself, as the next one's predecessor, and in part again for its
+samples. That costs nothing while files lie in this machine's memory, and everything where they come over a network. A
+stripe reads each byte once and holds it until nothing ahead is compared with it; only sums and samples leave the task.
+They are kept as they come, so that a trace that was killed repeats no stripe that it finished.
 
 Rows are cut and added as in `measure`: the sums are the same to the bit.
 """
@@ -30,13 +30,13 @@ from normgrowth.checkpoints.checkpoint import (
     one_piece,
 )
 from normgrowth.checkpoints.remote.remote_checkpoint import Bytes, RemoteCheckpoint, Spare
-from normgrowth.lint.looks import Seen
-from normgrowth.lint.values import Floats, buffer_like, places, sample
 from normgrowth.moments.moments import CHUNK, Moments
 from normgrowth.trace.by_step import Bits, Columns, added_rows, stored_alike, sum_arrays, sum_at
+from normgrowth.trace.sampled_steps import ValueSamples
+from normgrowth.trace.samples import Floats, buffer_like, places, sample
 from normgrowth.trace.store import Store, digest
 
-SMALLEST = 4 * CHUNK  # values: what lint wants to see whole is not cut
+SMALLEST = 4 * CHUNK  # values: what must be seen whole, because it may be a buffer, is not cut
 LARGEST = 16 * CHUNK
 ROUNDS = 4  # stripes for each worker, at least: they end at about the same time, and use their memory again
 Result = dict[str, NDArray[np.generic]]
@@ -59,7 +59,7 @@ class Part(NamedTuple):
         return -(-self.size // CHUNK)
 
 
-class Held(NamedTuple):
+class LoadedParts(NamedTuple):
     """The values of a stripe's parts in one checkpoint, and the memory that they were read into."""
 
     arrays: list[Bits]
@@ -74,7 +74,7 @@ class Job:
     plan: Mapping[int, tuple[int, ...]]  # measured place -> places it is compared with
     names: Sequence[str]
     numel: NDArray[np.int64]
-    sampled: tuple[int, ...] | None  # values of each tensor that lint looks at
+    sampled: tuple[int, ...] | None  # values of each tensor in the sample
     spare: Spare = field(default_factory=Spare)
 
     def last_use(self) -> dict[int, int]:
@@ -105,7 +105,7 @@ def measure_stripes(
     memory: int,
     on: engine.Engine,
     advance: Callable[[int], None],
-) -> "Together":
+) -> "StripeSums":
     """Every place of the job.
 
     key: names everything that the sums depend on. memory: bytes that all workers together may hold. advance: is told
@@ -113,7 +113,7 @@ def measure_stripes(
     """
     stripes = list(cut(job, memory, on.workers))
     keys = [digest([key, stripe]) for stripe in stripes]
-    together = Together(job, stripes)
+    together = StripeSums(job, stripes)
     given: list[int] = []  # to workers
 
     def add(position: int, result: Result) -> None:
@@ -178,7 +178,7 @@ def _parts(checkpoints: list[Checkpoint], name: str, item: int, numel: int, larg
 def run(job: Job, stripe: tuple[Part, ...]) -> Result:
     """One stripe through all checkpoints. What it returns: rows of sums and samples by place, and buffers."""
     last_use = job.last_use()
-    held: dict[int, Held] = {}
+    held: dict[int, LoadedParts] = {}
     found: Result = {}
     with ThreadPoolExecutor(1) as ahead:  # the next bytes come while these are summed
         context, read = copy_context(), partial(_read, job, stripe)
@@ -206,14 +206,14 @@ def run(job: Job, stripe: tuple[Part, ...]) -> Result:
     return found
 
 
-def _read(job: Job, stripe: Sequence[Part], place: int) -> Held:
+def _read(job: Job, stripe: Sequence[Part], place: int) -> LoadedParts:
     checkpoint = job.checkpoints[place]
     named = [(job.names[part.item], part) for part in stripe]
     if isinstance(checkpoint, RemoteCheckpoint):
         memory = job.spare.take(
             sum(part.size * WIDTH[checkpoint.tensors[name].dtype] for name, part in named)
         )
-        return Held(
+        return LoadedParts(
             checkpoint.values([(name, part.start, part.stop) for name, part in named], memory), memory
         )
     arrays = [
@@ -222,7 +222,7 @@ def _read(job: Job, stripe: Sequence[Part], place: int) -> Held:
         ]
         for name, part in named
     ]
-    return Held(arrays, None)
+    return LoadedParts(arrays, None)
 
 
 def _sums(job: Job, stripe: Sequence[Part], involved: list[int], held: list[list[Bits]]) -> Columns:
@@ -250,7 +250,7 @@ def _sums(job: Job, stripe: Sequence[Part], involved: list[int], held: list[list
 
 
 def _sample_at(job: Job, part: Part) -> NDArray[np.int64]:
-    """Which of a part's values lint looks at. Of a tensor in pieces, all that it looks at are with the first part."""
+    """Which of a part's values are in the sample. Of a tensor in pieces, all of them are with the first part."""
     assert job.sampled is not None
     at = places(int(job.numel[part.item]), job.sampled[part.item])
     if part.piece is not None:
@@ -292,7 +292,7 @@ def _buffers(
     return np.array(found, np.str_)
 
 
-class Together:
+class StripeSums:
     """What stripes found, added in their order, whichever comes first: the sums of all, and little that waits."""
 
     def __init__(self, job: Job, stripes: Sequence[Sequence[Part]]) -> None:
@@ -327,15 +327,15 @@ class Together:
         labels = [str(reference) for reference in self.job.plan[place]]
         return Moments.from_columns(self.job.numel, self._columns[place], labels)
 
-    def seen(self, place: int) -> Seen:
-        return Seen(self._decoded(place), self.buffers)
+    def samples(self, place: int) -> ValueSamples:
+        return ValueSamples(self._decoded(place), self.buffers)
 
     @cached_property
     def _counts(self) -> list[tuple[Part, int]]:
         return [(part, len(_sample_at(self.job, part))) for stripe in self.stripes for part in stripe]
 
     def _decoded(self, place: int) -> dict[str, Floats]:
-        """Lint's samples of each tensor."""
+        """The sample of each tensor."""
         raw, end = np.frombuffer(b"".join(self._samples[place]), np.uint8), 0
         found: dict[int, list[Floats]] = {}
         for part, count in self._counts:

@@ -8,7 +8,7 @@ what is missing and ends with the same records to the bit.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from glob import has_magic
@@ -30,17 +30,20 @@ from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
 from normgrowth.trace.identity import changed_files, where
 from normgrowth.trace.plan import Place, Plan
-from normgrowth.trace.result import Trace
+from normgrowth.trace.result import Finding, Trace
+from normgrowth.trace.sample_log import SampleLog
 from normgrowth.trace.store import Store
 from normgrowth.trace.stream import (
-    How,
     Progress,
+    Reader,
     Window,
     counted_tensors,
     measure_all,
     own_sums,
 )
 from normgrowth.workspace import Workspace
+
+Judge = Callable[[SampleLog], tuple[Finding, ...]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Tracing:
     first: bool = True
     tokens_per_step: float | None = None
     run: str | None = None
-    lint: bool = True
+    judge: Judge | None = None  # integrity checks of the samples; without it none are taken
     opening: Mapping[str, Any] = field(default_factory=dict)  # how sources are opened
 
     def __post_init__(self) -> None:
@@ -63,7 +66,7 @@ class Tracing:
             raise InputError(f"tokens per step must be a positive number, not {self.tokens_per_step}")
 
     def into(
-        self, workspace: Workspace, how: How, progress: Progress | None = None, **more: Any
+        self, workspace: Workspace, how: Reader, progress: Progress | None = None, **more: Any
     ) -> tuple[Trace, Sequence[Place]]:
         """Claim the folder and measure what is missing: the trace, not yet written, and all steps.
 
@@ -82,11 +85,13 @@ class Tracing:
             workspace.claim(request, facts)
             for stored in changed:
                 store.save(stored)
-            measured, beside = measure_all(plan, window, counted, store, self.lint, how, progress)
+            sampled = self.judge is not None
+            measured, log = measure_all(plan, window, counted, store, sampled, how, progress)
         notes = [*series.notes, *window.notes, *plan.notes(measured)]
         kept_places = [place for place, found in zip(plan.places, measured, strict=True) if found]
         moments = [found for found in measured if found]
-        findings = beside.gather(len(moments), notes) if beside else None
+        notes += log.notes(len(moments)) if log else []
+        findings = self.judge(log) if self.judge and log else None
         copies = _copies(counted.readings, moments)
         notes += [f"{copy}: equals {name} in every checkpoint; counted once" for copy, name in copies.items()]
         single = [i for i, reading in enumerate(counted.readings) if reading.name not in copies]

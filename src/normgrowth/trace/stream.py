@@ -6,7 +6,6 @@ bytes stay in memory from one step to the next, and for formats that are fetched
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -16,16 +15,16 @@ from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint, MappedCheckpoint, Tensor
 from normgrowth.checkpoints.parameters import Reading
-from normgrowth.checkpoints.remote.remote_checkpoint import AT_ONCE, RemoteCheckpoint
+from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.selection import Chosen, Selection
 from normgrowth.engine import Engine, Threads, available_cores, no_collection
 from normgrowth.errors import InputError
-from normgrowth.lint.alongside import Alongside
 from normgrowth.moments.moments import Moments
 from normgrowth.records import storable
 from normgrowth.trace.by_step import check_alike, check_dtypes, measure
-from normgrowth.trace.by_stripe import Job, Together, measure_stripes
+from normgrowth.trace.by_stripe import Job, StripeSums, measure_stripes
 from normgrowth.trace.plan import Plan
+from normgrowth.trace.sample_log import SampleLog
 from normgrowth.trace.store import SUMS_VERSION, Store, Stored, digest
 
 MEMORY = 1 << 30
@@ -34,7 +33,7 @@ Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is 
 
 
 @dataclass(frozen=True)
-class How:
+class Reader:
     """Where to work, and with how much memory for what comes over a network."""
 
     workers: int | None = None
@@ -140,7 +139,7 @@ def counted_tensors(plan: Plan, window: Window, selection: Selection) -> Counted
     return Counted([here[name] for name in before.names], chosen, opening, selection)
 
 
-def own_sums(window: Window, counted: Counted, how: How, i: int) -> Moments:
+def own_sums(window: Window, counted: Counted, how: Reader, i: int) -> Moments:
     """The sums of one checkpoint alone."""
     current = counted.check(window.get(i))
     if not how.striped(current):
@@ -165,21 +164,21 @@ def measure_all(
     window: Window,
     counted: Counted,
     store: Store,
-    lint: bool,
-    how: How,
+    samples: bool,
+    how: Reader,
     progress: Progress | None,
-) -> tuple[list[Moments | None], Alongside | None]:
-    """The moments at every step, None where they are lost; what is stored is not measured again."""
+) -> tuple[list[Moments | None], SampleLog | None]:
+    """The moments at every step, None where they are lost, and samples; what is stored is not measured again."""
     names, opening = counted.names, counted.opening
-    beside = Alongside(len(names)) if lint else None
+    log = SampleLog(len(names)) if samples else None
     bar = _Bar(progress, [opening.tensors[name] for name in names])
 
     def get(position: int) -> Checkpoint:
         return counted.check(window.get(position))
 
-    striped: Together | None = None
+    striped: StripeSums | None = None
     if plan.reads and how.striped(opening):
-        striped = _in_stripes(plan, names, get, beside, store, how, bar)
+        striped = _in_stripes(plan, names, get, log, store, how, bar)
     if striped is None:
         bar.begin(sum(1 + len(set(refs.values())) for refs in plan.reads.values()))
     moments: list[Moments | None] = []
@@ -196,18 +195,18 @@ def measure_all(
                 sums, pairs = stored.own, {**stored.pairs, **pairs}
             found = plan.moments(i, sums, pairs)
             look: Mapping[str, Sequence[Any]] = {}
-            if beside and stored and plan.knows(i, "previous") and beside.continues(stored.look):
+            if log and stored and plan.knows(i, "previous") and log.continues(stored.look):
                 look = stored.look
-                beside.restore(i, place.step, place.label, str(place.step), shapes, found, look)
-            elif beside:
+                log.restore(i, place.step, place.label, str(place.step), shapes, found, look)
+            elif log:
                 sampled = striped is not None and striped.job.sampled is not None
                 seen = (
-                    {p: striped.seen(p) for p in (i - 1, i) if p in striped.job.checkpoints}
+                    {p: striped.samples(p) for p in (i - 1, i) if p in striped.job.checkpoints}
                     if striped and sampled
                     else {}
                 )
                 previous = window.get(i - 1) if "previous" in reads else None
-                look = beside.see(i, place.step, str(place.step), current, previous, names, found, seen)
+                look = log.sample(i, place.step, str(place.step), current, previous, names, found, seen)
             assert place.entry is not None
             store.save(
                 Stored(
@@ -223,12 +222,12 @@ def measure_all(
             )
         elif stored:
             found = plan.moments(i, stored.own, stored.pairs)
-            if beside:
-                beside.restore(i, place.step, place.label, str(place.step), shapes, found, stored.look)
+            if log:
+                log.restore(i, place.step, place.label, str(place.step), shapes, found, stored.look)
         moments.append(found)
         window.done_with(i)
     store.drop_stripes()
-    return moments, beside
+    return moments, log
 
 
 def _one_step(
@@ -236,7 +235,7 @@ def _one_step(
     references: Mapping[str, int],
     names: list[str],
     window: Window,
-    how: How,
+    how: Reader,
     bar: "_Bar",
 ) -> Moments:
     """Against each checkpoint that it is compared with, by its position."""
@@ -251,12 +250,12 @@ def _in_stripes(
     plan: Plan,
     names: list[str],
     get: Callable[[int], Checkpoint],
-    beside: Alongside | None,
+    log: SampleLog | None,
     store: Store,
-    how: How,
+    how: Reader,
     bar: "_Bar",
-) -> Together | None:
-    """All missing steps at once; of those that they are compared with, only what lint wants to see.
+) -> StripeSums | None:
+    """All missing steps at once; of those that they are compared with, only samples.
 
     None if not all of these checkpoints can be open at once.
     """
@@ -280,7 +279,7 @@ def _in_stripes(
         {i: tuple(dict.fromkeys(p for p in plan.wanted[i].values() if p in there[i])) for i in missing},
         names,
         np.array(numel, np.int64),
-        beside.sampled(numel) if beside else None,
+        log.sampled(numel) if log else None,
     )
     check_alike(list(checkpoints.values()), names)
     found = [entry.fingerprint for p in involved if (entry := plan.places[p].entry)]
@@ -291,22 +290,17 @@ def _in_stripes(
 
 
 def read_once(
-    job: Job, how: How, advance: Callable[[int], None], store: Store | None = None, key: str = ""
-) -> Together:
+    job: Job, how: Reader, advance: Callable[[int], None], store: Store | None = None, key: str = ""
+) -> StripeSums:
     """Every place of a job, in stripes; kept in the store by the key as they come."""
     store = store or Store(None)
     workers = how.workers or max(CONNECTIONS, available_cores())
     on = how.engine or Threads(min(workers, job.most_workers(how.memory)))
     try:
-        found = measure_stripes(job, key=key, store=store, memory=how.memory, on=on, advance=advance)
+        return measure_stripes(job, key=key, store=store, memory=how.memory, on=on, advance=advance)
     finally:
         if how.engine is None:
             on.close()
-    opened = job.checkpoints.values()
-    remote = [checkpoint for checkpoint in opened if isinstance(checkpoint, RemoteCheckpoint)]
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        list(threads.map(RemoteCheckpoint.check_unchanged, remote))
-    return found
 
 
 class _Bar:

@@ -10,6 +10,7 @@ logit          an attention logit passed a limit (`tracker.logits` measures them
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ class Alarms:
     _norms: deque[Floats] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _layers: list[str] = field(init=False)
     _place: NDArray[np.intp] = field(init=False)  # which layer a tensor belongs to; the last of all: to none
-    _decayed: Floats | None = None  # Σηλ over all steps so far, of each tensor
+    _fresh: list[tuple[str, str]] = field(default_factory=list)  # of the line that is being made
 
     def __post_init__(self) -> None:
         layers = [reading.layer_name for reading in self.readings]
@@ -47,29 +48,34 @@ class Alarms:
         place = {name: i for i, name in enumerate(self._layers)}
         self._place = np.array([place.get(name or "", len(place)) for name in layers], np.intp)
 
-    def look(self, step: int, passed: int, moments: Moments, run: dict[str, Floats]) -> list[str]:
-        """What is new at this step, a line each. passed: steps since the last look."""
+    def look(
+        self, step: int, moments: Moments, run: dict[str, Floats]
+    ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """What is new at this step: lines, each with the warnings that it gives."""
         found = quantities(moments)
-        # Where decay goes through the gradient, the angle at equilibrium tells it: about √(2ηλ).
-        pace = np.where(np.isnan(run["decay"]), run["equilibrium_angle"] ** 2 / 2, run["decay"])
-        self._decayed = np.nan_to_num(pace) * passed + (0.0 if self._decayed is None else self._decayed)
-        lines = [
-            *self._nonfinite(moments, run["gradient"]),
-            *self._resolution(found["relative_step"], run["gradient"], run["learning_rate"]),
-            *self._runaway(found["norm"]),
-            *self._equilibrium(found["angle"], run["equilibrium_angle"]),
-        ]
-        largest_logit = float(run["attention_logit"][0])
-        if largest_logit > LOGIT and self._first("logit", "model"):
-            lines.append(
-                f"an attention logit of {largest_logit:.3g} is past {LOGIT:g}: attention is all but hard, and may not "
+        lines = chain(
+            self._nonfinite(moments, run["gradient"]),
+            self._resolution(found["relative_step"], run["gradient"], run["learning_rate"]),
+            self._runaway(found["norm"]),
+            self._equilibrium(found["angle"], run["equilibrium_angle"], run["decay_so_far"]),
+            self._logit(float(run["attention_logit"][0])),
+        )
+        for line in lines:
+            issued, self._fresh = self._fresh, []
+            yield f"step {step}: {line}", issued
+
+    def _logit(self, largest: float) -> Iterator[str]:
+        if largest > LOGIT and self._first("logit", "model"):
+            yield (
+                f"an attention logit of {largest:.3g} is past {LOGIT:g}: attention is all but hard, and may not "
                 "recover; normalise queries and keys, or lower the learning rate"
             )
-        return [f"step {step}: {line}" for line in lines]
 
     def _first(self, what: str, name: str) -> bool:
         new = (what, name) not in self.said
-        self.said.add((what, name))
+        if new:
+            self.said.add((what, name))
+            self._fresh.append((what, name))
         return new
 
     def _new(self, what: str, chosen: NDArray[np.bool_]) -> list[str]:
@@ -118,11 +124,10 @@ class Alarms:
                 "faster: lower the learning rate, clip gradients, or decay"
             )
 
-    def _equilibrium(self, angle: Floats, settled: Floats) -> Iterator[str]:
-        assert self._decayed is not None
+    def _equilibrium(self, angle: Floats, settled: Floats, decayed: Floats) -> Iterator[str]:
         with np.errstate(divide="ignore", invalid="ignore"):
             far = np.maximum(angle / settled, settled / angle) > APART
-        if names := self._new("equilibrium", far & (self._decayed > SETTLED)):
+        if names := self._new("equilibrium", far & (decayed > SETTLED)):
             i = next(i for i, reading in enumerate(self.readings) if reading.name == names[0])
             yield (
                 f"{some(names)} turns by {angle[i]:.1e} a step, where learning rate and decay predict {settled[i]:.1e} "

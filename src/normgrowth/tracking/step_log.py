@@ -1,93 +1,87 @@
-"""The journal of a run: each measured step is on disk at once, and becomes records soon after.
+"""The log of a run: each measured step is on disk before `optimizer.step()` returns, and nothing is ever rewritten.
 
-    DIR/records.parquet, records.json   the records, as every command reads them
-    DIR/journal                         the sums of the steps since: a line that says what they are, then numbers;
-                                        the line and each step have a checksum
-    DIR/.lock                           held while a tracker (or a trace) writes here
+    DIR/steps/part-000.arrows           the sums of the steps (`step_file`); a resume or a new layout starts a new part
+    DIR/steps/earlier.parquet           records that an earlier version of normgrowth wrote for this run
+    DIR/notes.jsonl                     warnings and remarks, a line each
+    DIR/records.parquet, records.json   the records; written at the end, unless there are very many
+    DIR/.lock                           held while a tracker writes here
 
-A step is one write of some kilobytes to the journal. From time to time the journal is turned into records and
-begun anew; that rewrites all records, so it is done just so often that it takes a hundredth of the time.
-Whatever moment a process is killed at, records are whole, and so is the journal but for a last step half
-written; a step that is in both counts once. The next tracker to open the folder, or `read`, puts them together.
+Memory and the time of a step, of opening and of closing do not depend on the number of steps. `Records.read` makes the
+records of the log at any time, also while the run goes on or after it was killed.
 """
 
-import json
 import os
-import sys
-import time
 import warnings
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from normgrowth.checkpoints.parameters import Reading
-from normgrowth.checksums import seal_json
-from normgrowth.errors import FolderMismatch, InputError, SchemaError, SeriesWarning
-from normgrowth.record_schema import sidecar_shape
-from normgrowth.records import FILE, Block, Records, concatenated, replacing
-from normgrowth.schema import parse_json
-from normgrowth.tracking.step_records import TOTALS, Layout, Totals, blocks
+from normgrowth.errors import FolderMismatch, InputError, SeriesWarning
+from normgrowth.records import FILE, LOG_FOLDER, SIDECAR, Records, write_parquet
+from normgrowth.tracking.journal import JOURNAL
+from normgrowth.tracking.log_reader import (
+    EARLIER,
+    EXPORTED,
+    NEVER,
+    NOTES,
+    Note,
+    earlier_table,
+    encoded_parts,
+    last_rows,
+    log_files,
+    part_paths,
+    read_earlier_version,
+    read_notes,
+    records_of,
+)
+from normgrowth.tracking.step_file import Rows, StepEncoder, StepFile
+from normgrowth.tracking.step_records import StepLayout
+from normgrowth.workspace import AppendLog
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from filelock import BaseFileLock
 
-JOURNAL = "journal"
 COMMAND = "tracker"
-PATIENCE = 100  # writing records may take one part in so many of the time
-
-Rows = NDArray[np.float64]
-
-READING = {"name": str, "stack": str, "layer": (int, None), "role": str, "counted": bool, "reason": str}
-LAYOUT = {
-    "run": str,
-    "readings": [READING],
-    "numel": [int],
-    "references": [str],
-    "levels": [str],
-    "totals": bool,
-}
-HEADER = {"layout": LAYOUT, "made_by": sidecar_shape, "step_checksums?": bool}
+EXPORT_BYTES = 8 * 2**20  # of a log whose records are written when it is closed: this takes about a second
 
 
-class Journal:
+class StepLog:
     """Where a tracker puts its steps; without a folder, in memory.
 
-    A folder that cannot be written to any more does not stop a training run: the journal says so once, keeps
-    what follows in memory, and tries again when it is closed.
+    A full disk does not stop a training run: the log warns once, keeps in memory what it cannot write, and tries again
+    with each step.
     """
 
-    def __init__(self, folder: Path | None, lock: "BaseFileLock | None" = None) -> None:
+    def __init__(self, folder: Path | None, lock: "BaseFileLock | None" = None, step: int = 0) -> None:
         self.folder = folder
-        self.stopped = False
-        earlier = Records.read(folder, torn=True) if folder and (folder / FILE).is_file() else None
-        self.run: str | None = next(iter(earlier.distinct("run")[-1:]), None) if earlier else None
-        self.notes: list[str] = list(earlier.made_by.get("notes") or []) if earlier and len(earlier) else []
-        self._lock = lock
-        self._kept: list[pa.Table] = []  # records that are in memory only, before the pending steps
-        self._layout: Layout | None = None
-        self._made_by: dict[str, Any] = {}
-        self._pending: list[tuple[int, Rows]] = []
-        self._file: Any = None
-        self._not_before = 0.0
-        self._process = os.getpid()
+        self.run: str | None = None  # the name of a run that is resumed
+        self.last_step: tuple[StepLayout, Rows] | None = None  # measured before it is resumed
+        self._lock, self._process = lock, os.getpid()
+        self._files, self._failed = AppendLog(), False
+        self._memory: list[tuple[StepLayout, dict[str, Any], int, list[int], list[Rows]]] = []
+        self._encoder: StepEncoder | None = None
+        self._waiting: list[
+            tuple[Path, bytes]
+        ] = []  # for the first step: a run that measures nothing changes nothing
+        self._replaces = False  # whether the folder has steps after the one that a run resumes from
+        self._part = -1
+        self._notes: list[Note] = []
+        if folder is not None:
+            self._resume(folder, step)
 
     @staticmethod
     def open(
         out: str | Path | None, step: int | None, selection: Mapping[str, Any] | None = None
-    ) -> "Journal":
-        """Lock the folder and bring it to where it was at a step: records of later steps are dropped.
+    ) -> "StepLog":
+        """Lock the folder. step: where a run resumes; later steps are replaced.
 
         selection: which parameters count. Records that count others are refused, since one series cannot hold both.
         """
         if out is None:
-            return Journal(None)
+            return StepLog(None)
         if out == "":
             raise InputError("the folder for the records has an empty name")
         from filelock import FileLock, Timeout
@@ -97,8 +91,10 @@ class Journal:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire()
-            _go_back(folder, step, selection)
-            return Journal(folder, lock)
+            for part in folder.glob(".*.part"):
+                part.unlink()
+            _check(folder, step, selection)
+            return StepLog(folder, lock, step or 0)
         except Timeout:
             raise InputError(
                 f"{folder}: another tracker (or a trace) is writing here; choose another folder"
@@ -110,52 +106,89 @@ class Journal:
             lock.release()
             raise
 
-    def begin(self, layout: Layout, made_by: dict[str, Any]) -> None:
-        """From here on steps have this layout."""
-        if self._pending and self._writes:
-            self._try(self._write_records)
-        if self._pending:
-            self._kept = [self.records().table.slice(self._rows_on_disk())]
-            self._pending = []
-        self._layout, self._made_by = layout, made_by
-        if self._writes:
-            self._try(self._new_file)
+    def _resume(self, folder: Path, step: int) -> None:
+        self._part = len(part_paths(folder)) - 1
+        parts = encoded_parts(folder)
+        if parts:
+            self.run = parts[-1].layout.run
+            self._notes = read_notes(folder, parts)[0]
+            before, last = last_rows(parts, step), last_rows(parts, NEVER)
+            self.last_step = (before[0], before[2]) if before else None
+            self._replaces = last is not None and last[1] > step
+        elif (folder / FILE).exists() or (folder / JOURNAL).exists():
+            records = read_earlier_version(folder)
+            self.run = next(iter(records.distinct("run")[-1:]), None)
+            self._replaces = len(records) > 0
+            (folder / LOG_FOLDER).mkdir(exist_ok=True)
+            write_parquet(records.table, folder / LOG_FOLDER / EARLIER)
+            self._notes = [Note(-1, 0, text) for text in records.made_by.get("notes") or []]
+            for note in self._notes:
+                self._write(folder / NOTES, note.to_line())
+        self._notes = [note for note in self._notes if note.step <= step] if step else []
+
+    @property
+    def notes(self) -> list[str]:
+        return [note.text for note in self._notes]
+
+    @property
+    def issued(self) -> set[tuple[str, str]]:
+        """Warnings that were given: of what, and of which tensor."""
+        return {pair for note in self._notes for pair in note.issued}
+
+    def begin(self, layout: StepLayout, made_by: dict[str, Any], step: int) -> None:
+        """Start a new part: from here on, after `step`, steps have this layout."""
+        self._part += 1
+        if self.folder is None:
+            self._memory.append((layout, made_by, step, [], []))
+            return
+        self._encoder = StepEncoder(layout, made_by, step)
+        self._waiting.append((self._path, self._encoder.header))
 
     def append(self, step: int, rows: Rows) -> None:
-        """Keep the rows of a step, on disk before this returns."""
-        self._pending.append((step, rows))
-        if self._writes:
-            self._try(lambda: self._append(step, rows))
+        """Keep the sums of a step, on disk before this returns."""
+        if self.folder is None:
+            *_, steps, kept = self._memory[-1]
+            steps.append(step)
+            kept.append(rows)
+        else:
+            assert self._encoder is not None
+            self._write(self._path, self._encoder.step(step, rows))
 
-    def records(self) -> Records:
-        """All records so far: those on disk, and what is to join them."""
-        table = _concatenated([*self._on_disk(), *self._kept])
-        if self._layout is not None:
-            table = _joined(table, self._layout, self._pending)
-        return Records(table, self._made_by)
+    def note(
+        self, step: int, text: str, issued: Sequence[tuple[str, str]] = (), *, wait: bool = False
+    ) -> None:
+        """Keep a remark, on disk before this returns: it may be the last. wait: for the next step."""
+        note = Note(self._part, step, text, tuple(issued))
+        self._notes.append(note)
+        if self.folder is not None:
+            self._waiting.append((self.folder / NOTES, note.to_line()))
+            if not wait:
+                self._write_waiting()
 
-    def noted(self) -> None:
-        """What was said goes to disk at once: it is said once, and it may be the last."""
-        if self._writes and self._file is not None:
-            self._try(self._write_records)
-
-    def _on_disk(self) -> "list[pa.Table]":
-        known = self.folder is not None and (self.folder / FILE).is_file()
-        return [Records.read(self.folder, torn=True).table] if known and self.folder is not None else []
-
-    def _rows_on_disk(self) -> int:
-        return sum(len(table) for table in self._on_disk())
+    def records(self, levels: Sequence[str] | None = None) -> Records:
+        """All records so far, also of steps that could not be written yet. levels: only these."""
+        if self.folder is None:
+            parts = [
+                StepFile(layout, made_by, begin, np.array(steps, np.int64), rows)
+                for layout, made_by, begin, steps, rows in self._memory
+            ]
+            return records_of(parts, None, self.notes, levels)
+        queued = self._files.queued()
+        queued |= {path: queued.get(path, b"") + content for path, content in self._waiting}
+        parts = [part.read() for part in encoded_parts(self.folder, queued)]
+        return records_of(parts, earlier_table(self.folder), self.notes, levels)
 
     def close(self) -> None:
-        """Put everything into records and let go of the folder."""
+        """Write the records, unless they are very many, and unlock the folder."""
         if self.folder is None or self._lock is None or self._process != os.getpid():
             return  # the last: the end of a forked process is not that of the run
-        written = not (self._pending or self._kept) or self._try(self._write_records)
-        with suppress(OSError):  # what is left behind has no step that the records lack
-            if self._file is not None:
-                self._file.close()
-            if written:
-                (self.folder / JOURNAL).unlink(missing_ok=True)
+        if self._replaces:
+            self._write_waiting()
+        written = self._try(self._files.flush)
+        if written and log_files(self.folder):
+            with suppress(OSError):  # the log has everything
+                self._export()
+        self._files.close()
         self._lock.release()
         self._lock = None
         if not written:
@@ -165,183 +198,75 @@ class Journal:
                 stacklevel=2,
             )
 
+    def _export(self) -> None:
+        assert self.folder is not None
+        files = log_files(self.folder)
+        if sum(files.values()) <= EXPORT_BYTES:
+            records = self.records()
+            Records(records.table, {**records.made_by, EXPORTED: files}).write(self.folder)
+        else:
+            for name in (FILE, SIDECAR):  # of the run before it was resumed
+                (self.folder / name).unlink(missing_ok=True)
+
     @property
-    def _writes(self) -> bool:
-        return self.folder is not None and not self.stopped
+    def _path(self) -> Path:
+        assert self.folder is not None
+        return self.folder / LOG_FOLDER / f"part-{self._part:03d}.arrows"
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for path, content in waiting:
+            self._try(lambda path=path, content=content: self._files.append(path, content))
+        if waiting and self.folder is not None:
+            with suppress(OSError):
+                (self.folder / JOURNAL).unlink(missing_ok=True)  # its steps are in earlier.parquet
+
+    def _write(self, path: Path, content: bytes) -> None:
+        self._write_waiting()
+        self._try(lambda: self._files.append(path, content))
 
     def _try(self, action: Callable[[], None]) -> bool:
-        import pyarrow as pa
-
         try:
             action()
-        except (OSError, InputError, pa.ArrowException) as error:
-            if not self.stopped:
-                self.stopped = True
-                why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
                 warnings.warn(
-                    f"{self.folder}: the tracker stopped writing ({why}); training goes on, and what it measures "
-                    "from here on is kept in memory: it is written if there is room when the tracker is closed",
+                    f"{self.folder}: the tracker cannot write ({error.strerror or error}); training goes on, and "
+                    "measured steps are kept in memory until there is room",
                     SeriesWarning,
                     stacklevel=2,
                 )
             return False
+        self._failed = False
         return True
 
-    def _append(self, step: int, rows: Rows) -> None:
-        line = _sealed_step(step, rows)
-        if self._file.write(line) != len(line):
-            raise OSError("no room for a whole step")
-        if time.monotonic() >= self._not_before:
-            self._write_records()
 
-    def _write_records(self) -> None:
-        import pyarrow.parquet  # noqa: F401 - loading it is no part of what the next writing will take
-
-        assert self.folder is not None
-        began = time.monotonic()
-        self.records().write(self.folder)
-        self._kept, self._pending = [], []
-        self._new_file()
-        now = time.monotonic()
-        self._not_before = now + PATIENCE * (now - began)
-
-    def _new_file(self) -> None:
-        assert self.folder is not None
-        assert self._layout is not None
-        if self._file is not None:
-            self._file.close()
-        with replacing(self.folder / JOURNAL) as path:
-            path.write_bytes(_header(self._layout, self._made_by))
-        self._file = (self.folder / JOURNAL).open("ab", buffering=0)
-
-
-def read(folder: str | Path) -> Records:
-    """The records of a run, also of one that goes on or was killed: with the steps in its journal."""
-    folder = Path(folder)
-    found = _read_journal(
-        folder / JOURNAL
-    )  # first: what moves on meanwhile is then found in both, not in neither
-    if found is None:
-        return Records.read(folder, torn=True)
-    layout, facts, steps, damaged = found
-    if damaged:
-        told = f"{folder / JOURNAL}: {damaged} of {damaged + len(steps)} steps are damaged and left out"
-        warnings.warn(told, SeriesWarning, stacklevel=2)
-        facts = {**facts, "notes": [*(facts.get("notes") or []), told]}
-    tables = [Records.read(folder, torn=True).table] if (folder / FILE).is_file() else []
-    return Records(_joined(_concatenated(tables), layout, steps), facts)
-
-
-def _go_back(folder: Path, step: int | None, selection: Mapping[str, Any] | None) -> None:
-    for part in folder.glob(".*.part"):
-        part.unlink()
-    journal = folder / JOURNAL
-    if not (journal.exists() or (folder / FILE).exists()):
+def _check(folder: Path, step: int | None, selection: Mapping[str, Any] | None) -> None:
+    """Raise InputError if the folder holds something else, or a run that was not asked to be resumed."""
+    parts = encoded_parts(folder)
+    if parts:
+        made_by, last = parts[-1].made_by, last_rows(parts, NEVER)
+        measured = last[1] if last else None
+    elif (folder / FILE).exists() or (folder / JOURNAL).exists():
+        records = read_earlier_version(folder)
+        made_by = records.made_by
+        measured = int(np.max(records.table["step"].to_numpy())) if len(records) else None
+    else:
         return
-    records = read(folder)
-    command = records.made_by.get("command", "another program")
+    command = made_by.get("command", "another program")
     if command != COMMAND:
         raise InputError(f"{folder}: has records of {command}; choose another folder for those of a run")
-    if step is None and len(records):
-        last = int(np.max(records.table["step"].to_numpy()))
+    if step is None and measured is not None:
         raise InputError(
-            f"{folder}: has records of a run up to step {last}; give step= to go on from a step of it "
+            f"{folder}: has records of a run up to step {measured}; give step= to go on from a step of it "
             "(0 begins anew: later records are dropped), or choose another folder"
         )
-    earlier = records.made_by.get("selection")
+    earlier = made_by.get("selection")
     if step and selection and isinstance(earlier, dict) and earlier != selection:
         differ = [name for name in selection if earlier.get(name) != selection[name]]
         old, new = (
             {"kind": COMMAND, **{name: said.get(name) for name in differ}} for said in (earlier, selection)
         )
-        raise FolderMismatch(
-            folder,
-            old,
-            new,
-            "resume with the same parameters, begin anew with step=0, or choose another folder",
-        )
-    if journal.exists():  # first, with all steps: a kill before the next lines drops none of them
-        records.write(folder)
-        journal.unlink()
-    kept = records.table.filter(records.table["step"].to_numpy() <= (step or 0))
-    if len(kept) < len(records):
-        Records(kept, records.made_by).write(folder)
-
-
-def _header(layout: Layout, made_by: dict[str, Any]) -> bytes:
-    content = {"layout": asdict(layout), "made_by": made_by, "step_checksums": True}
-    return json.dumps(seal_json(content)).encode() + b"\n"
-
-
-def _sealed_step(step: int, rows: Rows) -> bytes:
-    """Step and sums, and their checksum."""
-    content = np.int64(step).tobytes() + rows.tobytes()
-    return content + np.int64(zlib.crc32(content)).tobytes()
-
-
-def _read_journal(path: Path) -> tuple[Layout, dict[str, Any], list[tuple[int, Rows]], int] | None:
-    """Layout, provenance, steps and how many steps are damaged, which are left out; None if there is no journal.
-
-    A last step that was cut short is left out, too.
-    """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    header, _, body = content.partition(b"\n")
-    said = parse_json(header, HEADER, path, advice="remove it to go on without")
-    own = {key: said["layout"][key] for key in LAYOUT}
-    readings = [Reading(**{key: reading[key] for key in READING}) for reading in own["readings"]]
-    layout = Layout(**{**own, "readings": readings})
-    if len(layout.numel) != len(readings):
-        raise SchemaError(path, "layout.numel", f"{len(layout.numel)} sizes of {len(readings)} tensors")
-    if any(not 0 <= (reading.layer or 0) < 2**31 for reading in readings):
-        raise SchemaError(path, "layout.readings", "a layer number is out of range")
-    values = layout.shape[0] * layout.shape[1]
-    content = 8 * (1 + values)
-    sealed = said.get("step_checksums", False)
-    length = content + 8 * sealed
-    steps: list[tuple[int, Rows]] = []
-    damaged = 0
-    for start in range(0, len(body) - length + 1, length):
-        if sealed and zlib.crc32(body[start : start + content]) != int.from_bytes(
-            body[start + content : start + length], sys.byteorder
-        ):
-            damaged += 1
-            continue
-        step = int(np.frombuffer(body, np.int64, 1, start)[0])
-        rows = np.frombuffer(body, np.float64, values, start + 8)
-        steps.append((step, rows.reshape(layout.shape)))
-    return layout, said["made_by"], steps, damaged
-
-
-def _joined(table: "pa.Table", layout: Layout, steps: Sequence[tuple[int, Rows]]) -> "pa.Table":
-    """The table and the steps that come after it; steps that it has already are not taken again."""
-    last = int(np.max(table["step"].to_numpy())) if len(table) else -1
-    new = [(step, rows) for step, rows in steps if step > last]
-    if not new:
-        return table
-    whole = new[-1][0] - new[0][0] + 1 == len(new)  # a sum over all steps needs each of them
-    before = _totals_before(table, new[0][0]) if layout.totals and whole else None
-    expanded = blocks(layout, [step for step, _ in new], np.stack([rows for _, rows in new]), before)
-    return _concatenated([table, Records.from_blocks(layout.run, expanded, {}).table])
-
-
-def _totals_before(table: "pa.Table", step: int) -> Totals | None:
-    """The budget's sums up to the step before; None if the table does not have them."""
-    if step == 1:
-        return {}
-    rows = table.filter(table["step"].to_numpy() == step - 1).to_pylist()
-    totals: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        if row["quantity"] in TOTALS:
-            sums = totals.setdefault(row["level"], {}).setdefault(row["name"], [0.0] * len(TOTALS))
-            sums[TOTALS.index(row["quantity"])] = row["value"]
-    return totals or None
-
-
-def _concatenated(tables: "Sequence[pa.Table]") -> "pa.Table":
-    tables = [table for table in tables if len(table)]
-    if not tables:
-        return Records.from_blocks("", [Block("model", [], [], [], [], {})], {}).table
-    return tables[0] if len(tables) == 1 else concatenated(tables)
+        advice = "resume with the same parameters, begin anew with step=0, or choose another folder"
+        raise FolderMismatch(folder, old, new, advice)

@@ -5,7 +5,7 @@ Expanding many steps at once costs little more than expanding one, which is why 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,15 @@ Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the thr
 
 # What only a run knows: of each tensor, and, the same in every row, of the model.
 OF_MODEL = ("attention_logit", "logit_rms", "logit_largest")
-OF_RUN = ("gradient", "learning_rate", "decay", "equilibrium_norm", "equilibrium_angle", *OF_MODEL)
+STATE = ("decay_so_far",)  # what a run that is resumed goes on from: Σηλ over all steps
+OF_RUN = ("gradient", "learning_rate", "decay", "equilibrium_norm", "equilibrium_angle", *OF_MODEL, *STATE)
 LEVELS = ("tensor", "layer", "role", "model")
 TOTALS = tuple(f"total_{term}" for term in BUDGET)
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What the columns and rows of a step mean; the same for all steps of a journal.
+class StepLayout:
+    """What the columns and rows of a step mean; the same for all steps of a file.
 
     totals: every step is measured, so that the budgets of the steps add up to that of the run.
     """
@@ -38,19 +39,20 @@ class Layout:
     references: list[str]
     levels: list[str]
     totals: bool
+    of_run: list[str] = field(default_factory=lambda: list(OF_RUN))
 
     @property
     def shape(self) -> tuple[int, int]:
         """Of one step: tensors, columns."""
-        return len(self.readings), 3 + 3 * len(self.references) + len(OF_RUN)
+        return len(self.readings), 3 + 3 * len(self.references) + len(self.of_run)
 
 
-def blocks(layout: Layout, steps: Sequence[int], rows: Floats, before: Totals | None) -> Iterator[Block]:
+def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Totals | None) -> Iterator[Block]:
     """Everything that the sums of these steps say. rows: (steps, tensors, columns).
 
     before: the budget's sums up to the first of these steps; None where they are not to be told.
     """
-    kernel = rows.shape[2] - len(OF_RUN)
+    kernel = rows.shape[2] - len(layout.of_run)
     moments, run = unpacked(layout, rows)
     for level, names, layers, roles, group in levels_of(layout.readings):
         if level not in layout.levels:
@@ -68,30 +70,44 @@ def blocks(layout: Layout, steps: Sequence[int], rows: Floats, before: Totals | 
             if reference == PREVIOUS and before is not None:
                 totals = _totals([shaped[term] for term in BUDGET], level, names, before)
                 yield Block(level, names, layers, roles, steps, totals)
-    for i, quantity in enumerate(OF_RUN):
+    for i, quantity in enumerate(layout.of_run):
         values = rows[:, 0, kernel + i]
         if quantity in OF_MODEL and "model" in layout.levels and (known := ~np.isnan(values)).any():
             at = np.asarray(steps, np.int64)[known].tolist()
             yield Block("model", ["model"], [None], [None], at, {quantity: values[known][:, None]})
-    yield from _learning_rates(layout, steps, rows[:, :, kernel + OF_RUN.index("learning_rate")])
+    yield from _learning_rates(layout, steps, rows[:, :, kernel + layout.of_run.index("learning_rate")])
 
 
-def packed(layout: Layout, columns: Floats, rule: Floats, scores: Sequence[float]) -> Floats:
-    """The rows of one step: its sums with Σg² behind them, a `Rule` of each tensor, and what was seen of the model."""
+def packed(
+    layout: StepLayout,
+    columns: Floats,
+    rule: Floats,
+    scores: Sequence[float],
+    decay_before: Floats,
+    passed: int,
+) -> Floats:
+    """The rows of one step: its sums with Σg² behind them, a `Rule` of each tensor, and what was seen of the model.
+
+    decay_before: Σηλ of each tensor until the step that was measured before, `passed` steps ago.
+    """
     rate, decay, per_root, per_gradient, angle = rule.T
     root = np.sqrt(np.asarray(layout.numel, np.float64))
     norm = np.where(np.isnan(per_root), per_gradient * np.sqrt(columns[:, -1]), per_root * root)
     of_model = np.broadcast_to(np.asarray(scores, np.float64), (len(columns), len(scores)))
-    return np.concatenate([columns, np.stack([rate, decay, norm, angle], axis=1), of_model], axis=1)
+    # Where decay goes through the gradient, the angle at equilibrium tells it: about √(2ηλ).
+    pace = np.nan_to_num(np.where(np.isnan(decay), angle**2 / 2, decay))
+    so_far = decay_before + passed * pace
+    own = np.stack([rate, decay, norm, angle], axis=1)
+    return np.concatenate([columns, own, of_model, so_far[:, None]], axis=1)
 
 
-def unpacked(layout: Layout, rows: Floats) -> tuple[Moments, dict[str, Floats]]:
+def unpacked(layout: StepLayout, rows: Floats) -> tuple[Moments, dict[str, Floats]]:
     """The moments of all tensors at all steps, one step behind the other, and beside them what the run knows."""
     flat = rows.reshape(-1, rows.shape[-1])
-    kernel = flat.shape[1] - len(OF_RUN)
+    kernel = flat.shape[1] - len(layout.of_run)
     numel = np.tile(np.asarray(layout.numel, np.int64), len(flat) // len(layout.numel))
     moments = Moments.from_columns(numel, flat[:, :kernel], layout.references)
-    return moments, {name: flat[:, kernel + i] for i, name in enumerate(OF_RUN)}
+    return moments, {name: flat[:, kernel + i] for i, name in enumerate(layout.of_run)}
 
 
 def _of_run(
@@ -131,7 +147,7 @@ def _totals(terms: list[Floats], level: str, names: Sequence[str], before: Total
     return {quantity: value[1:] for quantity, value in accumulated(*whole).items()}
 
 
-def _learning_rates(layout: Layout, steps: Sequence[int], rates: Floats) -> Iterator[Block]:
+def _learning_rates(layout: StepLayout, steps: Sequence[int], rates: Floats) -> Iterator[Block]:
     """One number for the model at steps where all agree, else one for each tensor. rates: (steps, tensors)."""
     lowest, highest = np.fmin.reduce(rates, axis=1), np.fmax.reduce(rates, axis=1)
     at = np.asarray(steps, np.int64)

@@ -28,8 +28,8 @@ from normgrowth.tracking.measured_step import Held, done, hold
 from normgrowth.tracking.optimizer_rules import innermost, rules
 from normgrowth.tracking.parameters import Watched, strangers, watch
 from normgrowth.tracking.run_warnings import Alarms
-from normgrowth.tracking.step_log import COMMAND, Journal
-from normgrowth.tracking.step_records import LEVELS, Layout, blocks, packed, unpacked
+from normgrowth.tracking.step_log import COMMAND, StepLog
+from normgrowth.tracking.step_records import LEVELS, StepLayout, blocks, packed, unpacked
 from normgrowth.tracking.tensor_sums import local
 
 LOGGED = ("norm", "relative_step", "angle", "equilibrium_angle", "alignment", "gradient_norm")  # unasked
@@ -54,7 +54,7 @@ class NormTracker:
 
     every: n for each n-th step, "powers" for steps 1, 2, 4, 8, ..., or a function of the step.
     out: a folder for the records; without one they stay in memory. A step is on disk when `optimizer.step()`
-    returns; `Records.read(out)` works at any time and may lag a little, `journal.read(out)` does not.
+    returns, and `Records.read(out)` works at any time.
     first: also compare with the weights before the first step. This keeps a copy of them, for good.
     include, select, exclude: which parameters count, as in `trace`: by default those of blocks; include="all" for all.
     levels: which of tensor, layer, role and model to record.
@@ -112,15 +112,18 @@ class NormTracker:
         self._alarms: Alarms | None = None
         self._blind = False  # whether it was said that no logits are seen
         self._keeps = out is None or is_main()
-        self._journal = _journal(out, step, self._selection)
-        self._run = run or self._journal.run or (Path(out).name if out else "") or type(model).__name__
-        self._made_by = self._description(optimizer, every, self._journal.notes)
+        self._log = _open_log(out, step, self._selection)
+        self._run = run or self._log.run or (Path(out).name if out else "") or type(model).__name__
+        self._made_by = self._description(optimizer, every)
+        self._wants_warnings, self._looked = warn, self.step
+        self._decay_so_far = _decay_so_far(self._log)
+        self._begin()
+        if self.step:
+            self._log.note(self.step, f"resumed at step {self.step}", wait=True)
         if first and not self._wants_first:
             self._note(
                 f"resumed at step {self.step}: the first weights are gone, and nothing is compared with them"
             )
-        self._wants_warnings, self._looked = warn, self.step
-        self._begin()
         # A step that is compiled calls them as they are: what they do is nothing for a compiler.
         as_it_is: Any = torch.compiler.disable
         self._hooks: list[Any] = [
@@ -131,7 +134,7 @@ class NormTracker:
         if self._logits:
             self._hooks.append(self._logits)
         # The last steps become records also where nobody closes the tracker.
-        self._finish = weakref.finalize(self, self._journal.close)
+        self._finish = weakref.finalize(self, self._log.close)
 
     def __enter__(self) -> "NormTracker":
         return self
@@ -157,7 +160,7 @@ class NormTracker:
             raise InputError(
                 "records are written to a folder, and so only rank 0 has them; ask there, or read it"
             )
-        return self._journal.records()
+        return self._log.records()
 
     def news(
         self, quantities: Sequence[str] = LOGGED, levels: Sequence[str] = ("model", "layer")
@@ -213,14 +216,18 @@ class NormTracker:
         skipped = bool(getattr(optimizer, "found_inf", None))  # a fused optimizer does nothing then
         moved = [there and not skipped for there in used]
         rule = rules(optimizer, tensors, moved)
-        self._latest = packed(self._layout, columns.cpu().numpy(), rule, scores)
-        self._journal.append(self.step, self._latest)
-        if self._alarms and not skipped:  # a scaler tries a scale, and infinite gradients are how it learns
-            for line in self._alarms.look(
-                self.step, self.step - self._looked, *unpacked(self._layout, self._latest)
-            ):
-                self._note(line)
-            self._looked = self.step
+        before = np.array([self._decay_so_far.get(reading.name, 0.0) for reading in self._watched.readings])
+        passed = 0 if skipped else self.step - self._looked
+        self._latest = packed(self._layout, columns.cpu().numpy(), rule, scores, before, passed)
+        self._log.append(self.step, self._latest)
+        if skipped:  # a scaler tries a scale, and infinite gradients are how it learns
+            return
+        self._looked = self.step
+        moments, run = unpacked(self._layout, self._latest)
+        names = (reading.name for reading in self._watched.readings)
+        self._decay_so_far |= dict(zip(names, run["decay_so_far"].tolist(), strict=True))
+        for line, issued in self._alarms.look(self.step, moments, run) if self._alarms else ():
+            self._note(line, issued)
 
     # What is watched -------------------------------------------------------------------------------------
 
@@ -250,7 +257,7 @@ class NormTracker:
 
     def _begin(self) -> None:
         self._latest: np.ndarray | None = None  # of an earlier layout
-        self._layout = Layout(
+        self._layout = StepLayout(
             run=self._run,
             readings=self._watched.readings,
             numel=self._watched.numel,
@@ -258,19 +265,16 @@ class NormTracker:
             levels=self._levels,
             totals=self._totals,
         )
-        said = self._alarms.said if self._alarms else set()
+        said = self._alarms.said if self._alarms else self._log.issued
         dtypes = [tensor.dtype for tensor in self._watched.tensors]
         self._alarms = Alarms(self._watched.readings, dtypes, said) if self._wants_warnings else None
-        self._journal.begin(self._layout, self._made_by)
+        self._log.begin(self._layout, self._made_by, self.step)
 
-    def _note(self, text: str) -> None:
-        self._made_by["notes"].append(text)
-        self._journal.noted()
+    def _note(self, text: str, issued: Sequence[tuple[str, str]] = ()) -> None:
+        self._log.note(self.step, text, issued)
         warnings.warn(text, SeriesWarning, stacklevel=3)
 
-    def _description(
-        self, optimizer: Optimizer, every: Every, earlier_notes: Sequence[str]
-    ) -> dict[str, Any]:
+    def _description(self, optimizer: Optimizer, every: Every) -> dict[str, Any]:
         return {
             "command": COMMAND,
             "source": self._run,
@@ -281,7 +285,6 @@ class NormTracker:
             "selection": asdict(self._selection),
             "counted": self._watched.counted,
             "ranks": world_size(),
-            "notes": [*earlier_notes, *([f"resumed at step {self.step}"] if self.step else [])],
             "problems": [],
             "versions": {
                 "normgrowth": version("normgrowth"),
@@ -292,12 +295,12 @@ class NormTracker:
         }
 
 
-def _journal(out: str | Path | None, step: int | None, selection: Selection) -> Journal:
+def _open_log(out: str | Path | None, step: int | None, selection: Selection) -> StepLog:
     """Opened by rank 0; if that fails it fails on every rank."""
-    opened: Journal | None = None
+    opened: StepLog | None = None
     failed: InputError | None = None
     try:
-        opened = Journal.open(out if is_main() else None, step, asdict(selection))
+        opened = StepLog.open(out if is_main() else None, step, asdict(selection))
     except InputError as error:
         failed = error
     problem = str(failed) if failed else None
@@ -307,3 +310,12 @@ def _journal(out: str | Path | None, step: int | None, selection: Selection) -> 
     if opened is None or problem is not None:
         raise InputError(problem or "the folder cannot be opened")
     return opened
+
+
+def _decay_so_far(log: StepLog) -> dict[str, float]:
+    """Σηλ of each tensor, of the steps before a run was resumed."""
+    if log.last_step is None:
+        return {}
+    layout, rows = log.last_step
+    sums = unpacked(layout, rows)[1].get("decay_so_far", np.zeros(len(rows)))
+    return dict(zip((reading.name for reading in layout.readings), sums.tolist(), strict=True))

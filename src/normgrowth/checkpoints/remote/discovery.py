@@ -22,7 +22,7 @@ from normgrowth.checkpoints.local_files import (
     is_generic,
 )
 from normgrowth.checkpoints.remote import hub
-from normgrowth.checkpoints.remote.object_store import EXTRA, Bucket
+from normgrowth.checkpoints.remote.object_store import Bucket
 from normgrowth.checkpoints.remote.remote_checkpoint import AT_ONCE, Folder, Seen, Session
 from normgrowth.checkpoints.remote.remote_file import SMALL_FILE, Reading, RemoteUnit, path_of
 from normgrowth.checkpoints.remote.website import Website, shown
@@ -30,6 +30,7 @@ from normgrowth.errors import InputError
 
 MOST_FOLDERS = 20_000
 _NAMED = (".safetensors", *PICKLED, ".index", ".index.json")
+BUCKETS = ("s3", "gs")
 _MAGIC = {"http": "*[", "https": "*[", "s3": "*?[", "gs": "*?["}  # a web address ends at its ?
 
 
@@ -55,11 +56,11 @@ def find_remote(address: str, reading: Reading) -> list[tuple[PurePosixPath, Rem
 def _roots(address: str, session: Session, threads: ThreadPoolExecutor) -> list[tuple[Folder, str]]:
     """Folders, and files with the folder that they lie in."""
     scheme, _, rest = address.partition("://")
-    if scheme in EXTRA and "@" in rest.partition("/")[0]:
+    if scheme in BUCKETS and "@" in rest.partition("/")[0]:
         raise InputError(
             f"{shown(address)}: keys do not belong into an address; configure them on this machine"
         )
-    path = rest.partition("?")[0].partition("#")[0] if scheme not in EXTRA else rest
+    path = rest.partition("?")[0].partition("#")[0] if scheme not in BUCKETS else rest
     first, *parts = path.split("/")
     if not first:
         raise InputError(f"{scheme}://: names no host or bucket")
@@ -68,14 +69,16 @@ def _roots(address: str, session: Session, threads: ThreadPoolExecutor) -> list[
         top = f"{scheme}://{'/'.join((first, *parts[:plain]))}/"
         place = (
             Website.of(top, session)[0]
-            if scheme not in EXTRA
+            if scheme not in BUCKETS
             else Bucket(scheme, top.partition("://")[2].rstrip("/"), session)
         )
         matches = _matching(place, [part for part in parts[plain:] if part], threads)
         if not matches:
             raise InputError(f"{shown(address)}: nothing matches this pattern")
         return sorted(matches, key=lambda match: match[0].show(match[1]))
-    if scheme in EXTRA:
+    if scheme in BUCKETS:
+        if not hub.stays_below(rest.rstrip("/")):
+            raise InputError(f"{shown(address)}: has an empty name, a . or .. between its slashes")
         bucket = Bucket(scheme, rest.rstrip("/"), session)
         parent, _, name = bucket.path.rpartition("/")
         is_file = [entry.name for entry in bucket.ls()] == [""]

@@ -18,10 +18,10 @@ from fnmatch import fnmatchcase
 from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from normgrowth import engine
 from normgrowth.checkpoints.file_groups import PICKLED, is_trainer_state
 from normgrowth.checkpoints.formats.safetensors import parse_index
-from normgrowth.checkpoints.remote.retry import TRANSIENT, wait_asked_for
+from normgrowth.checkpoints.remote import retry as attempts
+from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, persist, wait_asked_for
 from normgrowth.errors import InputError, raised_here
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCHEME = "hf://"
-TIMEOUT = 30.0  # seconds that a listing may take to answer; downloads have the library's own
-PAUSES = (1.0, 3.0)  # seconds before the second and the third attempt at what may pass
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,7 @@ def is_hub(uri: str) -> bool:
     return uri.startswith(SCHEME)
 
 
-def list_revisions(
-    uri: str, *, endpoint: str | None = None, token: str | bool | None = None
-) -> list[Revision]:
+def list_revisions(uri: str, *, endpoint: str | None = None) -> list[Revision]:
     """The branches, then the tags, that ``hf://org/repo[/folder][@pattern]`` means, in the hub's order.
 
     The pattern is the shell's (``step*``, ``step[0-9]``) and by default takes all; a full commit hash
@@ -63,10 +59,10 @@ def list_revisions(
     the step is for the caller to say. Old repositories of one word (``hf://gpt2``) have no folder.
 
     `endpoint` is another hub's address. The token saved on this machine goes to the hub it is for and
-    not to another address; pass one as `token` where it needs one.
+    not to another address.
     """
     repo, folder, pattern = _parse(uri)
-    api = api_of(endpoint, token)
+    api = api_of(endpoint)
 
     def refs() -> list[tuple[str, str]]:
         # Not by list_repo_refs, which takes no time limit: a lost connection would wait for ever.
@@ -75,7 +71,9 @@ def list_revisions(
 
         validate_repo_id(repo)
         headers = build_hf_headers(token=api.token, headers=api.headers)
-        answer = get_session().get(f"{api.endpoint}/api/models/{repo}/refs", headers=headers, timeout=TIMEOUT)
+        answer = get_session().get(
+            f"{api.endpoint}/api/models/{repo}/refs", headers=headers, timeout=attempts.TIMEOUT
+        )
         hf_raise_for_status(answer)
         return _refs_in(answer.json())
 
@@ -90,11 +88,9 @@ def list_revisions(
     return [Revision(repo, name, commit, endpoint, folder) for name, commit in chosen]
 
 
-def chosen(
-    revision: Revision, *, token: str | bool | None = None
-) -> tuple[dict[str, int], str | None, list[str]]:
+def chosen(revision: Revision) -> tuple[dict[str, int], str | None, list[str]]:
     """The files of a revision with their bytes (0: not said), and of the best format the index or the weights."""
-    sizes = _sizes(api_of(revision.endpoint, token), revision)
+    sizes = _sizes(api_of(revision.endpoint), revision)
     index, weights = _choose([name for name in sizes if "/" not in name])
     if not weights and not index:
         raise InputError(f"{revision.label}: {_why_nothing(revision, sizes)}")
@@ -106,7 +102,7 @@ def file_address(revision: Revision, name: str) -> tuple[str, dict[str, str], st
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 
-    api = api_of(revision.endpoint, None)
+    api = api_of(revision.endpoint)
     path = f"{revision.folder}/{name}" if revision.folder else name
     url = hf_hub_url(revision.repo, path, revision=revision.commit, endpoint=api.endpoint)
     headers = build_hf_headers(token=api.token, headers={"user-agent": "normgrowth"})
@@ -126,16 +122,15 @@ def _parse(uri: str) -> tuple[str, str, str]:
     return "/".join(parts[:2]), "/".join(parts[2:]), pattern or "*"
 
 
-def api_of(endpoint: str | None, token: str | bool | None) -> "HfApi":
+def api_of(endpoint: str | None) -> "HfApi":
     from huggingface_hub import HfApi, constants
 
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise InputError(f"{endpoint}: a hub's address starts with https:// or http://")
     if endpoint is not None and "@" in endpoint:
-        raise InputError("the hub's address has a password in it; give a token instead")
+        raise InputError("the hub's address has a password in it; set HF_ENDPOINT and HF_TOKEN instead")
     address = (endpoint or constants.ENDPOINT).rstrip("/")
-    if token is None and address != constants.ENDPOINT:
-        token = False
+    token = None if address == constants.ENDPOINT else False
     # Our own user agent, since the library's tells the hub what else is installed here.
     return HfApi(endpoint=address, token=token, headers={"user-agent": "normgrowth"})
 
@@ -162,7 +157,9 @@ def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
     """
 
     def listing() -> dict[str, int]:
-        info = api.model_info(revision.repo, revision=revision.commit, files_metadata=True, timeout=TIMEOUT)
+        info = api.model_info(
+            revision.repo, revision=revision.commit, files_metadata=True, timeout=attempts.TIMEOUT
+        )
         files = info.siblings or ()
         return {
             str(file.rfilename): file.size if type(file.size) is int else 0 for file in files
@@ -237,18 +234,20 @@ def shards(revision: Revision, index: str, content: bytes, sizes: Mapping[str, i
 
 def ask(call: Callable[[], T], what: str, address: str) -> T:
     """Call the hub library, again if that may help; whatever it raises becomes one line."""
-    for pause in (*PAUSES, None):
+
+    def attempt() -> T:
         try:
             return call()
         except Exception as error:
             if raised_here(error) and not isinstance(error, _NotAHub):  # a mistake here, not the hub's
                 raise
-            if pause is None or not _may_pass(error):
-                # Not `from error`: its words may have a signed address in them.
-                raise InputError(f"{what}: {_reason(error, address)}") from None
-            wait = max(pause, _wait_asked_for(error))
-        engine.pause(wait)
-    raise AssertionError("unreachable: the last attempt returns or raises")
+            headers = dict(getattr(getattr(error, "response", None), "headers", {}))
+            # Not `from error`: its words may have a signed address in them.
+            raise Failure(
+                _reason(error, address), again=_may_pass(error), wait=wait_asked_for(headers)
+            ) from None
+
+    return persist(attempt, what)
 
 
 def _may_pass(error: Exception) -> bool:
@@ -264,14 +263,9 @@ def _is_transport(error: BaseException) -> bool:
     return type(error).__module__.startswith("httpx")
 
 
-def _wait_asked_for(error: Exception) -> float:
-    """Seconds, from the headers of the answer."""
-    return wait_asked_for(dict(getattr(getattr(error, "response", None), "headers", {})))
-
-
 def refusal(status: int, code: str, address: str) -> str:
     """What an answer means, by its status and its X-Error-Code, and the way out."""
-    login = "log in with `hf auth login` or give a token"
+    login = "log in with `hf auth login` or set HF_TOKEN"
     match code:
         case "GatedRepo":
             return f"is gated; accept its terms on its page, then {login}"

@@ -3,7 +3,6 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +15,16 @@ if TYPE_CHECKING:
 COMPANIONS = ("config.json", "trainer_state.json")
 
 
-def fetch(
-    revision: Revision,
-    into: Path,
-    *,
-    token: str | bool | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Path:
+def fetch(revision: Revision, into: Path) -> Path:
     """Download the weights of one revision into a fresh folder below `into`, and return that folder.
 
     Only the best format that is there: safetensors, pytorch's .bin, .pt, .pth or .ckpt, TensorFlow,
     distributed checkpoints; with its index, the model's config and the trainer's log, never code and
     never optimizer states. It holds what the folder asked for holds, and is complete; after an error it
-    is gone. `progress` is told of bytes as they come, possibly from another thread; what has to come
-    again is counted again, or taken back first with a negative number.
+    is gone.
     """
-    api = api_of(revision.endpoint, token)
-    sizes, index, weights = chosen(revision, token=token)
+    api = api_of(revision.endpoint)
+    sizes, index, weights = chosen(revision)
     try:
         into.mkdir(parents=True, exist_ok=True)
         stem = re.sub(r"[^\w.=-]+", "_", revision.revision)[:60]
@@ -41,12 +33,12 @@ def fetch(
         raise InputError(f"{into}: cannot hold a download: {error.strerror or error}") from error
     try:
         if index is not None:
-            _download(api, revision, index, sizes[index], target, progress)
+            _download(api, revision, index, sizes[index], target)
             weights = shards(revision, index, (target / index).read_bytes(), sizes)
         wanted = [*(name for name in COMPANIONS if name in sizes), *weights]
         check_space(revision.label, sum(sizes[name] for name in wanted), into)
         for name in wanted:
-            _download(api, revision, name, sizes[name], target, progress)
+            _download(api, revision, name, sizes[name], target)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
@@ -62,14 +54,7 @@ def check_space(label: str, needed: int, into: Path) -> None:
         )
 
 
-def _download(
-    api: "HfApi",
-    revision: Revision,
-    name: str,
-    size: int,
-    target: Path,
-    progress: Callable[[int], None] | None,
-) -> None:
+def _download(api: "HfApi", revision: Revision, name: str, size: int, target: Path) -> None:
     """One file, by way of a folder that the library may fill with its notes and the repository's folders."""
     scratch = target / ".incoming"
 
@@ -79,7 +64,7 @@ def _download(
             f"{revision.folder}/{name}" if revision.folder else name,
             revision=revision.commit,
             local_dir=scratch,
-            tqdm_class=_bar(progress),
+            tqdm_class=_silent_bar(),
         )
 
     file = Path(ask(transfer, f"{revision.label}: {name}", api.endpoint))
@@ -92,23 +77,13 @@ def _download(
     shutil.rmtree(scratch)
 
 
-def _bar(progress: Callable[[int], None] | None) -> Any:
-    """A progress bar for the library that shows nothing and passes the bytes on."""
+def _silent_bar() -> Any:
     from huggingface_hub.utils import tqdm
 
-    class Bar(tqdm):
+    class Silent(tqdm):
         monitor_interval = 0  # or tqdm starts a thread, for a bar that nobody sees
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **{**options, "disable": True})
 
-        def update(self, n: float | None = 1) -> None:
-            if progress is not None and n:
-                progress(int(n))
-
-        # Having these two, the library makes one bar for the bytes written and none for those sent.
-        def update_transfer(self, n: float) -> None: ...
-
-        def set_transfer_postfix_str(self, *args: Any, **options: Any) -> None: ...
-
-    return Bar
+    return Silent

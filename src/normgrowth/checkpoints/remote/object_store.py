@@ -1,31 +1,32 @@
-"""Buckets (S3 and what speaks its language, Google Cloud Storage) through fsspec, by exact ranges.
+"""Buckets (S3 and stores that speak its protocol, Google Cloud Storage) through obstore, by exact ranges.
 
-Whose keys, which region, which endpoint: what the usual configuration of this machine says; nothing of
-it is kept here or goes along with a pickle. Where there are no keys, the bucket is asked as by anyone.
+A bucket pickles as its address. Messages of obstore may contain addresses and names of keys: they are searched for
+a status, and never shown.
 """
 
-import os
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
-from normgrowth.checkpoints.remote import retry as attempts
+from normgrowth import engine
+from normgrowth.checkpoints.remote.bucket_access import NO_GOOGLE_KEYS, SETUP
 from normgrowth.checkpoints.remote.hub import stays_below
 from normgrowth.checkpoints.remote.remote_checkpoint import Bytes, Listed, Seen, Session
-from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, patience, persist
-from normgrowth.errors import InputError, raised_here
+from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, check_speed, persist
+from normgrowth.errors import InputError
 
 T = TypeVar("T")
 
-EXTRA = {"s3": "s3", "gs": "gs"}  # scheme -> what to install
-LIBRARIES = ("aiobotocore", "aiohttp", "asyncio", "botocore", "fsspec", "gcsfs", "google", "s3fs")
-KEYS = {
-    "s3": "set it up with `aws configure`, or name a profile in AWS_PROFILE",
-    "gs": "set it up with `gcloud auth application-default login`",
-}
+CHANGED = "has changed since it was first looked at; begin again"
+TIME = "time "  # begins the tag of a file without an ETag
+
+
+class _OtherVersion(Exception):
+    """A file has another ETag than the one asked for."""
 
 
 @dataclass(frozen=True)
@@ -42,30 +43,56 @@ class Bucket:
     def show(self, file: str = "") -> str:
         return f"{self.scheme}://{self.path}/{file}" if file else f"{self.scheme}://{self.path}"
 
+    def _key(self, file: str = "") -> str:
+        folder = self.path.partition("/")[2]
+        return "/".join(part for part in (folder, file) if part)
+
     def look(self, file: str, where: str) -> Seen:
-        return _seen(self._ask(lambda fs: fs.info(f"{self.path}/{file}"), where))
+        return _seen(self._ask(lambda store: store.head(self._key(file)), where))
 
     def read(
-        self,
-        file: str,
-        start: int,
-        stop: int,
-        where: str,
-        seen: Seen,
-        into: Bytes | None = None,  # noqa: ARG002 - fsspec brings memory of its own
+        self, file: str, start: int, stop: int, where: str, seen: Seen, into: Bytes | None = None
     ) -> Bytes:
-        def ask(fs: Any) -> bytes:
-            content = fs.cat_file(
-                f"{self.path}/{file}", start=start, end=stop, timeout=patience(stop - start)
-            )
-            if len(content) != stop - start:
-                reason = f"the bucket sends {len(content)} bytes where {stop - start} were asked for"
-                raise Failure(
-                    f"{reason}; is it truncated, or has it changed?", again=len(content) < seen.size
-                )
-            return content
+        try:
+            content = np.empty(stop - start, np.uint8) if into is None else into[: stop - start]
+        except (MemoryError, ValueError):
+            raise InputError(f"{where}: {stop - start} bytes do not fit into memory") from None
+        view, got = content.data, 0
 
-        return np.frombuffer(self._ask(ask, where), np.uint8)
+        def ask(store: Any) -> None:
+            nonlocal got
+            begun, had = time.monotonic(), got
+            tag = self.session.etags.get((self.show(file), seen.tag), seen.tag)
+            condition = {} if tag.startswith(TIME) else {"if_match": tag}
+            answer = store.get(self._key(file), options={"range": (start + got, stop), **condition})
+            if _seen(answer.meta) != Seen(seen.size, tag):  # a store may ignore the condition
+                raise Failure(CHANGED)
+            if answer.range != (start + got, stop):
+                raise Failure("the bucket sends other bytes than those asked for", again=True)
+            for chunk in answer.stream(min_chunk_size=1):
+                view[got : got + len(chunk)] = memoryview(chunk)
+                got += len(chunk)
+                engine.go_on()
+                if got < len(view):
+                    check_speed(begun, got - had)
+            if got < len(view):
+                raise Failure("the connection is cut again and again", again=True)
+
+        try:
+            self._ask(ask, where)
+        except _OtherVersion:
+            self._check_etag(file, where, seen)
+            self._ask(ask, where)
+        return content
+
+    def _check_etag(self, file: str, where: str, seen: Seen) -> None:
+        """A store may list another ETag than it answers with. Asked for in this order, both are of one version."""
+        now = self.look(file, where)
+        folder, _, name = f"{self.path}/{file}".rpartition("/")
+        listed = {entry.name: entry.seen for entry in Bucket(self.scheme, folder, self.session).ls()}
+        if now.tag == seen.tag or listed.get(name) != seen:
+            raise InputError(f"{where}: {CHANGED}")
+        self.session.etags[self.show(file), seen.tag] = now.tag
 
     def content(self, file: str, limit: int, where: str) -> bytes:
         seen = self.look(file, where)
@@ -73,117 +100,68 @@ class Bucket:
             raise InputError(f"{where}: has more than {limit} bytes, too many for what it is")
         return self.read(file, 0, seen.size, where, seen).tobytes() if seen.size else b""
 
-    def check_unchanged(self, file: str, where: str, seen: Seen) -> None:
-        """fsspec cannot ask for a range of this version and no other."""
-        if self.look(file, where) == seen:
-            return
-        folder, _, name = f"{self.path}/{file}".rpartition("/")  # whose list may say it in other words
-        if seen not in [
-            entry.seen for entry in Bucket(self.scheme, folder, self.session).ls() if entry.name == name
-        ]:
-            raise InputError(f"{where}: has changed since it was first looked at; begin again")
-
     def ls(self) -> list[Listed]:
         """What lies directly in the folder; for the path of a file, that file under an empty name."""
-        found = []
-        for entry in self._ask(lambda fs: fs.ls(self.path, detail=True), self.show()):
-            below = str(entry["name"]).rstrip("/").removeprefix(self.path)
-            name, is_folder = below.removeprefix("/"), entry["type"] == "directory"
-            if not name and not is_folder and not str(entry["name"]).endswith("/"):
-                return [Listed("", False, _seen(entry))]
-            if below.startswith("/") and name and "/" not in name and stays_below(name):
-                found.append(Listed(name, is_folder, None if is_folder else _seen(entry)))
-        return found
+        folder = self._key()
+        found = self._ask(lambda store: store.list_with_delimiter(folder or None), self.show())
+        if folder and not found["common_prefixes"] and not found["objects"]:
+            return [Listed("", False, self.look("", self.show()))]
+        prefix = f"{folder}/" if folder else ""
+        listed = [Listed(path.removeprefix(prefix), True) for path in found["common_prefixes"]]
+        # The marker of a folder is an object with the folder's own path.
+        objects = [meta for meta in found["objects"] if meta["path"] != folder]
+        listed += [Listed(meta["path"].removeprefix(prefix), False, _seen(meta)) for meta in objects]
+        return [entry for entry in listed if stays_below(entry.name)]
 
     def _ask(self, call: Callable[[Any], T], where: str) -> T:
-        keyless, me = self.session.keyless, (os.getpid(), self.scheme)
+        bucket = self.path.partition("/")[0]
 
         def attempt() -> T:
+            store = self.session.store(self.scheme, bucket)
+            from obstore.exceptions import BaseError, PreconditionError
+
             try:
-                try:
-                    return call(_filesystem(*me, anyone=me in keyless))
-                except Exception as error:
-                    if not _is_keyless(error) or me in keyless:
-                        raise
-                    keyless.add(me)  # looking for keys takes seconds: not for every range
-                    return call(_filesystem(*me, anyone=True))
-            except Exception as error:
-                if not _is_theirs(error):
-                    raise
+                return call(store)
+            except PreconditionError:
+                raise _OtherVersion from None
+            except (BaseError, FileNotFoundError) as error:
+                if NO_GOOGLE_KEYS in str(error):
+                    self.session.store(self.scheme, bucket, anonymous=True)
+                    return attempt()
                 raise self._failure(error) from None
 
         return persist(attempt, where)
 
     def _failure(self, error: Exception) -> Failure:
-        """In our own words: the libraries' may have addresses and names of keys in them."""
+        from obstore.exceptions import InvalidPathError
+
+        text = str(error)
         bucket = f"{self.scheme}://{self.path.partition('/')[0]}"
-        status = _status(error)
-        if isinstance(error, PermissionError) or status in (401, 403) or _is_keyless(error):
-            how = KEYS[self.scheme]
-            return Failure(f"{bucket} refuses access with the keys of this machine, or without any; {how}")
+        found = re.search(r"status code: (\d{3})", text)
+        status = int(found[1]) if found else None
         if isinstance(error, FileNotFoundError) or status == 404:
             return Failure("there is no such file or folder, or no longer")
+        if status in (401, 403) or "token request" in text or "redential" in text:
+            how = SETUP[self.scheme]
+            return Failure(f"{bucket} refuses access with the keys of this machine, or without any; {how}")
+        if isinstance(error, InvalidPathError):
+            return Failure(
+                "holds a name that is no path (with // or .. in it); name a folder or pattern without it"
+            )
         if status == 416:
             return Failure("is shorter than it was when it was listed; has it changed?")
         if status is not None:
             return Failure(
                 f"{bucket} answers with status {status}; try again later", again=status in TRANSIENT
             )
-        kind = type(error).__name__
-        if isinstance(error, TimeoutError) or "Timeout" in kind:
+        if "NotPartial" in text:
+            return Failure(f"{bucket} takes no ranges and would send the whole file; download it")
+        if "kind: Timeout" in text:
             return Failure(f"cannot read from {bucket}: no answer in time", again=True)
-        if "ParamValidation" in kind or isinstance(error, ValueError):
-            return Failure(
-                f"{self.scheme}://bucket/folder is what an address looks like, with the bucket's full name"
-            )
-        return Failure(f"cannot read from {bucket} ({kind}); check the network and the endpoint", again=True)
+        if "kind: Interrupted" in text:
+            return Failure(f"cannot read from {bucket}: the connection is cut again and again", again=True)
+        return Failure(f"cannot read from {bucket}; check the network and the endpoint", again=True)
 
 
-def _seen(entry: dict[str, Any]) -> Seen:
-    """S3 says ETag and LastModified, Google etag and generation."""
-    tags = (entry.get(key) for key in ("ETag", "etag", "generation", "LastModified", "updated"))
-    return Seen(int(entry["size"] or 0), next((str(tag) for tag in tags if tag), ""))
-
-
-def _status(error: BaseException | None) -> int | None:
-    """Of the answer behind an error, or behind what caused it."""
-    while error is not None:
-        response = getattr(error, "response", None)
-        if isinstance(response, dict):  # botocore's
-            return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        if str(getattr(error, "code", "")).isdecimal():  # gcsfs'
-            return int(getattr(error, "code", 0))
-        error = error.__cause__
-    return None
-
-
-def _is_theirs(error: Exception) -> bool:
-    """Whether it is about the bucket, the network or the address. Anything else is a mistake here, and stays one."""
-    library = type(error).__module__.partition(".")[0] in LIBRARIES
-    return library or (isinstance(error, OSError | ValueError) and not raised_here(error))
-
-
-def _is_keyless(error: Exception) -> bool:
-    return type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
-
-
-@lru_cache(maxsize=8)
-def _filesystem(process: int, scheme: str, anyone: bool) -> Any:  # noqa: ARG001 - each process has its own
-    """One for all threads: fsspec itself makes one for each, and each would look for keys again."""
-    options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
-    if scheme == "s3":
-        once = {"retries": {"total_max_attempts": 1}}  # trying again is done here
-        times = {"connect_timeout": attempts.TIMEOUT, "read_timeout": attempts.TIMEOUT}
-        options |= {"anon": anyone, "config_kwargs": once | times}
-    elif anyone:
-        options["token"] = "anon"
-    try:
-        import fsspec
-
-        filesystem = fsspec.filesystem(scheme, **options)
-    except ImportError:
-        raise InputError(
-            f'{scheme}:// needs a library that is not installed; pip install "normgrowth[{EXTRA[scheme]}]"'
-        ) from None
-    filesystem.retries = 1
-    return filesystem
+def _seen(meta: Mapping[str, Any]) -> Seen:
+    return Seen(meta["size"], meta["e_tag"] or f"{TIME}{meta['last_modified'].isoformat()}")

@@ -8,12 +8,10 @@ wants several at a time calls `read` from several threads.
 """
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +30,9 @@ from normgrowth.checkpoints.checkpoint import (
 from normgrowth.checkpoints.formats import safetensors
 from normgrowth.engine import no_collection
 from normgrowth.errors import InputError
+
+if TYPE_CHECKING:
+    from normgrowth.checkpoints.remote.bucket_access import Store
 
 T = TypeVar("T")
 
@@ -65,11 +66,7 @@ class Place(Protocol):
     def read(
         self, file: str, start: int, stop: int, where: str, seen: Seen, into: Bytes | None = None
     ) -> Bytes:
-        """into: memory that may be used."""
-        ...
-
-    def check_unchanged(self, file: str, where: str, seen: Seen) -> None:
-        """After reading, where each answer does not tell by itself that the file is still the one that was seen."""
+        """These bytes of the file that was seen, or an error if it is another now. into: memory that may be used."""
         ...
 
 
@@ -86,7 +83,18 @@ class Session:
     def __init__(self) -> None:
         self.logins: dict[tuple[str, str | None, int], str] = {}  # scheme, host and port -> header
         self.queries: dict[str, str] = {}  # digest -> query of a signed address
-        self.keyless: set[tuple[int, str]] = set()  # processes and schemes without keys
+        self.etags: dict[tuple[str, str], str] = {}  # address and listed ETag -> the ETag that requests take
+        self._stores: dict[tuple[str, str], Store] = {}  # scheme and bucket -> with the keys of this machine
+        self._lock = threading.Lock()
+
+    def store(self, scheme: str, bucket: str, *, anonymous: bool = False) -> "Store":
+        """anonymous: from now on, for all."""
+        from normgrowth.checkpoints.remote.bucket_access import open_store
+
+        with self._lock:
+            if anonymous or (scheme, bucket) not in self._stores:
+                self._stores[scheme, bucket] = open_store(scheme, bucket, anonymous=anonymous)
+            return self._stores[scheme, bucket]
 
     def __reduce__(self) -> tuple[type["Session"], tuple[()]]:
         return Session, ()
@@ -118,38 +126,6 @@ class Spare:
             self._free.append(memory)
 
 
-class RangeCache:
-    """The ranges last read, up to a number of bytes; one for each process and size."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.held = limit, 0
-        self._ranges: OrderedDict[Hashable, Bytes] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __reduce__(self) -> tuple[Callable[[int], "RangeCache"], tuple[int]]:
-        return range_cache, (self.limit,)
-
-    def get(self, key: Hashable, read: Callable[[], Bytes]) -> Bytes:
-        with self._lock:
-            if (kept := self._ranges.get(key)) is not None:
-                self._ranges.move_to_end(key)
-                return kept
-        content = read()
-        content.flags.writeable = False
-        with self._lock:
-            if content.nbytes <= self.limit and key not in self._ranges:
-                self._ranges[key] = content
-                self.held += content.nbytes
-                while self.held > self.limit:
-                    self.held -= self._ranges.popitem(last=False)[1].nbytes
-        return content
-
-
-@lru_cache(maxsize=4)
-def range_cache(limit: int) -> RangeCache:
-    return RangeCache(limit)
-
-
 @dataclass
 class RemoteCheckpoint:
     """Tensors that are byte ranges of files elsewhere. Pickles as its index and the address."""
@@ -164,13 +140,12 @@ class RemoteCheckpoint:
     aliases: dict[str, str] = field(default_factory=dict)
     copies_whole: bool = True
     on_close: Callable[[], None] | None = None
-    cache: RangeCache | None = None
     notes: tuple[str, ...] = ()
 
     def read(self, file: str, start: int, stop: int, into: Bytes | None = None) -> Bytes:
         """These bytes of a file, asked for with one request; safe from several threads at once.
 
-        into: memory for them, which is used unless they are to be kept for others.
+        into: memory for them.
         """
         file = file or self.main
         seen, where = self.files[file], named(self.label, file)
@@ -178,8 +153,7 @@ class RemoteCheckpoint:
             raise InputError(f"{where}: has {seen.size} bytes, asked for those from {start} to {stop}")
         if start == stop:
             return np.zeros(0, np.uint8)
-        ask = partial(self.place.read, file, start, stop, where, seen)
-        return self.cache.get((self.place, file, seen.tag, start, stop), ask) if self.cache else ask(into)
+        return self.place.read(file, start, stop, where, seen, into)
 
     def values(self, wanted: Sequence[tuple[str, int, int]], memory: Bytes) -> list[np.ndarray]:
         """Values of tensors, each from one to before another; what lies side by side in a file is asked for at once.
@@ -207,10 +181,6 @@ class RemoteCheckpoint:
                 bits = STORAGE[self.tensors[wanted[i][0]].dtype]
                 found.append(content[spans[i][1] - first : spans[i][2] - first].view(bits))
         return found
-
-    def check_unchanged(self) -> None:
-        for file, seen in self.files.items():
-            self.place.check_unchanged(file, named(self.label, file), seen)
 
     def pieces(self, name: str) -> list[np.ndarray]:
         bits = storage_of(self.label, name, self.tensors[name].dtype)

@@ -22,7 +22,6 @@ from normgrowth.checkpoints.remote.remote_checkpoint import (
     Index,
     Once,
     Place,
-    RangeCache,
     RemoteCheckpoint,
     Seen,
     Session,
@@ -42,7 +41,6 @@ class Reading:
     """How the checkpoints of one series are read, and what they share."""
 
     scratch: Path | None = None
-    cache: RangeCache | None = None
     sharing: Sharing = field(default_factory=Sharing)
     session: Session = field(default_factory=Session)
     indexes: dict[bytes, bytes] = field(default_factory=dict)  # content of *.index.json, each once
@@ -115,7 +113,7 @@ class RemoteUnit:
             index = self._index(
                 lambda: self.reading.sharing(read_index(self.place, self.label, files, self.weight_map))
             )
-            return _checkpoint(self.label, self.place, index, files, self.reading)
+            return _checkpoint(self.label, self.place, index, files)
         return open_fetched(self.label, self._fetch, self.reading.scratch)
 
     def _fetch(self, folder: Path) -> Path:
@@ -149,7 +147,7 @@ class RevisionUnit:
         if (found := self._found(self._find)) is None:
             fetch = partial(download.fetch, self.revision)
             return open_fetched(self.revision.label, fetch, self.reading.scratch)
-        return _checkpoint(self.revision.label, HubFiles(self.revision), *found, self.reading)
+        return _checkpoint(self.revision.label, HubFiles(self.revision), *found)
 
     def _find(self) -> tuple[Index, dict[str, Seen]] | None:
         """What its headers say; None if it has no safetensors."""
@@ -175,12 +173,8 @@ class RevisionUnit:
         return self.reading.sharing(read_index(place, label, seen, content)), seen
 
 
-def _checkpoint(
-    label: str, place: Place, index: Index, files: Mapping[str, Seen], reading: Reading
-) -> RemoteCheckpoint:
-    return RemoteCheckpoint(
-        label, place, index.tensors, index.ranges, files, next(iter(files)), index.step, cache=reading.cache
-    )
+def _checkpoint(label: str, place: Place, index: Index, files: Mapping[str, Seen]) -> RemoteCheckpoint:
+    return RemoteCheckpoint(label, place, index.tensors, index.ranges, files, next(iter(files)), index.step)
 
 
 def path_of(address: str) -> PurePosixPath:

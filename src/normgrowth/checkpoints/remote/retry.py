@@ -26,9 +26,10 @@ class Failure(Exception):
         self.reason, self.again, self.wait = reason, again, wait
 
 
-def patience(count: int) -> float:
-    """Seconds that so many bytes may take."""
-    return TIMEOUT + count / SLOWEST
+def check_speed(begun: float, count: int) -> None:
+    """Raise if so many bytes took too long: by what has come, since a trickle must not last for hours."""
+    if time.monotonic() - begun > TIMEOUT + count / SLOWEST:
+        raise Failure("the answer is too slow", again=True)
 
 
 def persist(attempt: Callable[[], T], where: str) -> T:

@@ -56,9 +56,6 @@ class _Web(ABC):
     ) -> Bytes:
         return get_range(self._target(file, where), start, stop, where, seen.size, seen.tag, into).content
 
-    def check_unchanged(self, file: str, where: str, seen: Seen) -> None:  # noqa: B027
-        """Nothing to do: each answer was looked at."""
-
     def content(self, file: str, limit: int, where: str) -> bytes:
         return get_page(self._target(file, where), limit, where)[0]
 

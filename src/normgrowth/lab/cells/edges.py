@@ -8,7 +8,7 @@ At the edge the terms of the budget cancel: alignment + steps = −decay. For Ad
 from collections.abc import Collection, Mapping
 from math import exp, inf, isfinite, log, nan
 
-from normgrowth.dynamics.equilibrium import boundary
+from normgrowth.dynamics.equilibrium import stationary_decay
 from normgrowth.errors import InputError
 from normgrowth.lab.cells.cell import Outcome
 from normgrowth.lab.cells.edge_search import Cell, Change, changes
@@ -90,7 +90,7 @@ def _predicted(settings: Settings, x: Axis, y: Axis, i: int, outcome: Outcome | 
     if settings.optimizer not in ("adamw", "sgd") or settings.schedule != "constant" or settings.warmup:
         return nan
     try:
-        return boundary(
+        return stationary_decay(
             outcome.norm_start,
             settings.optimizer,
             lr=float(x.values[i]),

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from normgrowth.checkpoints.remote.hub import TIMEOUT, api_of, ask
+from normgrowth.checkpoints.remote.hub import api_of, ask
+from normgrowth.checkpoints.remote.retry import TIMEOUT
 from normgrowth.errors import InputError
 from normgrowth.records import read_parquet
 
@@ -28,7 +29,7 @@ PARTS = {"train": "train", "valid": "validation", "test": "test"}  # ours, and h
 
 def from_hub(name: str, endpoint: str | None = None) -> dict[str, list[list[str]]]:
     """The sentences of each part as words; files are kept where the hub's own client keeps them."""
-    place, api = PLACES[name], api_of(endpoint, None)
+    place, api = PLACES[name], api_of(endpoint)
 
     def listing() -> list[str]:
         info = api.dataset_info(place.repository, revision=place.revision, timeout=TIMEOUT)

@@ -62,12 +62,15 @@ class LimitMode(TorchDispatchMode):
             raise self.context.refuse(func, self._why_no_draw())
         tensors = _tensors(args, kwargs)
         marks: Marks = {}
-        half = small = endless = False  # 16 bits, exponentially small parts, infinite values
+        # Whether there are 16 bits, more than exact zeros, exponentially small parts, infinite values.
+        half = grows = small = endless = False
         for tensor in tensors:
             half = half or tensor.dtype in HALVES
             if (mark := self.growth(tensor)) is not None:
                 marks[id(tensor)] = mark
-                small = small or mark.lost or mark.exponential is not None
+                if not mark.zero:
+                    grows = True
+                    small = small or mark.lost or mark.exponential is not None
                 endless = endless or mark.diverges is not None
         if not marks and not (self.context.attention_only and schema.softmax):
             return self._plain(func, schema, args, kwargs)
@@ -77,7 +80,7 @@ class LimitMode(TorchDispatchMode):
             return func(*args, **kwargs)
         refusal = self._diverges(marks, schema.functional, args) if endless else None
         # Whether a rule that says nothing of exponentially small parts may have lost one.
-        lost = small or (schema.saturates and not self.context.exponentials)
+        lost = small or (grows and schema.saturates and not self.context.exponentials)
         if schema.writes:
             return self._in_place(func, schema, args, kwargs, marks, half, lost, refusal)
         dtype = result_dtype(schema, args, kwargs, tensors, half) if half or kwargs else None
@@ -243,7 +246,7 @@ def _diverging(value: Any, endless: Exception | None) -> Any:
 
 
 def _losing(value: Any, lost: bool) -> Any:
-    if lost and isinstance(value, Series) and value.exponential is None and not value.lost:
+    if lost and isinstance(value, Series) and value.exponential is None and not (value.lost or value.zero):
         return value.changed(lost=True)
     return value
 

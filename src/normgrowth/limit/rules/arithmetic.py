@@ -248,7 +248,21 @@ def matrix_product(operation: Operation, a: Any, b: Any) -> Series:
         weigh(operation, a, b)
     if b.doubt:
         weigh(operation, *(x.map(lambda v: v.transpose(-1, -2) if v.dim() > 1 else v) for x in (b, a)))
-    return sized(product(operation.func, a, b, operation.orders), a, b)
+    found = sized(product(operation.func, a, b, operation.orders), a, b)
+    if (a.exact_zeros or b.exact_zeros) and _sums_of_zeros(operation, found, a, b):
+        return found.changed(exact_zeros=True)
+    return found
+
+
+def _sums_of_zeros(operation: Operation, found: Series, a: Series, b: Series) -> bool:
+    """Whether each element that is 0 is a sum of products with exact zeros, and not one whose parts cancel."""
+    zeros = found.vanishes()
+    if not bool(zeros.any()):
+        return True
+    counts = [
+        (~x.vanishes() if x.exact_zeros else torch.ones_like(x.top.value)).to(torch.float32) for x in (a, b)
+    ]
+    return not bool((zeros & (operation(*counts) > 0)).any())
 
 
 def sized(scores: Series, queries: Series, keys: Series) -> Series:

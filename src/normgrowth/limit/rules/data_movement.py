@@ -189,6 +189,16 @@ def masked_fill(operation: Operation, x: Any, mask: Tensor, value: Any) -> Serie
     return choose(~mask, x, filling)
 
 
+@rule("nan_to_num")
+def finite(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series:
+    """Numbers in the place of masks and of what is not a number; whatever grows is finite for every c."""
+    top = x.top.value
+    kept = torch.isfinite(top)
+    if bool(kept.all()):
+        return x
+    return choose(kept, x, constant(operation(top.masked_fill(kept, 0.0), *args, **kwargs)))
+
+
 def choose(condition: Tensor, a: Series, b: Series) -> Series:
     """Elements of a where the condition holds, of b elsewhere; a mask on either side is a mask."""
     hidden: Tensor | None = None

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normgrowth import schedules
-from normgrowth.dynamics.alignment import examine
+from normgrowth.dynamics import dynamics
 from normgrowth.dynamics.prediction import predict_norm
 from normgrowth.errors import InputError
 from normgrowth.paper.claim import FAILS, HOLDS, IN_PART, Claim, Evidence, Numbers, Ruling
@@ -22,14 +22,16 @@ def _dynamics(evidence: Evidence) -> dict[str, float]:
         norms = predict_norm(rate, kappa, steps, norm0=1.0, model="misaligned")
         return float(np.log(norms[1] / norms[0]) / np.log(steps[1] / steps[0]))
 
-    found = examine(t5_records(), schedules.parse(SCHEDULE))
+    found = dynamics(t5_records(), SCHEDULE)
+    assert found.aligned is not None
+    assert found.misaligned is not None
     return {
         "misaligned, κ = 1: norm as t to the power": power(1.0),
         "misaligned, κ = ½: norm as t to the power": power(0.5),
-        "T5: κ": found.kappa["misaligned"].value,
-        "T5: norm at the end": float(found.norms[-1]),
-        "T5: misaligned dynamics end at": float(found.predicted["misaligned"][-1]),
-        "T5: log10 of where aligned dynamics end": float(np.log10(found.predicted["aligned"][-1])),
+        "T5: κ": found.misaligned.kappa,
+        "T5: norm at the end": found.norms[-1],
+        "T5: misaligned dynamics end at": found.misaligned.predicted[-1],
+        "T5: log10 of where aligned dynamics end": float(np.log10(found.aligned.predicted[-1])),
     }
 
 

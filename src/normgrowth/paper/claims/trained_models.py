@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.dynamics.direction import uniformity
+from normgrowth.dynamics.uniformity import uniformity
 from normgrowth.errors import InputError
 from normgrowth.paper.claim import FAILS, HOLDS, IN_PART, Claim, Evidence, Numbers, Ruling
 from normgrowth.paper.published.figure1 import t5_records

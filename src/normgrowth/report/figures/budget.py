@@ -41,7 +41,7 @@ def figure_budget(trace: Trace) -> "Figure | None":
     # At the first checkpoint nothing has grown yet: the curves begin there, at zero.
     steps = np.concatenate([grids.steps[:1], terms[0].steps])
     curves = [np.concatenate([[0.0], grid.values[:, 0]]) for grid in terms]
-    _stack_or_lines(ax, steps, curves, last)
+    stack_or_lines(ax, steps, curves, last)
     ax.set_title(label(model_title(trace.selection)), parse_math=False)
     ax.set_ylabel(f"growth of ‖θ‖² since step {steps[0]:,}")
     step_axis(ax, grids.steps)
@@ -51,7 +51,7 @@ def figure_budget(trace: Trace) -> "Figure | None":
     return figure
 
 
-def _stack_or_lines(
+def stack_or_lines(
     ax: "Axes", steps: NDArray[np.int64], curves: list[NDArray[np.float64]], last: tuple[float, float, float]
 ) -> None:
     """Alignment and size on top of each other, which make up the total; parts of unlike sign do not stack."""

@@ -13,7 +13,8 @@ from typing import Any
 
 from normgrowth.errors import InputError
 from normgrowth.fit.result import SeriesFit
-from normgrowth.records import FILE, Records
+from normgrowth.lint.finding import Finding
+from normgrowth.records import Records, has_records
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.pieces import Section, Table, words
 from normgrowth.report.page.sections.networks import (
@@ -89,7 +90,7 @@ def report(
 
 
 def read_records(folder: Path) -> Records | None:
-    return Records.read(folder) if (folder / FILE).is_file() else None
+    return Records.read(folder) if has_records(folder) else None
 
 
 def collected(folders: Sequence[Path | str], read: Read = read_records) -> Parts:
@@ -234,7 +235,7 @@ def _of_run(run: Run) -> list[str]:
 def _findings(parts: Parts) -> Section | None:
     items = []
     for label, made_by in parts.made_by.items():
-        found = finding_rows(made_by.get("findings") or [])
+        found = finding_rows([Finding(**finding) for finding in made_by.get("findings") or []])
         if found:
             titles = ("step", "kind", "severity", "tensor or file", "why")
             columns = [words(t, c) for t, c in zip(titles, zip(*found, strict=True), strict=True)]

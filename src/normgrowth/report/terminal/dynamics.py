@@ -1,9 +1,13 @@
-"""The terminal's view of `normgrowth dynamics`: plain rows and sentences, nothing computed here."""
+"""Dynamics in a terminal: norms as measured and as predicted, then the sentences."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from math import isnan, nan
+from typing import TYPE_CHECKING
 
-from normgrowth.report.terminal.console import Cells, literal, new_console, say, show
+from normgrowth.dynamics.result import Dynamics
+from normgrowth.report.sentences import dynamics as sentences
+from normgrowth.report.terminal.console import Cells, literal, say
+from normgrowth.report.terminal.console import show as show_table
 from normgrowth.report.wording import number, small
 
 if TYPE_CHECKING:
@@ -12,50 +16,53 @@ if TYPE_CHECKING:
 ROWS = 14  # of checkpoints that a table shows
 
 
-def print_dynamics(content: Mapping[str, Any], console: "Console | None" = None) -> None:
-    """Norms as measured and as predicted, then what was found and what cannot be decided."""
+def show(d: Dynamics, console: "Console") -> None:
     from rich.padding import Padding
 
-    console = console or new_console()
-    steps: Sequence[int] = content["steps"]
-    chosen = _spread(len(steps))
+    chosen = _spread(len(d.steps))
 
-    def column(title: str, values: Sequence[float | None], write: Any = number, rank: int = 0) -> Cells:
-        cells = ["-" if values[i] is None else write(values[i]) for i in chosen]
-        return Cells(title, cells, rank)
+    def column(
+        title: str, values: Sequence[float], write: Callable[[float], str] = number, rank: int = 0
+    ) -> Cells:
+        values = [
+            *[nan] * (len(d.steps) - len(values)),
+            *values,
+        ]  # the first checkpoint has no interval before it
+        return Cells(title, ["-" if isnan(values[i]) else write(values[i]) for i in chosen], rank)
 
-    models = content["models"]
-    none = [None]  # the first checkpoint has no interval before it
-    say(console, f"{content['trace']}: {content['what']}, {content['schedule']}", "bold")
-    if content.get("parameters"):
-        say(console, f"parameters: {content['parameters']}", "dim")
-    show(
-        console,
-        [
-            column("step", steps, lambda step: f"{step:,}"),
-            column("norm", content["norms"]),
-            column("if\nmisaligned", models["misaligned"]["predicted"]),
-            column("if\naligned", models["aligned"]["predicted"]),
-            column("κ, squares\nadd", [*none, *models["misaligned"]["each"]], _four, rank=1),
-            column("κ, lengths\nadd", [*none, *models["aligned"]["each"]], _four, rank=3),
-            column("step\nsize", [*none, *content["step_sizes"]], _four, rank=4),
-            column("alignment", [*none, *content["alignments"]], small, rank=2),
-        ],
-    )
-    if len(chosen) < len(steps):
-        say(console, f"{len(chosen)} of {len(steps)} checkpoints; --json has them all.", "dim")
+    about = d.name if d.schedule is None else f"{d.name}, {d.schedule}"
+    say(console, f"{d.source}: {about}", "bold")
+    if d.parameters:
+        say(console, f"parameters: {d.parameters}", "dim")
+    columns = [column("step", d.steps, lambda step: f"{step:,}"), column("norm", d.norms)]
+    if d.aligned is not None and d.misaligned is not None:
+        columns += [
+            column("if\nmisaligned", d.misaligned.predicted),
+            column("if\naligned", d.aligned.predicted),
+            column("κ, squares\nadd", d.misaligned.kappa_by_interval, _four, rank=1),
+            column("κ, lengths\nadd", d.aligned.kappa_by_interval, _four, rank=3),
+        ]
+    columns += [
+        column("step\nsize", d.step_sizes, _four, rank=4),
+        column("alignment", d.alignments, small, rank=2),
+    ]
+    show_table(console, columns)
+    if len(chosen) < len(d.steps):
+        say(console, f"{len(chosen)} of {len(d.steps)} checkpoints; --json has them all.", "dim")
     sections = (
-        ("Dynamics", content["findings"]),
-        ("Cannot be decided", content["undecided"]),
-        ("Weight decay", content["decay_findings"]),
-        ("Direction", content["direction"]["findings"]),
-        ("Uniformity", content["uniformity_findings"]),
+        ("Dynamics", sentences.findings(d)),
+        ("Cannot be decided", sentences.undecided(d)),
+        ("Weight decay", sentences.weight_decay(d)),
+        ("Direction", sentences.direction(d.direction)),
+        ("Uniformity", [sentences.uniformity(found) for found in list(d.uniformity.values())[:1]]),
     )
-    for title, sentences in sections:
-        if sentences:
+    for title, said in sections:
+        if said:
             say(console, title, "bold")
-            for sentence in sentences:
+            for sentence in said:
                 console.print(Padding(literal(console, sentence), (0, 0, 0, 2), expand=False))
+    if d.schedule is None:
+        say(console, "Without a schedule no model of the dynamics is fitted: give the learning rates.", "dim")
 
 
 def _four(x: float) -> str:

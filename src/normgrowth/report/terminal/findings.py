@@ -1,63 +1,48 @@
 """Findings of lint as a table: equal findings at several steps or in several tensors are one row."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.report.terminal.console import Cells, literal, new_console, say, show
+from normgrowth.lint.finding import Finding
+from normgrowth.lint.result import Findings
+from normgrowth.report.terminal.console import Cells, literal, say
+from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 SHOWN = 3  # steps or tensors that are named before the rest is counted
+TITLES = {"step": 0.3, "kind": 0.2, "": 0.1, "tensor or file": 0.3, "why": 0.6}  # with their largest widths
 
 
-def print_findings(
-    findings: Iterable[Mapping[str, Any]],
-    *,
-    source: str,
-    steps: Sequence[int],
-    checked: str = "",
-    console: "Console | None" = None,
-) -> None:
-    """Print a table of findings (step, name, kind, why, label and severity of each).
-
-    steps: of the checkpoints that were read; checked: which parameters were, for the header.
-    """
-    console, found = console or new_console(), list(findings)
-    mixed = [finding for finding in found if finding["kind"] == "mixed"]
-    rows = finding_rows([finding for finding in found if finding not in mixed])
-    span = f"{len(steps):,} checkpoints, steps {steps[0]:,} to {steps[-1]:,}"
-    say(console, f"{source}: {span if len(steps) > 1 else f'one checkpoint, step {steps[0]:,}'}", "bold")
-    if checked:
-        say(console, f"checked: {checked}")
-    if rows:
-        titles = ("step", "kind", "", "tensor or file", "why")
-        columns = [list(cells) for cells in zip(*rows, strict=True)]
-        widest = (0.3, 0.2, 0.1, 0.3, 0.6)
-        show(
-            console,
-            [
-                Cells(title, cells, right=False, widest=width)
-                for title, cells, width in zip(titles, columns, widest, strict=True)
-                if any(cells)
-            ],
-        )
+def show(findings: Findings, console: "Console") -> None:
+    steps = findings.steps
+    if len(steps) > 1:
+        span = f"{len(steps):,} checkpoints, steps {steps[0]:,} to {steps[-1]:,}"
+    else:
+        span = f"one checkpoint, step {steps[0]:,}" if steps else "no checkpoints"
+    say(console, f"{findings.source}: {span}", "bold")
+    if findings.of_tensors:
+        say(console, f"checked: {findings.checked}")
+    mixed = [finding for finding in findings if finding.kind == "mixed"]
+    if rows := finding_rows([finding for finding in findings if finding.kind != "mixed"]):
+        columns = zip(TITLES.items(), zip(*rows, strict=True), strict=True)
+        cells = [Cells(title, list(own), right=False, widest=width) for (title, width), own in columns]
+        show_table(console, [column for column in cells if any(column.cells)])
     for finding in mixed:  # not in the table, where its commands would be folded
-        console.print(literal(console, f"{finding['label']}: {finding['why']}", "red"), soft_wrap=True)
-    faults = sum(finding["severity"] == "fault" for finding in found)
-    remarks = len(found) - faults
-    said = "Nothing found." if not found else f"{_count(faults, 'fault')}, {_count(remarks, 'remark')}."
+        console.print(literal(console, f"{finding.label}: {finding.why}", "red"), soft_wrap=True)
+    faults, remarks = len(findings.faults), len(findings.remarks)
+    said = f"{_count(faults, 'fault')}, {_count(remarks, 'remark')}." if findings else "Nothing found."
     say(console, said, "bold red" if faults else "bold")
 
 
-def finding_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str, str]]:
-    def alike(finding: Mapping[str, Any]) -> tuple[str, str, str]:
-        return finding["severity"], finding["kind"], finding["why"]
-
+def finding_rows(findings: Sequence[Finding]) -> list[tuple[str, str, str, str, str]]:
+    """Step, kind, severity unless it is a fault, tensor or file, and why."""
     by_step: dict[tuple[Any, ...], list[str]] = {}
-    for finding in found:
-        what = finding["label"] if finding["kind"] in ("partial", "mixed", "data") else finding["name"]
-        by_step.setdefault((finding["step"], *alike(finding)), []).append(what)
+    for finding in findings:
+        what = finding.label if finding.kind in ("partial", "mixed", "data") else finding.name
+        alike = finding.step, finding.severity, finding.kind, finding.why
+        by_step.setdefault(alike, []).append(what)
     by_why: dict[tuple[Any, ...], list[Any]] = {}
     for (step, *rest), names in by_step.items():
         by_why.setdefault((*rest, *names), []).append(step)

@@ -23,6 +23,7 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
             value = value.masked_fill(~alive, float("-inf"))
         return Series((Term(ZERO, torch.softmax(value, dim), x.sources),), _below_zero(x))
     visible, sources = alive, 0
+    led: Tensor | None = None  # scores whose leading term has come
     for place, term in enumerate(positive):
         sources |= term.sources
         value = _only(term.value, alive)
@@ -40,10 +41,11 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
         alive = winners
         if not counts.tied or not bool(open_.any()):
             break
+        led = term.value != 0 if led is None else led | (term.value != 0)
         following = positive[place + 1].degree if place + 1 < len(positive) else ZERO
         if x.rest is not None and x.rest >= following and not counts.undecided:
-            # What was left out comes before what is looked at next; but a score of exactly 0 has no lower orders.
-            counts.undecided = int((open_ & _differs_from_zero(x, visible, dim)).sum())
+            # What was left out comes before what is looked at next; but it is always below the leading term.
+            counts.undecided = int((open_ & (winners & led).any(dim)).sum())
     assert alive is not None
     found = alive.to(x.top.value.dtype)
     several = found.sum(dim, keepdim=True)
@@ -86,16 +88,6 @@ def _only(value: Tensor, alive: Tensor | None) -> Tensor:
 
 def _sources_at(x: Series, degree: Fraction) -> int:
     return next((term.sources for term in x.terms if term.degree == degree), 0)
-
-
-def _differs_from_zero(x: Series, visible: Tensor | None, dim: int) -> Tensor:
-    """Rows with a score that is not exactly 0."""
-    found: Tensor | None = None
-    for term in x.terms:
-        value = term.value if visible is None else term.value.masked_fill(~visible, 0.0)
-        found = value != 0 if found is None else found | (value != 0)
-    assert found is not None
-    return found.any(dim)
 
 
 def _seen(x: Series, dim: int) -> tuple[Tensor | None, Tensor | None]:

@@ -1,15 +1,19 @@
 """Predicted norms against vectors that take the steps, closed forms against scipy, and laws that must hold."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from vectors import norms, simulate
 
-from normgrowth.dynamics.prediction import aligned, holding_decay, misaligned, predict_norm
+from normgrowth.dynamics.prediction import holding_decay, predict_norm
 from normgrowth.errors import InputError
 from normgrowth.schedules import constant, cosine, inverse_sqrt, linear
 
+aligned = partial(predict_norm, model="aligned")
+misaligned = partial(predict_norm, model="misaligned")
 SCHEDULES = [
     constant(0.02),
     constant(0.03, warmup=50),

@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.parameters import Reading, read_names
 from normgrowth.lint.finding import Finding, Kind, Severity
-from normgrowth.lint.looks import Look
-from normgrowth.lint.trajectory import Routes
+from normgrowth.lint.trajectory import Trajectory
 from normgrowth.moments.moments import Moments, quantities
+from normgrowth.trace.sampled_steps import SampledStep
 
 Floats = NDArray[np.float64]
 LOST = 1e-24  # of the square before: the direction of weights that shrank to less is rounding only
 
 
 @dataclass(frozen=True)
-class Evidence:
+class StepTable:
     """All looks, side by side: rows are checkpoints, columns are tensors by their first name."""
 
-    looks: Sequence[Look]
+    looks: Sequence[SampledStep]
     origin: Mapping[tuple[str, tuple[int, ...]], Floats]  # what the sketches leave off
 
     @cached_property
@@ -119,7 +119,7 @@ class Evidence:
     def step(self, row: int) -> str:
         return f"step {self.looks[row].step}"
 
-    def routes(self) -> Routes | None:
+    def routes(self) -> Trajectory | None:
         """The way of the tensors that checkpoints have in common; None where there is none.
 
         A checkpoint that lacks half of them, or has no finite values in half of them, is left out, so
@@ -145,7 +145,7 @@ class Evidence:
         delta = np.where(moved, delta, np.nan)
         # Gains and biases start alike in every run, so where there are matrices, those speak.
         matrix = moving & np.array([len(usual[i] or ()) > 1 for i in columns])
-        return Routes(
+        return Trajectory(
             rows.tolist(),
             names,
             np.concatenate([self.origin[self.names[i], usual[i] or ()] for i in columns]),
@@ -158,5 +158,5 @@ class Evidence:
         )
 
 
-def _parts(look: Look) -> dict[str, NDArray[np.float32]]:
+def _parts(look: SampledStep) -> dict[str, NDArray[np.float32]]:
     return dict(zip(look.names, np.split(look.sketch, look.ends[:-1]), strict=True))

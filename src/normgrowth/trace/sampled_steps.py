@@ -1,9 +1,9 @@
-"""One look at a checkpoint: what lint keeps of it once it is closed again.
+"""A measured step with a small sample of its values: what is kept of a checkpoint once it is closed again.
 
-Beside the exact sums (`measure`), a look follows a fixed sample of values, the same places of every
-tensor in every checkpoint. The sample is a small model of its own that went the same way: distances
-between any two checkpoints, near or far, come from it without reading either of them again. What is
-kept for each checkpoint has a fixed size, however large the model is.
+Beside the exact sums (`measure`), a fixed sample of values is followed, the same places of every tensor in every
+checkpoint. The sample is a small model of its own that went the same way: distances between any two checkpoints,
+near or far, come from it without reading either of them again. What is kept for each checkpoint has a fixed size,
+however large the model is. Integrity checks (`normgrowth.lint`) judge these samples; nothing is judged here.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,21 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, Tensor
-from normgrowth.lint.renames import match_renamed
-from normgrowth.lint.values import buffer_like, pattern, sample
 from normgrowth.moments.moments import Moments, Pair
 from normgrowth.trace.by_step import measure
+from normgrowth.trace.samples import buffer_like, pattern, sample
 
 Floats = NDArray[np.float64]
 
 SAMPLED = 1 << 21  # values in the two samples that are held at a time, of this checkpoint and the last
 MOST, LEAST = 4096, 64  # of one tensor
+Tensors = Mapping[str, tuple[tuple[int, ...], Floats]]  # name -> shape and sample
+Match = Callable[
+    [Tensors, Tensors], Mapping[str, str]
+]  # tensors that are gone, new ones: new name -> old name
 KEPT = 1 << 13  # values kept of one checkpoint: fixed, so that lint and trace keep the same of any series
 
 
 @dataclass(frozen=True)
-class Look:
-    """One checkpoint; arrays and lists have an entry for each name. A pair is with the look before."""
+class SampledStep:
+    """One checkpoint; arrays and lists have an entry for each name. A pair is with the sampled step before."""
 
     position: int  # in the series
     step: int
@@ -63,37 +66,41 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a look reads of a checkpoint's values, read by someone else: samples, and what looks like a buffer."""
+class ValueSamples:
+    """Samples of a checkpoint's tensors, and which of these look like buffers."""
 
     samples: Mapping[str, Floats]
     buffers: Mapping[str, str]
 
 
 @dataclass
-class Observer:
-    """Looks at checkpoints in turn; remembers of the last what the next is compared with."""
+class StepSampler:
+    """Samples checkpoints in turn; remembers of the last what the next is compared with.
+
+    match: finds tensors that go on under another name; without it, tensors are the same if their names are.
+    """
 
     workers: int | None = None
+    match: Match | None = None
     buffers: dict[str, str] = field(default_factory=dict)  # tensors that look like one, and why
     origin: dict[tuple[str, tuple[int, ...]], Floats] = field(default_factory=dict)  # what sketches leave off
     _spelt: dict[str, str] = field(default_factory=dict)  # name here -> name at first
     _latest: dict[str, Floats] = field(default_factory=dict)  # the last sample of every tensor
     _shape: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    _before: tuple[Checkpoint, Look] | None = None
+    _before: tuple[Checkpoint, SampledStep] | None = None
     _size: Callable[[int], tuple[int, int]] | None = None  # numel -> values sampled, values kept
 
     @np.errstate(all="ignore")  # any bits may stand where weights should be, and numpy warns of odd NaN
-    def look(
+    def sample(
         self,
         position: int,
         step: int,
         checkpoint: Checkpoint,
         counted: Iterable[str],
         moments: Moments | None = None,
-        seen: Seen | None = None,
-    ) -> Look:
-        """Measure a checkpoint against the last one looked at, which must still be open.
+        seen: ValueSamples | None = None,
+    ) -> SampledStep:
+        """Measure a checkpoint against the last one sampled, which must still be open.
 
         moments: of the counted tensors, in their order, against "previous", where someone has them already.
         seen: what would be read of the checkpoint, likewise.
@@ -127,7 +134,7 @@ class Observer:
             sketch.append((kept - origin).astype(np.float32))
             if name not in self._latest and (what := self._buffer(view, name, x, seen)):
                 self.buffers[name] = what
-        look = Look(
+        look = SampledStep(
             position,
             step,
             checkpoint.label,
@@ -154,12 +161,14 @@ class Observer:
         self._before = view, look
         return look
 
-    def _buffer(self, view: Checkpoint, name: str, values: Floats, seen: Seen | None) -> str:
+    def _buffer(self, view: Checkpoint, name: str, values: Floats, seen: ValueSamples | None) -> str:
         if seen:
             return seen.buffers.get(name, "")
         return buffer_like(view.tensors[name], values, lambda: view.dense(name))
 
-    def take_up(self, look: Look, checkpoint: Checkpoint, seen: Seen | None = None) -> None:
+    def resume_from(
+        self, look: SampledStep, checkpoint: Checkpoint, seen: ValueSamples | None = None
+    ) -> None:
         """Go on after a look that was kept from before; its checkpoint is open again."""
         self._size = _sizes(look.numel.tolist())
         for name, shape in zip(look.names, look.shapes, strict=True):
@@ -171,7 +180,7 @@ class Observer:
             self._spelt[look.spelling(name)] = name
         self._before = checkpoint, look
 
-    def pass_over(self, look: Look) -> None:
+    def skip(self, look: SampledStep) -> None:
         """Go on after a look whose checkpoint is gone: the next one has nothing to be paired with."""
         self._size = _sizes(look.numel.tolist())
         self._latest |= dict.fromkeys(look.names, np.zeros(0))
@@ -211,9 +220,9 @@ class Observer:
             named[name if first != name and first in samples else first] = name
         gone = [name for name in self._latest if name not in named and name not in tensors]
         new = [name for name in named if name not in self._latest]
-        if not gone or not new:
+        if self.match is None or not gone or not new:
             return named
-        matched = match_renamed(
+        matched = self.match(
             {name: (self._shape[name], self._latest[name]) for name in gone},
             {name: (tensors[named[name]].shape, samples[named[name]]) for name in new},
         )

@@ -1,7 +1,7 @@
-"""Lint beside a trace: the same judgements on sums that the trace has just measured.
+"""The sampled steps of a trace, as it measures them or finds them measured.
 
-It reads nothing twice. A look is stored with the sums of its step, as columns with an entry for each tensor,
-so that a trace that goes on from what it kept judges the whole series.
+Nothing is read twice. A sampled step is stored with the sums of its step, as columns with an entry for each tensor, so
+that a trace that resumes has the samples of the whole series.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,35 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint
-from normgrowth.lint.finding import Finding
-from normgrowth.lint.findings import Evidence
-from normgrowth.lint.judge import in_order, judge
-from normgrowth.lint.looks import Look, Observer, Seen, no_pair, sampled
 from normgrowth.moments.moments import Moments
+from normgrowth.trace.sampled_steps import SampledStep, StepSampler, ValueSamples, no_pair, sampled
 
-MOST_TENSORS = 4096  # a look takes a third of a millisecond for each
+MOST_TENSORS = 4096  # sampling takes a third of a millisecond for each
 
 Columns = Mapping[str, Sequence[Any]]
 
 
-class Alongside:
-    """Looks at the checkpoints of a series in turn, as a trace measures them or finds them measured."""
+class SampleLog:
+    """Samples the checkpoints of a series in turn, or takes them as they were stored."""
 
     def __init__(self, tensors: int) -> None:
         self.tensors = tensors
         self._start(None)
 
     def _start(self, key: str | None) -> None:
-        self.observer = Observer()
-        self.looks: list[Look] = []
+        self.sampler = StepSampler()
+        self.looks: list[SampledStep] = []
         self.start = key  # of the first look: the others are kept as differences from it
-        self.taken_up = False  # whether the observer has seen the last look's checkpoint
+        self.taken_up = False  # whether the last sampled step was stored: its checkpoint is yet to be sampled
 
     def sampled(self, numels: list[int]) -> tuple[int, ...] | None:
         """How many values of each tensor it wants to see."""
         return None if self.tensors > MOST_TENSORS else sampled(numels)
 
-    def see(
+    def sample(
         self,
         position: int,
         step: int,
@@ -48,9 +45,9 @@ class Alongside:
         previous: Checkpoint | None,
         names: list[str],
         sums: Moments,
-        seen: Mapping[int, Seen],
+        seen: Mapping[int, ValueSamples],
     ) -> Columns:
-        """Look at a checkpoint that was just measured; what is returned, `restore` takes.
+        """Sample a checkpoint that was just measured; what is returned, `restore` takes.
 
         key: names this step. previous: None where the checkpoint before is gone. seen: by position, where values
         need not be read again.
@@ -60,11 +57,11 @@ class Alongside:
         if not self.looks:
             self._start(key)
         elif previous is None or not self._follows(position):
-            self.observer.pass_over(self.looks[-1])
+            self.sampler.skip(self.looks[-1])
         elif self.taken_up:
-            self.observer.take_up(self.looks[-1], previous, seen.get(position - 1))
+            self.sampler.resume_from(self.looks[-1], previous, seen.get(position - 1))
         self.taken_up = False
-        look = self.observer.look(position, step, current, names, sums, seen.get(position))
+        look = self.sampler.sample(position, step, current, names, sums, seen.get(position))
         self.looks.append(look)
         columns: dict[str, Sequence[Any]] = {
             "start": [self.start] * len(names),
@@ -76,8 +73,8 @@ class Alongside:
         }
         if len(self.looks) == 1:
             shapes = zip(look.names, look.shapes, strict=True)
-            columns["origin"] = [self.observer.origin[item] for item in shapes]
-            columns["buffer"] = [self.observer.buffers.get(name) for name in names]
+            columns["origin"] = [self.sampler.origin[item] for item in shapes]
+            columns["buffer"] = [self.sampler.buffers.get(name) for name in names]
         return columns
 
     def _follows(self, position: int) -> bool:
@@ -102,8 +99,8 @@ class Alongside:
         if "origin" in columns:
             self._start(key)
             origin = (np.asarray(values, np.float64) for values in columns["origin"])
-            self.observer.origin = dict(zip(shapes.items(), origin, strict=True))
-            self.observer.buffers = {
+            self.sampler.origin = dict(zip(shapes.items(), origin, strict=True))
+            self.sampler.buffers = {
                 name: what for name, what in zip(shapes, columns["buffer"], strict=True) if what
             }
         elif not columns or not self.looks or columns["start"][0] != self.start:
@@ -114,7 +111,7 @@ class Alongside:
         previous = sums.against.get("previous") if self._follows(position) else None
         changed = columns["changed"] if self._follows(position) else np.nan
         self.looks.append(
-            Look(
+            SampledStep(
                 position,
                 step,
                 label,
@@ -135,31 +132,25 @@ class Alongside:
             )
         )
 
-    def gather(self, checkpoints: int, notes: list[str]) -> tuple[Finding, ...]:
-        """The findings; adds a note if not all checkpoints were checked."""
+    def notes(self, checkpoints: int) -> list[str]:
+        """Of checkpoints that have no samples, and so cannot be checked."""
         unseen = checkpoints - len(self.looks)
         if self.tensors > MOST_TENSORS:
-            notes.append(
+            return [
                 f"{self.tensors:,} tensors are too many for integrity checks while tracing; run `normgrowth lint`"
-            )
-        elif unseen:
-            notes.append(
+            ]
+        if unseen:
+            return [
                 f"{unseen} of {checkpoints} checkpoints were measured before without integrity checks; "
                 "`normgrowth lint` checks all of them"
-            )
-        return tuple(self._findings())
+            ]
+        return []
 
-    def _findings(self) -> list[Finding]:
-        if not self.looks:
-            return []
-        evidence = Evidence(self.looks, self.observer.origin)
-        return in_order(judge(evidence, self.observer.buffers, self._same), self.looks)
-
-    def _same(self, i: int, j: int, names: Sequence[str]) -> NDArray[np.bool_]:
-        """Equal in the sample, to the bit. Their sums are equal too, or nobody would ask; no file is read again."""
+    def same(self, i: int, j: int, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Which tensors of two steps are equal to the bit in the sample. No file is read again."""
         a, b = (dict(zip(look.names, _parts(look), strict=True)) for look in (self.looks[i], self.looks[j]))
         return np.array([np.array_equal(a[name], b[name]) for name in names], bool)
 
 
-def _parts(look: Look) -> list[NDArray[np.float32]]:
+def _parts(look: SampledStep) -> list[NDArray[np.float32]]:
     return np.split(look.sketch, look.ends[:-1])

@@ -1,0 +1,158 @@
+"""Explain the growth of a norm: what `normgrowth.dynamics.dynamics` does."""
+
+from dataclasses import replace
+from math import isfinite, nan
+from pathlib import Path
+
+import numpy as np
+
+from normgrowth import schedules
+from normgrowth.dynamics.alignment import MODELS, fit_model, verdict
+from normgrowth.dynamics.budget import growth_budget
+from normgrowth.dynamics.direction import direction
+from normgrowth.dynamics.intervals import Floats, Steps, intervals_of, rows_of, sizes_between
+from normgrowth.dynamics.prediction import Decay, Model
+from normgrowth.dynamics.result import Dynamics, ModelFit, OpenQuestion, Verdict
+from normgrowth.dynamics.uniformity import shares, uniformity
+from normgrowth.dynamics.weight_decay import (
+    EquilibriumAt,
+    OptimizerSettings,
+    decoupled_equivalent,
+    equilibria,
+)
+from normgrowth.errors import InputError
+from normgrowth.named_data import is_named, named_trace
+from normgrowth.records import Block, Records
+from normgrowth.results import Provenance, Result
+from normgrowth.schedules import Schedule
+
+PARTS = ("layer", "role", "tensor")
+
+
+def explain(
+    trace: Result | Records | Path | str,
+    schedule: Schedule | str | None,
+    *,
+    level: str,
+    name: str | None,
+    kappa: float | None,
+    weight_decay: float | None,
+    settings: OptimizerSettings,
+) -> Dynamics:
+    """What `normgrowth.dynamics.dynamics` returns, which has the parameters explained."""
+    if level != "model" and name is None:
+        raise InputError(f"level {level} needs a name: which {level}")
+    if level == "model" and name is not None:
+        raise InputError(f"name {name} needs a level: layer, role or tensor")
+    records, place, known = _records(trace)
+    rates = schedules.parse(schedule) if isinstance(schedule, str) else schedule
+    rates = schedules.parse(known) if rates is None and known is not None else rates
+    if rates is None and (kappa is not None or weight_decay is not None):
+        what = "kappa" if kappa is not None else "weight_decay"
+        raise InputError(f"{what} needs a schedule: the learning rates, as in {schedules.EXAMPLES['cosine']}")
+    rows = intervals_of(records, level, name)
+    steps, norms = rows.series("norm", level=level)
+    if len(steps) < 2:
+        raise InputError("one checkpoint has no dynamics: two are needed at least")
+    if not (np.isfinite(norms[0]) and norms[0] > 0):
+        raise InputError(
+            f"the norm at the first checkpoint, step {steps[0]}, is {norms[0]}: nothing to start from"
+        )
+    sizes = sizes_between(rows, level, steps)
+    settings = replace(settings, numel=_numel(rows_of(records, level, name)))
+    decay: Decay = "eq3" if settings.decay == "eq3" else "decoupled"
+    decoupled = None if weight_decay is None else decoupled_equivalent(weight_decay, settings)
+    models: dict[Model, ModelFit] = {}
+    found: Verdict | None = None
+    settled: tuple[EquilibriumAt, ...] = ()
+    if rates is not None:
+        lam = decoupled or 0.0
+        options = {"kappa": kappa, "weight_decay": lam, "decay": decay}
+        models = {model: fit_model(model, steps, norms, sizes, rates, **options) for model in MODELS}
+        found = verdict(models, norms, uncertain=kappa is None and not lam)
+        if weight_decay is not None:
+            used = models["misaligned"].kappa if kappa is None else kappa
+            settled = equilibria(steps, norms, rates, weight_decay, settings, used)
+    budget = growth_budget(rows, level, steps, norms, rates, decoupled, decay)
+    cosines = rows.series("alignment", level=level)[1]
+    gaps = np.diff(steps)
+    levels = [part for part in PARTS if part in records.distinct("level")]
+    run = rows.single_run()
+    result = Dynamics(
+        records=_joined(run, rows, level, models, steps, [shares(records, level=part) for part in levels]),
+        source=str(records.made_by.get("source") or place or run),
+        run=run,
+        parameters=records.parameters,
+        level=level,
+        name=name or "model",
+        schedule=rates,
+        kappa=kappa,
+        weight_decay=weight_decay,
+        optimizer=settings,
+        steps=tuple(steps.tolist()),
+        norms=tuple(norms.tolist()),
+        step_sizes=tuple(sizes.tolist()),
+        alignments=tuple(cosines.tolist()),
+        alignment=float(np.nanmean(cosines)) if np.isfinite(cosines).any() else nan,
+        checkpoint_gap=(int(gaps.min()), int(gaps.max())),
+        budget=budget,
+        aligned=models.get("aligned"),
+        misaligned=models.get("misaligned"),
+        verdict=found,
+        direction=direction(records, level=level, name=name),
+        uniformity={part: uniformity(records, level=part) for part in levels},
+        equilibria=settled,
+        provenance=Provenance.now(),
+    )
+    return replace(result, open_questions=_open_questions(result))
+
+
+def _records(trace: Result | Records | Path | str) -> tuple[Records, str, str | None]:
+    """The records, where they come from, and the schedule that is known for them."""
+    if isinstance(trace, Result):
+        return trace.records, "", None
+    if isinstance(trace, Records):
+        return trace, "", None
+    if is_named(trace):
+        records, schedule = named_trace(str(trace))
+        return records, str(trace), schedule
+    return Records.read(trace), str(trace), None
+
+
+def _numel(rows: Records) -> int | None:
+    """The number of weights, where the records have it."""
+    counts = rows.where(quantity="numel").table["value"].to_pylist()
+    return int(counts[-1]) if counts and isfinite(counts[-1]) else None
+
+
+def _joined(
+    run: str,
+    rows: Records,
+    level: str,
+    models: dict[Model, ModelFit],
+    steps: Steps,
+    parts: list[Block],
+) -> Records:
+    """The rows of what is explained, the predictions, and the shares of the parts."""
+    table = rows.table.slice(0, 1)
+    name, layer, role = (table[column][0].as_py() for column in ("name", "layer", "role"))
+    predicted: dict[str, Floats] = {
+        f"norm_if_{model}": np.array(fit.predicted)[:, None] for model, fit in models.items()
+    }
+    blocks = [Block(level, [name], [layer], [role], steps.tolist(), predicted)] if predicted else []
+    return Records.joined([rows, Records.from_blocks(run, [*blocks, *parts], {})], {})
+
+
+def _open_questions(d: Dynamics) -> tuple[OpenQuestion, ...]:
+    """What a trace with a schedule cannot decide."""
+    if d.misaligned is None:
+        return ()
+    sparse = d.checkpoint_gap[1] > 1 and d.kappa is None
+    asked: dict[OpenQuestion, bool] = {
+        "model": d.verdict == "both",
+        "single_steps": sparse,
+        "one_direction": sparse and d.budget.displacement > 3 and len(d.step_sizes) > 3,
+        "weight_decay": d.weight_decay is None,
+        "kappa_interval": not isfinite(d.misaligned.kappa_low),
+    }
+    return tuple(question for question, is_open in asked.items() if is_open)

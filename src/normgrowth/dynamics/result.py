@@ -1,0 +1,98 @@
+"""What `dynamics` returns."""
+
+from dataclasses import dataclass, field
+from math import nan
+from typing import ClassVar, Literal
+
+from normgrowth.dynamics.direction import Direction
+from normgrowth.dynamics.prediction import Model
+from normgrowth.dynamics.uniformity import Uniformity
+from normgrowth.dynamics.weight_decay import EquilibriumAt, OptimizerSettings
+from normgrowth.results import Result
+from normgrowth.schedules import Schedule
+
+Verdict = Literal["aligned", "misaligned", "both", "between", "neither"]
+OpenQuestion = Literal["model", "single_steps", "one_direction", "weight_decay", "kappa_interval"]
+
+
+@dataclass(frozen=True)
+class GrowthBudget:
+    """Where the growth of ‖θ‖² comes from, summed over all intervals up to the step `until`.
+
+    until: the last step, or the one before the first that is not finite. growth: of ‖θ‖². by_alignment, by_steps: the
+    shares of 2⟨θ,δ⟩ and ‖δ‖² in it. by_decay: what the decay alone would have taken of ‖θ‖²; NaN if unknown.
+    displacement: ‖θ_T − θ_0‖²/Σ‖δ‖²: 1 if intervals are independent, their number if all go one way.
+    """
+
+    until: int
+    growth: float
+    by_alignment: float
+    by_steps: float
+    by_decay: float
+    displacement: float
+
+
+@dataclass(frozen=True)
+class ModelFit:
+    """One model of the dynamics, aligned or misaligned, fitted to a trace.
+
+    kappa: of ‖δ‖ = κη‖θ‖, fitted to the step sizes, with a 95 % interval; NaN for few intervals. kappa_drift: κ of the
+    later half over that of the earlier; Assumption 1 says 1. kappa_by_interval: NaN where an interval has none.
+    growth_kappa: the κ that the norms alone would need; where the model is right, the two agree.
+    predicted: norms at the steps, from the fitted κ or the given one; error: rms of log(predicted/measured).
+    """
+
+    model: Model
+    kappa: float
+    kappa_low: float
+    kappa_high: float
+    kappa_drift: float
+    kappa_by_interval: tuple[float, ...]
+    growth_kappa: float
+    predicted: tuple[float, ...]
+    error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dynamics(Result):
+    """Why the norm of a model, or of a part of it, grew.
+
+    steps, norms: of the checkpoints. step_sizes, alignments: ‖δ‖ and cos(δ, θ) of each interval; alignment: their
+    mean. checkpoint_gap: fewest and most optimizer steps between checkpoints.
+    aligned, misaligned, verdict: None without a schedule. verdict: the model that predicts the norm; "between": it
+    grew more than misaligned dynamics and less than aligned ones. kappa: as given. open_questions: what the trace
+    cannot decide.
+    uniformity: by level. equilibria: at the largest learning rate and the last, where weight decay is given.
+    records: the rows of what is explained, with the predictions `norm_if_aligned` and `norm_if_misaligned`, and the
+    `share` of each layer, role and tensor in ‖θ‖².
+    """
+
+    kind: ClassVar[str] = "dynamics"
+
+    source: str
+    run: str
+    parameters: str = ""  # which parameters the norms count, where that is known
+    level: str = "model"
+    name: str = "model"
+    schedule: Schedule | None = None
+    kappa: float | None = None
+    weight_decay: float | None = None
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    steps: tuple[int, ...]
+    norms: tuple[float, ...]
+    step_sizes: tuple[float, ...]
+    alignments: tuple[float, ...]
+    alignment: float = nan
+    checkpoint_gap: tuple[int, int]
+    budget: GrowthBudget
+    aligned: ModelFit | None = None
+    misaligned: ModelFit | None = None
+    verdict: Verdict | None = None
+    direction: Direction
+    uniformity: dict[str, Uniformity] = field(default_factory=dict)
+    equilibria: tuple[EquilibriumAt, ...] = ()
+    open_questions: tuple[OpenQuestion, ...] = ()
+
+    def __repr__(self) -> str:
+        """One line: the numbers of all checkpoints would hide the verdict."""
+        return f"Dynamics({self.name}, {len(self.steps):,} checkpoints; verdict: {self.verdict})"

@@ -1,0 +1,73 @@
+"""Uniformity: does every part grow at the same rate?
+
+Proposition 1 (§4) needs every parameter to grow at the same rate. The share of each part in ‖θ‖² then stays constant.
+"""
+
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+
+from normgrowth.errors import InputError
+from normgrowth.records import Block, Matrix, Records
+
+
+@dataclass(frozen=True)
+class Uniformity:
+    """How evenly the layers, roles or tensors grow from the first step to the last.
+
+    first_share, last_share: of each part in the sum of their ‖θ‖². factor: last norm over first.
+    spread: largest factor over smallest, 1 if uniform. moved: half the summed change of the shares, 0 if uniform, at
+    most 1.
+    """
+
+    level: str
+    names: tuple[str, ...]
+    first_step: int
+    last_step: int
+    first_share: tuple[float, ...]
+    last_share: tuple[float, ...]
+    factor: tuple[float, ...]
+    spread: float
+    moved: float
+
+
+def uniformity(records: Records, *, level: str = "layer") -> Uniformity:
+    """The factor of growth of each layer, role or tensor, and its share in ‖θ‖² at first and at last."""
+    norm = _norms(records, level)
+    share = _shares(norm)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = norm.values[-1] / norm.values[0]
+    known = factor[np.isfinite(factor) & (factor > 0)]
+    return Uniformity(
+        level,
+        tuple(norm.names),
+        int(norm.steps[0]),
+        int(norm.steps[-1]),
+        tuple(share[0].tolist()),
+        tuple(share[-1].tolist()),
+        tuple(factor.tolist()),
+        float(known.max() / known.min()) if len(known) else nan,
+        float(np.abs(share[-1] - share[0]).sum() / 2),
+    )
+
+
+def shares(records: Records, *, level: str = "layer") -> Block:
+    """The share of each part in ‖θ‖² at each step, as rows with the quantity "share"."""
+    norm = _norms(records, level)
+    none = [None] * len(norm.names)
+    return Block(level, norm.names, norm.layers, none, norm.steps.tolist(), {"share": _shares(norm)})
+
+
+def _norms(records: Records, level: str) -> Matrix:
+    rows = records.where(level=level, quantity="norm")
+    if not len(rows):
+        raise InputError(f"no norms at level {level}; there is {', '.join(records.distinct('level'))}")
+    rows.single_run()
+    return rows.matrix("norm", level=level)
+
+
+def _shares(norm: Matrix) -> np.ndarray:
+    """(steps, parts)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return norm.values**2 / (norm.values**2).sum(axis=1, keepdims=True)

@@ -1,0 +1,124 @@
+"""Figures of dynamics: predicted and measured norms, alignment, the budget, and which steps make the norm grow."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from normgrowth.dynamics.result import Dynamics
+from normgrowth.report.figures.budget import stack_or_lines
+from normgrowth.report.figures.style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    label,
+    laid_out,
+    line,
+    step_axis,
+    style,
+    value_axis,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = {"aligned": BLUE, "misaligned": ORANGE}
+FAR = 20.0  # times the measured norms: where predictions beyond would hide them, the axis is logarithmic
+
+
+def figure_prediction(d: Dynamics) -> "Figure | None":
+    """The norm as measured, and as both models predict it."""
+    if d.aligned is None or d.misaligned is None:
+        return None
+    with style():
+        figure, ax = _axes(d)
+        line(ax, d.steps, np.array(d.norms), color=INK, label="measured")
+        beyond = False
+        for fit in (d.misaligned, d.aligned):
+            predicted = np.array(fit.predicted)
+            beyond |= bool(np.nanmax(predicted) > FAR * np.nanmax(d.norms))
+            said = f"{fit.model}, κ = {fit.kappa if d.kappa is None else d.kappa:.3g}"
+            line(ax, d.steps, predicted, color=COLORS[fit.model], linestyle=(0, (4, 2)), label=said)
+        ax.set_ylabel("norm ‖θ‖")
+        if beyond:
+            ax.set_yscale("log")
+        else:
+            value_axis(ax, zero_below=0.5)
+        ax.legend()
+        return laid_out(figure)
+
+
+def figure_alignment(d: Dynamics) -> "Figure | None":
+    """The cosine of each step with the weights."""
+    if not np.isfinite(d.alignments).any():
+        return None
+    with style():
+        figure, ax = _axes(d)
+        line(ax, d.steps[-len(d.alignments) :], np.array(d.alignments), color=INK)
+        ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+        ax.set_ylabel("alignment cos(δ, θ)")
+        value_axis(ax)
+        return laid_out(figure)
+
+
+def figure_budget(d: Dynamics) -> "Figure | None":
+    """Where the growth of ‖θ‖² comes from: the alignment of the steps with the weights, or their size."""
+    curves = []
+    for quantity in ("total_growth", "total_growth_alignment", "total_growth_steps"):
+        if not len(d.records.where(level=d.level, name=d.name, quantity=quantity)):
+            return None
+        steps, values = d.records.series(quantity, level=d.level, name=d.name)
+        curves.append(np.concatenate([[0.0], values]))
+    b = d.budget
+    with style():
+        figure, ax = _axes(d)
+        at = np.concatenate([d.steps[:1], steps])
+        stack_or_lines(ax, at, curves, (b.growth, b.by_alignment * b.growth, b.by_steps * b.growth))
+        ax.set_ylabel(f"growth of ‖θ‖² since step {d.steps[0]:,}")
+        value_axis(ax, zero_below=1.0)
+        return laid_out(figure)
+
+
+def figure_plane(d: Dynamics) -> "Figure | None":
+    """Each step by its size and ⟨θ,δ⟩: the norm grows above −½‖δ‖² and falls below."""
+    from matplotlib.figure import Figure
+
+    rows = d.records.where(level=d.level, name=d.name, quantity="growth_alignment")
+    if not len(rows):
+        return None
+    ends, twice = rows.series("growth_alignment", level=d.level, name=d.name)
+    size = dict(zip(d.steps[1:], d.step_sizes, strict=True))
+    sizes = np.array([size.get(end, np.nan) for end in ends.tolist()])
+    with style():
+        figure = Figure(figsize=(4.6, 3.2))
+        ax: Axes = figure.subplots()
+        points = ax.scatter(sizes, twice / 2, c=ends, s=14, cmap="viridis_r", linewidths=0, zorder=3)
+        at = np.linspace(0, np.nanmax(sizes) * 1.05, 200)
+        ax.plot(at, -(at**2) / 2, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)), label="−½‖δ‖²: no growth")
+        ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+        ax.set_xlim(0, at[-1])
+        ax.set_xlabel("step size ‖δ‖ between checkpoints")
+        ax.set_ylabel("⟨θ, δ⟩")
+        ax.set_title(label(f"{d.source}: {d.name}"), parse_math=False)
+        ax.legend()
+        figure.colorbar(points, ax=ax, label="training step", pad=0.02)
+        return laid_out(figure)
+
+
+FIGURES = {
+    "prediction": figure_prediction,
+    "alignment": figure_alignment,
+    "budget": figure_budget,
+    "plane": figure_plane,
+}
+
+
+def _axes(d: Dynamics) -> "tuple[Figure, Axes]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6, 3.0))
+    ax: Axes = figure.subplots()
+    ax.set_title(label(f"{d.source}: {d.name}"), parse_math=False)
+    step_axis(ax, d.steps)
+    return figure, ax
