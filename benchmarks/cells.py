@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from normgrowth.lab.cells.grid import Axis
+from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.settings import preset
 from normgrowth.lab.sweep import sweep
 

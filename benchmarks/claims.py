@@ -14,73 +14,75 @@ import torch
 from pages import DOCS, fill, table
 
 from normgrowth import Records
-from normgrowth.paper.claim import Judged, judged
+from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.departures import DEPARTURES
 from normgrowth.paper.errata import ERRATA
-from normgrowth.paper.erratum import Checked, checked
+from normgrowth.paper.evidence import Evidence
+from normgrowth.paper.reproduction import Check, Judgement
 from normgrowth.paper.stages.language_models import joined_models
 from normgrowth.paper.stages.theory import theory
-from normgrowth.report.wording import number
+from normgrowth.report.sentences.reproduction import measured_numbers
 
 KEPT = DOCS / "records"
-FAILS = {True: "yes", False: "no", None: "not measured"}
+CONFIRMED = {True: "yes", False: "no", None: "not measured"}
 
 
-def evidence() -> dict[str, Records]:
+def evidence() -> Evidence:
     models = {path.name: Records.read(path) for path in sorted((KEPT / "lab").iterdir())}
-    return {
-        "theory": theory(),
-        "language_models": joined_models(models),
-        "scaling": Records.read(KEPT / "figure4"),
-        "pretrained": Records.read(KEPT / "minilm"),
-        "decay": Records.read(KEPT / "decay" / "adamw"),
-    }
+    return Evidence(
+        {
+            "theory": theory(),
+            "language_models": joined_models(models),
+            "scaling": Records.read(KEPT / "figure4"),
+            "pretrained": Records.read(KEPT / "minilm"),
+            "decay": Records.read(KEPT / "decay" / "adamw"),
+        }
+    )
 
 
-def counts(verdicts: list[Judged]) -> str:
-    found = [one.ruling.verdict for one in verdicts]
+def counts(judgements: list[Judgement]) -> str:
+    found = [one.verdict for one in judgements]
     rows = [[verdict, str(found.count(verdict))] for verdict in dict.fromkeys(sorted(found, key=found.count))]
     return table(("verdict", "claims"), rows[::-1])
 
 
-def claims(verdicts: list[Judged]) -> str:
+def claims(judgements: list[Judgement]) -> str:
     """A heading for each: tables of sentences cannot be read."""
     return "\n\n".join(
-        f"### {one.claim.id}: {one.ruling.verdict}\n\n"
-        f"{one.claim.statement} ({one.claim.where})\n\n"
-        f"- **Published**: {one.claim.published}; {one.claim.source}\n"
-        f"- **Rule**: {one.claim.rule}\n"
-        f"- **Here**: {one.ruling.reason}{_measured(one.numbers)}"
-        for one in verdicts
+        f"### {one.id}: {one.verdict}\n\n"
+        f"{one.statement} ({one.where})\n\n"
+        f"- **Published**: {one.published}; {one.source}\n"
+        f"- **Rule**: {one.rule}\n"
+        f"- **Here**: {one.reason}{_measured(one.measured)}"
+        for one in judgements
     )
 
 
-def errata(found: list[Checked], kind: str) -> str:
+def checks(found: list[Check], stated: str, correct: str) -> str:
     return "\n\n".join(
-        f"### {one.erratum.id}\n\n"
-        f"- **{'Printed' if kind == 'erratum' else 'Said, or done'}** ({one.erratum.where}): {one.erratum.printed}\n"
-        f"- **True**: {one.erratum.true}\n"
-        f"- **Fails here**: {FAILS[one.fails]}{_measured(one.numbers) or f' ({one.why})'}"
+        f"### {one.id}\n\n"
+        f"- **{stated}** ({one.where}): {one.stated}\n"
+        f"- **{correct}**: {one.correct}\n"
+        f"- **Confirmed here**: {CONFIRMED[one.differs]}{_measured(one.measured) or f' ({one.reason})'}"
         for one in found
-        if one.erratum.kind == kind
     )
 
 
-def _measured(numbers: Mapping[str, float]) -> str:
-    said = "; ".join(f"{name} {number(value, 3)}" for name, value in numbers.items())
+def _measured(numbers: Mapping[str, float | None]) -> str:
+    said = measured_numbers(numbers)
     return f" *({said})*" if said else ""
 
 
 def main(page: Path = DOCS / "claims.md") -> None:
     torch.set_num_threads(1)
     known = evidence()
-    verdicts = [judged(claim, known) for claim in CLAIMS.values()]
-    found = [checked(erratum, known) for erratum in ERRATA.values()]
+    judgements = [judge(claim, known) for claim in CLAIMS.values()]
     sections = {
-        "counts": counts(verdicts),
-        "claims": claims(verdicts),
-        "errata": errata(found, "erratum"),
-        "departures": errata(found, "departure"),
+        "counts": counts(judgements),
+        "claims": claims(judgements),
+        "errata": checks([check(one, known) for one in ERRATA.values()], "Printed", "Correct"),
+        "departures": checks([check(one, known) for one in DEPARTURES.values()], "Code", "Should be"),
     }
     fill(page, sections)
 

@@ -18,11 +18,10 @@ from typing import Any
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.dynamics.equilibrium import stationary_decay
 from normgrowth.lab.build import corpus_of, new_model
+from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY, Axis
 from normgrowth.lab.cells.cell import SQUARE
-from normgrowth.lab.cells.grid import LEARNING_RATE, WEIGHT_DECAY, Axis
-from normgrowth.lab.settings import Settings, preset
+from normgrowth.lab.settings import TrainSettings, preset
 from normgrowth.lab.sweep import sweep
-from normgrowth.records import Records
 from normgrowth.tracking.parameters import watch
 from normgrowth.tracking.tensor_sums import local, summed
 
@@ -60,12 +59,12 @@ def train(name: str, data: Path, runs: Path) -> None:
     plan = GRIDS[name]
     settings = preset("tiny", "wikitext-2", **plan.settings)
     found = sweep(settings, runs / plan.folder, x=plan.x, y=plan.y, data=data, progress=tell)
-    Records(found.table, found.made_by).write(KEPT / name)
+    found.records.write(KEPT / name)
 
 
 def paper_sized(data: Path) -> None:
     """λ* for the model of the paper, from the norm that PyTorch starts it at."""
-    settings = Settings(corpus="wikitext-2")
+    settings = TrainSettings(corpus="wikitext-2")
     model = new_model(settings, corpus_of(settings, data))
     weights = [local(tensor) for tensor in watch(model, Selection(settings.include)).tensors]
     numel = sum(tensor.numel() for tensor in weights)

@@ -11,7 +11,7 @@ from pages import DOCS, fill, picture, table
 from normgrowth import Records
 from normgrowth.lab.cells.edge_search import Cell, changes, wanted
 from normgrowth.report.figures.sweep import figure_edge, figure_phase
-from normgrowth.report.terminal.sweep import Sweep
+from normgrowth.report.terminal.sweep import SweepGrid
 
 Floats = NDArray[np.float64]
 NAMES = {"adamw": "AdamW", "sgd": "SGD, clipped"}
@@ -20,7 +20,7 @@ LEARNED = 0.05  # nats above the best cell's loss, within which a cell counts as
 
 
 def write(folder: Path) -> None:
-    found = {path.name: Sweep(Records.read(path)) for path in sorted(folder.iterdir()) if path.is_dir()}
+    found = {path.name: SweepGrid(Records.read(path)) for path in sorted(folder.iterdir()) if path.is_dir()}
     grids = {name: found[name] for name in NAMES if name in found}
     sections: dict[str, str] = {
         "answers": table(ANSWERS, [[NAMES[name], *answers(grid)] for name, grid in grids.items()]),
@@ -37,12 +37,12 @@ def write(folder: Path) -> None:
     fill(DOCS / "decay.md", sections)
 
 
-def inside(grid: Sweep) -> NDArray[np.bool_]:
+def inside(grid: SweepGrid) -> NDArray[np.bool_]:
     edge = grid.column("edge")
     return np.isfinite(edge) & (edge > 0)
 
 
-def grows(grid: Sweep) -> NDArray[np.bool_]:
+def grows(grid: SweepGrid) -> NDArray[np.bool_]:
     return (grid.log_factor > 0) | grid.diverged
 
 
@@ -58,7 +58,7 @@ ANSWERS = (
 )
 
 
-def answers(grid: Sweep) -> list[str]:
+def answers(grid: SweepGrid) -> list[str]:
     edge, rates, there = grid.column("edge"), np.array(grid.x["values"], float), inside(grid)
     ratio = (edge / grid.column("edge_predicted"))[there]
     slope = np.polyfit(np.log(rates[there]), np.log(edge[there]), 1)[0]
@@ -75,7 +75,7 @@ def answers(grid: Sweep) -> list[str]:
     ]
 
 
-def edge_table(grid: Sweep) -> str:
+def edge_table(grid: SweepGrid) -> str:
     """λ/λ* is what alignment gives plus what steps give, each over the decay at λ*: 0.95 and 0.05 for random ones."""
     edge, predicted = grid.column("edge"), grid.column("edge_predicted")
     losses, rows = grid.cell("dev_loss"), []
@@ -100,7 +100,7 @@ def edge_table(grid: Sweep) -> str:
     return table(titles, rows)
 
 
-def default_table(grid: Sweep) -> str:
+def default_table(grid: SweepGrid) -> str:
     rows = []
     for i, rate in enumerate(grid.x["values"]):
         factor = 10 ** grid.log_factor[i, 0]
@@ -121,7 +121,7 @@ REFINED = (
 )
 
 
-def refined(grid: Sweep) -> list[str]:
+def refined(grid: SweepGrid) -> list[str]:
     """The search of `--refine`, answered from the full grid."""
     signs = grows(grid)
     known: dict[Cell, bool] = {}

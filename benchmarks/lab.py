@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from normgrowth.lab.build import corpus_of
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.train import train
 from normgrowth.paper.stages.language_models import measured
 
@@ -47,10 +47,10 @@ CORPORA: dict[str, dict[str, Any]] = {
 }
 
 
-def settings_of(name: str) -> Settings:
+def settings_of(name: str) -> TrainSettings:
     """penn-post-adamw, wiki-paper-adamw-seed1, penn-paper-adamw-leaking, ..."""
     corpus, kind, optimizer, *more = name.split("-")
-    found = Settings(**CORPORA[corpus], **SHAPE, **MEASURED, **KINDS[kind], **RATES[optimizer][kind])
+    found = TrainSettings(**CORPORA[corpus], **SHAPE, **MEASURED, **KINDS[kind], **RATES[optimizer][kind])
     for word in more:
         found = replace(found, leaking=True) if word == "leaking" else replace(found, seed=int(word[-1]))
     return found

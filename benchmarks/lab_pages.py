@@ -15,8 +15,9 @@ from pages import table as as_table
 
 from normgrowth import Records, fit
 from normgrowth.fit.result import Fits
-from normgrowth.paper.published.figure3 import heads_records
-from normgrowth.report.figures.heads import figure_atlas, figure_positions
+from normgrowth.network.heads.heads import Heads
+from normgrowth.paper.published.figure3 import figure3
+from normgrowth.report.figures.heads import atlas, positions
 from normgrowth.report.figures.style import BLUE, GREY, ORANGE, laid_out, style
 from normgrowth.report.grids import Grids
 
@@ -317,12 +318,16 @@ def draw_heads(runs: Sequence[Run]) -> Figure:
 def draw_masks(runs: Sequence[Run]) -> Figure:
     """Figure 3 of PTB with AdamW: with the true mask, and with that of the authors' code."""
     chosen = [run for run in ordered(runs) if run.group.startswith("PTB, AdamW") and not run.settings["seed"]]
-    return figure_positions(_together(chosen), heads_records(83))
+    drawn = positions(_together(chosen), figure3(83))
+    assert drawn is not None
+    return drawn
 
 
 def draw_atlas(runs: Sequence[Run]) -> Figure:
     chosen = [run for run in ordered(runs) if run.group == "PTB, AdamW" and not run.settings["seed"]]
-    return figure_atlas(_together(chosen))
+    drawn = atlas(_together(chosen))
+    assert drawn is not None
+    return drawn
 
 
 PICTURES: dict[str, Callable[[Sequence[Run]], Figure]] = {
@@ -340,7 +345,7 @@ def _true(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if not run.settings["leaking"]]
 
 
-def _together(runs: Sequence[Run]) -> Records:
+def _together(runs: Sequence[Run]) -> Heads:
     """The heads of several runs, under names that say what they are."""
     import pyarrow as pa
 
@@ -353,7 +358,7 @@ def _together(runs: Sequence[Run]) -> Records:
         table = table.set_column(table.schema.get_field_index("run"), "run", names)
         parts.append(Records(table))
         facts[name] = run.heads.made_by
-    return Records.joined(parts, {"runs": facts})
+    return Heads.from_records(Records.joined(parts, {"runs": facts}))
 
 
 def _smooth(values: NDArray[Any], width: int = 20) -> Floats:

@@ -22,14 +22,14 @@ from torch.nn import functional
 from normgrowth.lab.build import new_model, new_optimizer
 from normgrowth.lab.data.corpus import Corpus, Row, in_batches, load_corpus, padded
 from normgrowth.lab.evaluate import NextToken
-from normgrowth.lab.settings import Settings, preset
+from normgrowth.lab.settings import TrainSettings, preset
 from normgrowth.network.models.encoders import LanguageModel
 
 RESULTS = Path(__file__).with_suffix(".json")
 ROUNDS = 60
 MODELS = {
     "4 layers of 128": preset("small", "penn"),
-    "6 layers of 256": Settings(corpus="penn", layers=6, width=256, heads=8, feedforward=512),
+    "6 layers of 256": TrainSettings(corpus="penn", layers=6, width=256, heads=8, feedforward=512),
 }
 Loss = Callable[[LanguageModel, list[Row]], torch.Tensor]
 
@@ -66,7 +66,7 @@ def ways(corpus: Corpus) -> dict[str, tuple[Loss, list[np.ndarray]]]:
     }
 
 
-def measure(settings: Settings, corpus: Corpus) -> dict[str, Any]:
+def measure(settings: TrainSettings, corpus: Corpus) -> dict[str, Any]:
     chosen = ways(corpus)
     models = {name: new_model(settings, corpus) for name in chosen}
     optimizers = {name: new_optimizer(settings, model) for name, model in models.items()}

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from normgrowth import Records, saturate, saturated, saturation, saturation_profile, scaling
+from normgrowth import Records, saturated, saturation, scaled_weights, scaling
 from normgrowth.network.hidden_states import Network, evaluating, measured_part
 from normgrowth.network.inputs.batches import make_batches, read_rows
-from normgrowth.network.models.load import Loaded, load_model
+from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.scaling import joined
 from normgrowth.network.scaling_curves import paper_configs
 from normgrowth.records import concatenated
@@ -48,17 +48,17 @@ def base_models() -> Iterator[tuple[str, Callable[[], nn.Module]]]:
     yield "xlnet-base-cased", lambda: t.XLNetModel(t.XLNetConfig(**xlnet))
 
 
-def built(name: str, make: Callable[[], nn.Module], seed: int = 0) -> Loaded:
+def built(name: str, make: Callable[[], nn.Module], seed: int = 0) -> LoadedModel:
     torch.manual_seed(seed)
-    return Loaded(name, make().eval(), random=True)
+    return LoadedModel(name, make().eval(), random=True)
 
 
 def figure2(text: str | None) -> None:
     import pyarrow.compute as pc
 
-    tables, runs = [], {}
+    tables, models = [], {}
     for name, make in base_models():
-        records = saturation(built(name, make), text, random_init=SEEDS, progress=_say)
+        records = saturation(built(name, make), text, random_init=SEEDS, progress=_say).records
         # The model itself is one more random one: what counts is the mean over seeds.
         quantity = records.table["quantity"].cast("string")
         wanted = pc.or_(  # pyright: ignore[reportAttributeAccessIssue]
@@ -66,8 +66,9 @@ def figure2(text: str | None) -> None:
             pc.match_substring_regex(quantity, "^(tokens|sentences)$"),  # pyright: ignore[reportAttributeAccessIssue]
         )
         tables.append(records.table.filter(wanted))
-        runs[name] = _public(records.made_by)
-        _keep("figure2", tables, {"command": "saturation", "runs": runs, "notes": [], "problems": []})
+        made_by = _public(records.made_by)
+        models |= made_by["models"]
+        _keep("figure2", tables, {**made_by, "models": models})
 
 
 def t5(text: str | None) -> None:
@@ -79,13 +80,13 @@ def t5(text: str | None) -> None:
         config = t.T5Config(d_model=768, num_layers=12, num_heads=12, d_ff=3072, initializer_factor=factor)
         loaded = built("t5-base", lambda config=config: t.T5EncoderModel(config))
         run = f"factor {factor:g}"
-        records = saturation(loaded, text, sentences=30, exact=False, run=run, progress=_say)
+        records = saturation(loaded, text, sentences=30, exact=False, run=run, progress=_say).records
         tables.append(records.table)
         _keep("t5_initialisation", tables, _public(records.made_by))
 
 
 def minilm(text: str | None) -> None:
-    records = saturation(load_model("minilm"), text, random_init=SEEDS, progress=_say)
+    records = saturation(load_model("minilm"), text, random_init=SEEDS, progress=_say).records
     _keep("minilm", [records.table], _public(records.made_by))
 
 
@@ -137,7 +138,7 @@ def training(text: str | None) -> None:
             loss(seen, 16).backward()
             optimizer.step()
         run = "gpt2, 4 layers, trained here"
-        records = saturation_profile(folder, t.GPT2Model(config), text, run=run, progress=_say)
+        records = saturation(folder, text, config=t.GPT2Model(config), run=run, progress=_say).records
     made_by = _public(records.made_by) | {
         "checkpoints": [],
         "source": "a run of benchmarks/levels.py",
@@ -165,7 +166,7 @@ def cost(text: str | None) -> None:
             limit(batch.inputs)
 
     def scaled() -> None:
-        with saturate(network, 1000):
+        with scaled_weights(network, 1000):
             for batch in batches:
                 network(batch.inputs)
 

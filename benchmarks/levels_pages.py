@@ -2,19 +2,20 @@
 
 import json
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 
 from pages import DOCS, fill, picture
 
+from normgrowth.network.saturation import LayerCurve, Saturation
 from normgrowth.network.scaling import Scaling
-from normgrowth.paper.published.figure2 import saturation_records
+from normgrowth.paper.published.figure2 import figure2 as published_levels
 from normgrowth.paper.published.figure4 import figure4 as published_curves
 from normgrowth.records import Records
+from normgrowth.report.figures.saturation import heat_map, levels
 from normgrowth.report.figures.scaling import curves as scaling_curves
+from normgrowth.report.sentences.saturation import sentences as saturation_sentences
 from normgrowth.report.sentences.scaling import sentences as scaling_sentences
-from normgrowth.report.terminal.saturation import Line, figure_map, figure_saturation, lines
-from normgrowth.report.terminal.saturation_series import figure_profile
-from normgrowth.report.terminal.saturation_series import sentences as profile_sentences
 
 
 def write(folder: Path) -> None:
@@ -23,22 +24,26 @@ def write(folder: Path) -> None:
     fill(DOCS / "levels.md", made)
 
 
-def span(line: Line) -> str:
+def _saturation(folder: Path) -> Saturation:
+    return Saturation.from_records(Records.read(folder))
+
+
+def span(line: LayerCurve) -> str:
     blocks = line.values[line.blocks]
     return f"{blocks.min():.2f} to {blocks.max():.2f}".replace("-", "−")
 
 
 def figure2(folder: Path) -> str:
-    records, published = Records.read(folder), saturation_records()
-    picture(figure_saturation(records, published), "levels_figure2")
-    theirs = {line.run: line for line in lines(published) if line.baseline}
+    result, published = _saturation(folder), published_levels()
+    picture(levels(result, published), "levels_figure2")
+    theirs = {line.run: line for line in published.curves if line.baseline}
     rows = [
         "| model | exact limit | c = 1000 | mean | to other tokens, mean | published, c = 1000 | mean |",
         "|---|---|---|---|---|---|---|",
     ]
-    own = {(line.run, line.method): line for line in lines(records)}
+    own = {(line.run, line.c): line for line in result.curves}
     for run in dict.fromkeys(run for run, _ in own):
-        exact, scaled = own[run, "saturation"], own[run, "saturation_c1000"]
+        exact, scaled = own[run, inf], own[run, 1000.0]
         beside = theirs[run]
         others = f"{exact.others[1:].mean():.3f}".replace("nan", "not measured")
         cells = (
@@ -55,8 +60,8 @@ def figure2(folder: Path) -> str:
 
 
 def t5_initialisation(folder: Path) -> str:
-    found = lines(Records.read(folder))
-    (theirs,) = (line for line in lines(saturation_records()) if line.run == "t5-base" and line.baseline)
+    found = _saturation(folder).curves
+    (theirs,) = (line for line in published_levels().curves if line.run == "t5-base" and line.baseline)
     rows = ["| initial weights | layer 0 | layer 5 | layer 11 | mean of blocks |", "|---|---|---|---|---|"]
     for line in found:
         at = dict(zip(line.layers, line.values, strict=True))
@@ -69,15 +74,17 @@ def t5_initialisation(folder: Path) -> str:
 
 
 def minilm(folder: Path) -> str:
-    records = Records.read(folder)
-    picture(figure_map(records), "levels_minilm")
+    result = _saturation(folder)
+    drawn = heat_map(result)
+    assert drawn is not None
+    picture(drawn, "levels_minilm")
     rows = [
-        "| layer | trained, exact | to other tokens | its random self | to other tokens | trained, c = 1000 |",
+        "| layer | trained, exact | to other tokens | random baseline | to other tokens | trained, c = 1000 |",
         "|---|---|---|---|---|---|",
     ]
-    found = {(line.method, line.baseline): line for line in lines(records)}
-    trained, random = found["saturation", False], found["saturation", True]
-    scaled = found["saturation_c1000", False]
+    found = {(line.c, line.baseline): line for line in result.curves}
+    trained, random = found[inf, False], found[inf, True]
+    scaled = found[1000.0, False]
     for i in trained.blocks:
         level = [f"{one.values[i]:.3f} ± {one.errors[i]:.3f}" for one in (trained, random, scaled)]
         other = [f"{one.others[i]:.3f}" for one in (trained, random)]
@@ -95,9 +102,9 @@ def figure4(folder: Path) -> str:
 
 
 def training(folder: Path) -> str:
-    records = Records.read(folder)
-    picture(figure_profile(records), "levels_training")
-    return " ".join(profile_sentences(records))
+    result = _saturation(folder)
+    picture(levels(result), "levels_training")
+    return " ".join(saturation_sentences(result))
 
 
 def cost(file: Path) -> str:

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from normgrowth.errors import InputError
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.models.load import load_model
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "limit.json"
@@ -83,7 +83,7 @@ def differences(name: str, make: Callable[[], torch.nn.Module]) -> dict[str, Any
         row[dtype] = {}
         for c in SCALES if dtype != "bfloat16" else (1000,):
             try:
-                with saturate(model, c), torch.no_grad(), _wider(dtype == "float64"):
+                with scaled_weights(model, c), torch.no_grad(), _wider(dtype == "float64"):
                     found = _states(model(input_ids=ids, output_hidden_states=True))
                 row[dtype][str(c)] = _cosines(found, truth)
             except InputError as error:  # the scale overflows the dtype
@@ -123,7 +123,7 @@ def one_head() -> dict[str, Any]:
     ids = torch.randint(1000, 20000, (1, 12), generator=torch.Generator().manual_seed(1))
     found: dict[str, Any] = {}
     for c in (1, 3, 10, 100):
-        with saturate(model, c), torch.no_grad():
+        with scaled_weights(model, c), torch.no_grad():
             found[f"c = {c}"] = model(input_ids=ids, output_attentions=True).attentions[0][0, 0].tolist()
     limit = saturated(model)(input_ids=ids, output_attentions=True)
     return found | {"limit": limit.attentions[0][0, 0].tolist()}

@@ -22,32 +22,32 @@ from normgrowth.lab.cells.cell import batches, train_alone
 from normgrowth.lab.cells.stacked_cells import pays, train_together
 from normgrowth.lab.data.corpus import Corpus
 from normgrowth.lab.evaluate import NextToken
-from normgrowth.lab.settings import Settings, preset
+from normgrowth.lab.settings import TrainSettings, preset
 
 RESULTS = Path(__file__).with_suffix(".json")
 WIDE: dict[str, Any] = {"layers": 2, "width": 64, "heads": 4, "feedforward": 128}
-# Settings, steps a round, numbers of cells: as many as memory and patience allow.
-CASES: dict[str, tuple[Settings, int, list[int]]] = {
+# TrainSettings, steps a round, numbers of cells: as many as memory and patience allow.
+CASES: dict[str, tuple[TrainSettings, int, list[int]]] = {
     "dyck2, 2 layers of 32": (
-        Settings(corpus="dyck2", layers=2, width=32, heads=2, feedforward=64),
+        TrainSettings(corpus="dyck2", layers=2, width=32, heads=2, feedforward=64),
         60,
         [2, 4, 8, 16, 32],
     ),
     "tiny, WikiText-2": (preset("tiny", "wikitext-2"), 20, [2, 4, 8, 16, 32]),
-    "pydoc, 2 layers of 64": (Settings(corpus="pydoc", min_count=5, **WIDE), 20, [2, 4, 8, 16, 32]),
+    "pydoc, 2 layers of 64": (TrainSettings(corpus="pydoc", min_count=5, **WIDE), 20, [2, 4, 8, 16, 32]),
     "pydoc, 2 layers of 64, batches of 64": (
-        Settings(corpus="pydoc", min_count=5, batch=64, **WIDE),
+        TrainSettings(corpus="pydoc", min_count=5, batch=64, **WIDE),
         10,
         [2, 4, 8, 16],
     ),
-    "WikiText-2, 2 layers of 64": (Settings(corpus="wikitext-2", **WIDE), 2, [1, 2, 4]),
+    "WikiText-2, 2 layers of 64": (TrainSettings(corpus="wikitext-2", **WIDE), 2, [1, 2, 4]),
     "PTB, 2 layers of 128": (
-        Settings(corpus="penn", layers=2, width=128, heads=4, feedforward=256),
+        TrainSettings(corpus="penn", layers=2, width=128, heads=4, feedforward=256),
         3,
         [2, 4, 8],
     ),
     "PTB, 6 layers of 256": (
-        Settings(corpus="penn", layers=6, width=256, heads=8, feedforward=512),
+        TrainSettings(corpus="penn", layers=6, width=256, heads=8, feedforward=512),
         2,
         [2, 4],
     ),
@@ -55,7 +55,7 @@ CASES: dict[str, tuple[Settings, int, list[int]]] = {
 ROUNDS = 4
 
 
-def bare(settings: Settings, corpus: Corpus) -> None:
+def bare(settings: TrainSettings, corpus: Corpus) -> None:
     """The training of a cell without anything measured."""
     model = new_model(settings, corpus)
     predict, optimizer = NextToken(model), new_optimizer(settings, model)
@@ -65,7 +65,7 @@ def bare(settings: Settings, corpus: Corpus) -> None:
         optimizer.step()
 
 
-def measure(settings: Settings, steps: int, counts: list[int], data: str) -> dict[str, Any]:
+def measure(settings: TrainSettings, steps: int, counts: list[int], data: str) -> dict[str, Any]:
     corpus = corpus_of(settings, data)
     # No more sentences than are read: to shuffle the others is no part of training.
     corpus = replace(corpus, train=corpus.train[: settings.batch * steps])

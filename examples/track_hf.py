@@ -12,7 +12,7 @@ from pydoc_data.topics import topics
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from normgrowth.tracking.integrations import transformers as hf
+from normgrowth import NormCallback
 
 WINDOW = 32
 
@@ -47,7 +47,7 @@ def main() -> None:
         use_cpu=True,
     )
     trainer = Trainer(model=GPT2LMHeadModel(config), args=settings, train_dataset=windows())
-    hf.track(trainer, every=5, out=str(arguments.out / "norms"))
+    trainer.add_callback(NormCallback(every=5, out=str(arguments.out / "norms")).log_to(trainer))
     trainer.train(resume_from_checkpoint=arguments.resume or None)
 
 

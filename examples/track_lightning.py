@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from normgrowth.tracking.integrations import lightning as norms
+from normgrowth.tracking.integrations.lightning import NormCallback
 
 WINDOW = 32
 
@@ -50,7 +50,7 @@ def main() -> None:
         max_steps=arguments.steps,
         accumulate_grad_batches=2,
         logger=CSVLogger(arguments.out, name="logs", version=0),
-        callbacks=[norms.callback(every=5, out=str(arguments.out / "norms"))],
+        callbacks=[NormCallback(every=5, out=str(arguments.out / "norms"))],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -4,12 +4,12 @@ import math
 
 import torch
 
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 
 
 def scaled(model, c, *args):
     """f(x; cθ)."""
-    with saturate(model, c), torch.no_grad():
+    with scaled_weights(model, c), torch.no_grad():
         return model(*args)
 
 

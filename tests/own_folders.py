@@ -14,10 +14,10 @@ from tracking.tiny_training import backward, tiny
 
 from normgrowth import NormTracker
 from normgrowth.checksums import CHECKSUM, SEALED
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.engine import Threads
-from normgrowth.lab.cells.grid import Axis
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.cells.axis import Axis
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import sweep
 from normgrowth.records import PAIRED
 
@@ -108,7 +108,7 @@ def make_train(folder: Path) -> None:
 
 
 def make_sweep(folder: Path) -> None:
-    settings = Settings(
+    settings = TrainSettings(
         corpus="dyck2",
         longest=6,
         layers=1,

@@ -72,7 +72,8 @@ def sweep_records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None
         block("cell", [f"cell {cell}" for cell in cells], values),
         block("column", [f"lr={rate}" for rate in RATES], columns),
     ]
-    settings = {"kind": "post_norm", "layers": 2, "width": 32, "optimizer": "adamw"}
+    shape = {"layers": 2, "width": 32, "heads": 2}
+    settings = {"corpus": "wikitext-2", "kind": "post_norm", **shape, "optimizer": "adamw"}
     facts = {
         "command": "sweep",
         "settings": settings,

@@ -24,6 +24,7 @@ EVERY = [
     errors.RecordsMismatch(Path("out")),
     errors.SchemaError("records.json", "steps[0]", "a number is expected", "run again"),
     errors.MissingDependency("polars", "pip install polars"),
+    errors.TooFewPoints(4, 11),
     errors.UnsupportedDtype("x.pt", "a.weight", "C64"),
     errors.UnsupportedOperation("aten.i0.default", "a", [Fraction(1), None]),
     errors.NoLimit("aten.exp.default", "a", [None], parameters=["a.b", "c"]),

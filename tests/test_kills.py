@@ -32,6 +32,7 @@ APART = (
     "seconds",
     "notes",
     "together",
+    "provenance",
 )  # when it was, that it was resumed, and what was left to do then
 IN_A_ROW = 4  # kills of one folder before it is let to end
 

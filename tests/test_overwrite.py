@@ -10,8 +10,8 @@ from tiny_configs import tiny_config
 from normgrowth import InputError, Records
 from normgrowth.engine import Threads
 from normgrowth.errors import FolderMismatch
-from normgrowth.lab.cells.grid import Axis
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.cells.axis import Axis
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -128,9 +128,9 @@ def test_a_training_run_with_other_settings_is_refused(tmp_path, trained):
 def test_a_sweep_with_other_settings_is_refused_and_its_cells_are_kept(tmp_path):
     folder = tmp_path / "sweep"
     make_sweep(folder)
-    settings = Settings(**json.loads((folder / "records.json").read_text())["settings"])
+    settings = TrainSettings(**json.loads((folder / "records.json").read_text())["settings"])
     x, y = Axis("lr", (1e-3, 1e-2, 0.1)), Axis("weight_decay", (1e-3, 0.1, 5.0))
-    other = Settings(**{**vars(settings), "seed": 1})
+    other = TrainSettings(**{**vars(settings), "seed": 1})
     before = content(folder)
     engine = Threads(1)
     with pytest.raises(FolderMismatch) as caught:

@@ -3,29 +3,36 @@
 The public names; each is loaded when it is first used, so that ``import normgrowth`` is instant.
 
     trace(source, out)        a series of checkpoints -> Trace
+    parameters(source)        how each tensor is read, and which count -> Parameters
     open_source(source)       the series itself: steps, checkpoints, tensors
     Records                   the tidy table that every measurement writes
     load(folder)              a result that was saved, as the type that its verb returned
     Moments, quantities       the sums, and everything that follows from them
     lint(source)              what in a series cannot be trusted -> Findings
+    compare(a, b)             two traces side by side -> Comparison
     fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
     dynamics(trace, schedule) why the norm grew: budget, direction, aligned or misaligned -> Dynamics
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
-    saturate(model, c)        a context under which the parameters are c times themselves
+    scaled_weights(model, c)  a context in which the parameters are c times themselves
+    load_model(source)        a model by its name, with its tokenizer -> LoadedModel
     saturated(model)          the exact limit of the network as they grow
-    degrees(model, ...)       the degree of every part, what outgrows what, what vanishes
+    degrees(model, inputs)    the degree of every part, which terms are dropped, what vanishes -> Degrees
     saturated_attention       attention as argmax or mean
-    saturation(model, texts)  how close a network is to its saturated self, layer by layer
-    saturation_profile(...)   the same for every checkpoint of a series, beside its trace
-    heads(model, texts)       what every attention head does, and what its saturated self does
+    saturation(model, texts)  how close a network is to its saturated limit, layer by layer -> Saturation;
+                              with config=, the same for every checkpoint of a series
+    heads(model, texts)       what every attention head does, as it is and saturated -> Heads
     scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
+    train(settings, out)      a language model as in the paper, with everything measured on the way -> Run
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
+    reproduce(out)            the claims of the paper with verdicts, its figures, one page
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
+    NormCallback(every=10)    a NormTracker in the Trainer of transformers
     write_report(folders)     one html page on everything that folders of ours hold
     InputError                what bad input raises: one line, with the way out
     UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
 """
 
+from normgrowth.compare import compare
 from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
 from normgrowth.lint import lint
@@ -35,43 +42,64 @@ TYPE_CHECKING = False  # as in typing, whose import takes long enough for a Ctrl
 if TYPE_CHECKING:
     from typing import Any
 
+    from normgrowth.checkpoints.parameter_list import Parameters, parameters
     from normgrowth.checkpoints.series import open_source
     from normgrowth.cli.report import write_report
+    from normgrowth.compare.result import Comparison
     from normgrowth.dynamics.equilibrium import equilibrium
     from normgrowth.dynamics.prediction import predict_norm
     from normgrowth.dynamics.result import Dynamics
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
     from normgrowth.fit.result import Fits
+    from normgrowth.lab.run import Run
+    from normgrowth.lab.settings import TrainSettings
     from normgrowth.lab.sweep import sweep
-    from normgrowth.limit.degrees import degrees
+    from normgrowth.lab.sweep_result import Sweep
+    from normgrowth.lab.train import train
+    from normgrowth.limit.degrees import Degrees, degrees
     from normgrowth.limit.saturated import saturated
     from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
-    from normgrowth.network.heads.heads import heads
+    from normgrowth.network.heads.heads import Heads, heads
+    from normgrowth.network.models.load import LoadedModel, load_model
     from normgrowth.network.saturated_attention import saturated_attention
-    from normgrowth.network.saturation import saturation
-    from normgrowth.network.saturation_series import saturation_profile
-    from normgrowth.network.scaled_weights import saturate
+    from normgrowth.network.saturation import Saturation, saturation
+    from normgrowth.network.scaled_weights import scaled_weights
     from normgrowth.network.scaling import Scaling, scaling
+    from normgrowth.paper.reproduce import reproduce
+    from normgrowth.paper.reproduction import Reproduction
     from normgrowth.records import Records
     from normgrowth.results import Result, load
     from normgrowth.trace.result import Trace
+    from normgrowth.tracking.integrations.transformers import NormCallback
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Comparison",
+    "Degrees",
     "Dynamics",
     "Findings",
     "Fits",
+    "Heads",
     "InputError",
+    "LoadedModel",
     "Moments",
     "NoLimit",
+    "NormCallback",
     "NormTracker",
+    "Parameters",
     "Records",
+    "Reproduction",
     "Result",
+    "Run",
+    "Saturation",
     "Scaling",
     "SeriesWarning",
+    "Sweep",
     "Trace",
+    "TrainSettings",
     "UnsupportedOperation",
+    "compare",
     "degrees",
     "dynamics",
     "equilibrium",
@@ -79,48 +107,65 @@ __all__ = [
     "heads",
     "lint",
     "load",
+    "load_model",
     "open_source",
+    "parameters",
     "predict_norm",
     "quantities",
-    "saturate",
+    "reproduce",
     "saturated",
     "saturated_attention",
     "saturation",
-    "saturation_profile",
+    "scaled_weights",
     "scaling",
     "sweep",
     "trace",
+    "train",
     "write_report",
 ]
 
 _HOME = {
+    "Comparison": "normgrowth.compare.result",
+    "Degrees": "normgrowth.limit.degrees",
+    "Heads": "normgrowth.network.heads.heads",
     "Dynamics": "normgrowth.dynamics.result",
     "Findings": "normgrowth.lint.result",
     "Fits": "normgrowth.fit.result",
     "InputError": "normgrowth.errors",
+    "LoadedModel": "normgrowth.network.models.load",
     "Moments": "normgrowth.moments.moments",
     "NoLimit": "normgrowth.errors",
+    "NormCallback": "normgrowth.tracking.integrations.transformers",
     "NormTracker": "normgrowth.tracking.tracker",
+    "Parameters": "normgrowth.checkpoints.parameter_list",
     "Records": "normgrowth.records",
+    "Reproduction": "normgrowth.paper.reproduction",
     "Result": "normgrowth.results",
+    "Run": "normgrowth.lab.run",
+    "Saturation": "normgrowth.network.saturation",
     "Scaling": "normgrowth.network.scaling",
     "SeriesWarning": "normgrowth.errors",
+    "Sweep": "normgrowth.lab.sweep_result",
     "Trace": "normgrowth.trace.result",
+    "TrainSettings": "normgrowth.lab.settings",
     "UnsupportedOperation": "normgrowth.errors",
     "degrees": "normgrowth.limit.degrees",
     "equilibrium": "normgrowth.dynamics.equilibrium",
     "heads": "normgrowth.network.heads.heads",
     "load": "normgrowth.results",
+    "load_model": "normgrowth.network.models.load",
     "open_source": "normgrowth.checkpoints.series",
+    "parameters": "normgrowth.checkpoints.parameter_list",
     "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",
-    "saturate": "normgrowth.network.scaled_weights",
+    "reproduce": "normgrowth.paper.reproduce",
+    "scaled_weights": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
     "saturation": "normgrowth.network.saturation",
-    "saturation_profile": "normgrowth.network.saturation_series",
     "scaling": "normgrowth.network.scaling",
     "sweep": "normgrowth.lab.sweep",
+    "train": "normgrowth.lab.train",
     "write_report": "normgrowth.cli.report",
 }
 

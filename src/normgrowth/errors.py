@@ -115,6 +115,16 @@ class MissingDependency(InputError):
         super().__init__(f"{package} is not installed; install it with: {install}")
 
 
+class TooFewPoints(InputError):
+    """A series has too few points to choose a law. needed: how many it takes."""
+
+    def __init__(self, points: int, needed: int) -> None:
+        self.points, self.needed = points, needed
+        super().__init__(
+            f"too few points to choose a law: {points}; these laws need {needed}; name one instead"
+        )
+
+
 class SeriesWarning(UserWarning):
     """The work was done, but the series has something its reader must know."""
 
@@ -208,3 +218,14 @@ def _short(value: object) -> str:
     """A value from a file, on one line and not longer than a message can hold."""
     said = ascii(value) if isinstance(value, str) else " ".join(str(value).split())
     return said if len(said) <= 60 else f"{said[:57]}..."
+
+
+class RanksDiffer(InputError):
+    """A plain parameter is not the same on all ranks, so that no rank has the whole model."""
+
+    def __init__(self, name: str, rank: int) -> None:
+        self.name, self.rank = name, rank
+        super().__init__(
+            f"{name} differs between rank 0 and rank {rank}: a model that is split over ranks in plain tensors "
+            "(Megatron, expert or pipeline parallelism) cannot be tracked; use DTensor (FSDP2, parallelize_module)"
+        )

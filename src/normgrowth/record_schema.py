@@ -159,4 +159,5 @@ def sidecar_shape(value: Any) -> dict[Any, Any]:
         "lab": {"heads?": NETWORK},
         "reproduce": {"models?": {...: MODEL}, "corpora?": {...: dict}},
     }
+    command = "train" if command == "run" else command
     return common | own.get(command, {}) if isinstance(command, str) else common

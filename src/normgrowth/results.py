@@ -43,6 +43,7 @@ KINDS: dict[str, str] = {
     "sweep": "normgrowth.lab.sweep_result:Sweep",
     "reproduction": "normgrowth.paper.reproduction:Reproduction",
 }
+CLAIMS = "claims.json"  # holds a reproduction, whose records are made from it
 # Folders of earlier versions name the command that wrote them.
 COMMANDS = {"train": "run", "reproduce": "reproduction", "tracker": "trace"}
 
@@ -188,7 +189,13 @@ def render(result: Result) -> str:
 
 def load(folder: Path | str) -> Result:
     """The result that a folder holds, as the type that its verb returned."""
+    if holds_reproduction(folder):
+        return type_of("reproduction").read(folder)  # pyright: ignore[reportAttributeAccessIssue]
     return result_of(Records.read(folder), folder)
+
+
+def holds_reproduction(folder: Path | str) -> bool:
+    return (Path(folder) / CLAIMS).is_file() and not has_records(Path(folder))
 
 
 def result_of(records: Records, folder: Path | str) -> Result:
@@ -218,7 +225,7 @@ def load_all(folder: Path | str, depth: int = 2) -> Iterator[tuple[Path, Result]
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    if has_records(folder):
+    if has_records(folder) or holds_reproduction(folder):
         yield folder, load(folder)
     elif depth:
         for below in sorted(path for path in folder.iterdir() if path.is_dir()):

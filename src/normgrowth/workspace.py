@@ -34,6 +34,7 @@ FILES: dict[str, tuple[str, ...]] = {
         *("moments/step-*.parquet", "stripes/*.npz", "stripes/steps.json"),
         "levels/step-*.parquet",
     ),
+    "degrees": (),
     "heads": (),
     "scaling": (),
     "tracker": ("journal", "steps/*", "notes.jsonl"),

@@ -20,13 +20,14 @@ from refusals import refused
 from safetensors.numpy import load_file, save_file
 
 from normgrowth import engine
-from normgrowth.checkpoints.local_files import find_units
+from normgrowth.checkpoints.file_groups import best_files
+from normgrowth.checkpoints.local_files import find_checkpoints
 from normgrowth.checkpoints.remote import hub
 from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote.discovery import find_remote
 from normgrowth.checkpoints.remote.hub import Revision, is_hub, list_revisions
 from normgrowth.checkpoints.remote.hub_download import fetch
-from normgrowth.checkpoints.remote.remote_file import Reading
+from normgrowth.checkpoints.remote.session import RemoteSession
 from normgrowth.errors import InputError
 
 SAVED = (
@@ -234,9 +235,9 @@ def test_one_format_is_taken(tmp_path, into, there, taken):
 )
 def test_the_same_files_are_weights_everywhere(tmp_path, stem, is_weights, suffix):
     torch.save({"w": torch.ones(2, 2)}, tmp_path / f"{stem}{suffix}")
-    found = {"folder": bool(find_units(tmp_path)), "hub": any(hub._choose([f"{stem}{suffix}"]))}
+    found = {"folder": bool(find_checkpoints(tmp_path)), "hub": any(best_files([f"{stem}{suffix}"]))}
     with RangeServer(tmp_path) as server:
-        found["web"] = bool(find_remote(server.url, Reading()))
+        found["web"] = bool(find_remote(server.url, RemoteSession()))
     assert found == dict.fromkeys(found, is_weights)
 
 

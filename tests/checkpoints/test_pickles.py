@@ -13,8 +13,8 @@ from normgrowth.checkpoints.formats.pickled.pickle_values import (
     SKIPPED,
     Entries,
     Global,
-    Made,
-    Malformed,
+    MalformedPickle,
+    RecordedCall,
     Stretch,
 )
 from normgrowth.checkpoints.formats.pickled.pickles import read_pickle, unpickle
@@ -43,7 +43,7 @@ def rebuilt(value):
         return {rebuilt(key): rebuilt(inner) for key, inner in zip(value[::2], value[1::2], strict=True)}
     if type(value) in (list, tuple):
         return type(value)(map(rebuilt, value))
-    if type(value) is Made:  # how protocols below 3 write bytes
+    if type(value) is RecordedCall:  # how protocols below 3 write bytes
         if value.name == "_codecs.encode":
             text, encoding = value.args
             return text.encode(encoding)
@@ -82,7 +82,7 @@ def test_any_bytes_are_a_value_or_malformed(raw):
     for read in (read_pickle, lambda data: unpickle(data, "here", frozenset())):
         try:
             read(b"\x80\x04" + raw)
-        except (Malformed, InputError) as error:
+        except (MalformedPickle, InputError) as error:
             assert "\n" not in str(error)  # noqa: PT017
 
 
@@ -91,7 +91,7 @@ def test_every_opcode_of_python_is_known_or_refused_by_name():
     for opcode in pickletools.opcodes:
         try:
             read_pickle(opcode.code.encode("latin-1"))
-        except Malformed as error:
+        except MalformedPickle as error:
             refused += [opcode.name] if "which none does" in str(error) else []
     assert refused == ["NEXT_BUFFER", "READONLY_BUFFER", "EXT1", "EXT2", "EXT4", "PERSID"]
 
@@ -107,7 +107,7 @@ def test_objects_are_names_arguments_state_and_entries():
     value.attribute = 2
     for protocol in range(2, 6):
         made = read_pickle(pickle.dumps(value, protocol)).value
-        assert (type(made), made.name, made.entries) == (Made, f"{__name__}.Kind", ["a", 1])
+        assert (type(made), made.name, made.entries) == (RecordedCall, f"{__name__}.Kind", ["a", 1])
         assert made.state == ["attribute", 2]
     assert read_pickle(pickle.dumps(collections.OrderedDict(a=1))).value == ["a", 1]
     found = read_pickle(pickle.dumps(len))
@@ -120,7 +120,7 @@ def test_sets_and_long_values():
         assert items == ["a"]
         data = pickle.dumps(["x" * 100_000, b"y" * 100_000], protocol)
         text, raw = read_pickle(data).value
-        raw = raw.args[0] if type(raw) is Made and raw is not SKIPPED else raw
+        raw = raw.args[0] if type(raw) is RecordedCall and raw is not SKIPPED else raw
         for long, value in ((text, b"x"), (raw, b"y")):
             if protocol == 0:
                 assert long is SKIPPED

@@ -14,7 +14,7 @@ from synthetic_series import tiny_state
 
 from normgrowth.checkpoints.checkpoint import MappedCheckpoint, Strided, without_wrappers
 from normgrowth.checkpoints.formats.pytorch import read_pytorch, read_pytorch_sharded
-from normgrowth.checkpoints.local_files import find_units
+from normgrowth.checkpoints.local_files import find_checkpoints
 from normgrowth.errors import InputError
 
 
@@ -56,7 +56,7 @@ WRAPPINGS = {
 def test_the_weights_are_found_in_every_usual_wrapping(tmp_path, wrapping):
     state = tiny_state()
     torch.save(WRAPPINGS[wrapping](state), tmp_path / "a.pt")
-    (unit,) = find_units(tmp_path / "a.pt")
+    (unit,) = find_checkpoints(tmp_path / "a.pt")
     checkpoint = unit.open()
     prefix = "model." if wrapping == "lightning" else ""
     assert set(checkpoint.tensors) == {prefix + name for name in state}
@@ -107,12 +107,12 @@ def test_negated_views_and_tensors_without_values(tmp_path):
 
 def test_the_format_is_found_by_content_and_not_by_name(tmp_path):
     torch.save(tiny_state(), tmp_path / "weights.model")
-    (unit,) = find_units(tmp_path)
+    (unit,) = find_checkpoints(tmp_path)
     assert unit.format == "pytorch"
     from safetensors.torch import save_file
 
     save_file(tiny_state(), tmp_path / "b.pt")
-    assert {unit.format for unit in find_units(tmp_path)} == {"pytorch", "safetensors"}
+    assert {unit.format for unit in find_checkpoints(tmp_path)} == {"pytorch", "safetensors"}
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_shards_with_an_index(tmp_path):
     index = tmp_path / "pytorch_model.bin.index.json"
     shard = "pytorch_model-0000{}-of-00002.bin".format
     index.write_text(json.dumps({"weight_map": {n: shard(1 + (i >= 4)) for i, n in enumerate(names)}}))
-    (unit,) = find_units(tmp_path)
+    (unit,) = find_checkpoints(tmp_path)
     assert unit.format == "pytorch-index"
     checkpoint = read_pytorch_sharded(index)
     for name in names:

@@ -15,7 +15,7 @@ from synthetic_series import tiny_state
 from torch import nn
 from torch_files import call, chain, dictionary, many, name, number, storage, tensor, text
 
-from normgrowth.checkpoints.local_files import find_units
+from normgrowth.checkpoints.local_files import find_checkpoints
 from normgrowth.errors import InputError
 
 ARGUMENTS = [
@@ -130,7 +130,7 @@ def check(path):
     message = ""
     with bounded():
         try:
-            for unit in find_units(path):
+            for unit in find_checkpoints(path):
                 checkpoint = unit.open()
                 assert all(note.isprintable() for note in checkpoint.notes)
                 for entry, tensor in checkpoint.tensors.items():

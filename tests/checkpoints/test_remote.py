@@ -10,6 +10,7 @@ import time
 import traceback
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,8 +26,10 @@ from normgrowth.checkpoints.remote import http as web
 from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote import website as places
 from normgrowth.checkpoints.remote.http import Target, get_range
-from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint, Spare
-from normgrowth.checkpoints.remote.website import Website, shown
+from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+from normgrowth.checkpoints.remote.session import _session_of
+from normgrowth.checkpoints.remote.transport import BufferPool
+from normgrowth.checkpoints.remote.website import Website, redact_url
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +39,7 @@ def fresh(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    forget = (connections._pool_of, connections._proxy, connections.saved_login, connections._trust)
+    forget = (_session_of, connections._proxy, connections._trust)
     for cached in forget:
         cached.cache_clear()
     yield
@@ -141,7 +144,7 @@ def test_another_process_reads_it(server, tmp_path):
 
 
 def test_memory_is_used_again(server):
-    spare = Spare()
+    spare = BufferPool()
     checkpoint = opened(server)
     names = ["transformer.h.0.ln_1.weight", "lm_head.weight", "transformer.h.1.ln_1.weight"]
     wanted = [(name, 1, checkpoint.tensors[name].numel) for name in names]
@@ -174,7 +177,7 @@ def test_connections_are_kept(server):
         get_range(target, start, start + 5, "x")
     assert len(server._http.connections) == 1
     server.fail("step_100", status=404)
-    refused(get_range, Target(f"{server.url}step_100.safetensors"), 0, 5, "x")
+    refused(get_range, replace(target, url=f"{server.url}step_100.safetensors"), 0, 5, "x")
     get_range(target, 0, 5, "x")
     assert len(server._http.connections) == 1
 
@@ -456,9 +459,9 @@ def test_an_unreadable_address_is_not_repeated_in_full():
 
 
 def test_what_is_shown():
-    assert shown("https://a:b@host:1/x/y.z?q=1#f") == "https://host:1/x/y.z"
-    assert shown("s3://bucket/a?b") == "s3://bucket/a?b"
-    assert shown("runs/a@b?c") == "runs/a@b?c"
+    assert redact_url("https://a:b@host:1/x/y.z?q=1#f") == "https://host:1/x/y.z"
+    assert redact_url("s3://bucket/a?b") == "s3://bucket/a?b"
+    assert redact_url("runs/a@b?c") == "runs/a@b?c"
 
 
 def test_the_saved_login_of_a_host(run, tmp_path):

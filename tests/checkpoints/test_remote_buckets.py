@@ -17,7 +17,7 @@ from normgrowth.checkpoints.remote import bucket_access, object_store
 from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote.discovery import find_remote
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
-from normgrowth.checkpoints.remote.remote_file import Reading
+from normgrowth.checkpoints.remote.session import RemoteSession, _session_of
 from normgrowth.errors import MissingDependency
 
 boto3 = pytest.importorskip("boto3")
@@ -53,6 +53,7 @@ def keys(endpoint, monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     for name in ("http_proxy", "HTTP_PROXY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+    _session_of.cache_clear()  # as in another process
 
 
 @pytest.fixture
@@ -238,10 +239,10 @@ def test_the_region_of_a_bucket_of_amazon(monkeypatch):
 def test_without_keys_requests_are_anonymous(server, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    reading = Reading()
-    assert len(find_remote("s3://runs/gpt/a run", reading)) == 3
+    session = RemoteSession()
+    assert len(find_remote("s3://runs/gpt/a run", session)) == 3
     assert not any("authorization" in request.headers for request in server.requests)
-    assert pickle.loads(pickle.dumps(reading)).session._stores == {}  # another process opens its own
+    assert pickle.loads(pickle.dumps(session))._stores == {}  # another process opens its own
 
 
 def test_google_keys_and_a_machine_without_any(server, monkeypatch, tmp_path):
@@ -267,7 +268,7 @@ def test_a_mistake_of_ours_is_no_fault_of_the_bucket(run, monkeypatch):
     def wrong(*args, **options):
         raise TypeError("a mistake in this package")
 
-    monkeypatch.setattr(object_store, "_seen", wrong)
+    monkeypatch.setattr(object_store, "_file_info", wrong)
     with pytest.raises(TypeError, match="a mistake"):
         open_source("s3://runs/gpt")
 

@@ -24,9 +24,6 @@ def fresh(monkeypatch):
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
     connections._proxy.cache_clear()
-    connections._pool_of.cache_clear()
-    yield
-    connections._pool_of.cache_clear()
 
 
 def sharded(folder: Path, state: dict[str, torch.Tensor], parts: int = 2) -> Path:

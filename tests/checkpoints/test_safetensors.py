@@ -15,7 +15,7 @@ from synthetic_series import tiny_state
 import normgrowth
 from normgrowth.checkpoints.checkpoint import decode
 from normgrowth.checkpoints.formats.safetensors import read_safetensors, read_sharded
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 
 
@@ -222,8 +222,8 @@ def test_a_dtype_that_cannot_be_measured_is_named_in_the_table(tmp_path, capsys)
         "h.0.mlp.weight": entry("F32", (2, 2), (16, 32)),
     }
     raw_file(tmp_path / "step_1.safetensors", header, bytes(32))
-    assert main(["names", str(tmp_path), "--json"]) == 0
-    reasons = {row["name"]: row["reason"] for row in json.loads(capsys.readouterr().out)}
+    assert main(["parameters", str(tmp_path), "--json"]) == 0
+    reasons = {row["name"]: row["reason"] for row in json.loads(capsys.readouterr().out)["parameters"]}
     assert "--exclude" in reasons["h.0.attn.q.weight"]
     assert "--exclude" not in reasons["h.0.mlp.weight"]
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from synthetic_series import tiny_state, walk, write_series
 
 from normgrowth import InputError, open_source, trace
-from normgrowth.checkpoints.steps import is_counter, likely_step, sure_step
+from normgrowth.checkpoints.steps import explicit_step, guessed_step, is_counter
 from normgrowth.errors import SeriesWarning
 
 
@@ -48,7 +48,7 @@ from normgrowth.errors import SeriesWarning
     ],
 )
 def test_steps_that_a_name_says(name, step):
-    assert sure_step(name) == step
+    assert explicit_step(name) == step
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_steps_that_a_name_says(name, step):
     ],
 )
 def test_steps_that_a_name_suggests(name, step):
-    assert likely_step(name) == step
+    assert guessed_step(name) == step
 
 
 def steps(source):

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from synthetic_series import counted, tiny_state, walk, write_series
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.records import Records
 
 
@@ -54,11 +54,11 @@ def test_trace_json_is_json_and_nothing_else(series, capsys):
 
 
 def test_names_shows_the_reading_of_every_tensor(series, capsys):
-    code, out, _ = run(capsys, "names", series)
+    code, out, _ = run(capsys, "parameters", series)
     assert code == 0
     assert "c_attn" in out
-    code, out, _ = run(capsys, "names", series, "--json", "--exclude", r"\.h\.0\.")
-    rows = {row["name"]: row for row in json.loads(out)}
+    code, out, _ = run(capsys, "parameters", series, "--json", "--exclude", r"\.h\.0\.")
+    rows = {row["name"]: row for row in json.loads(out)["parameters"]}
     assert set(rows) == set(tiny_state())
     assert rows["transformer.h.1.attn.c_attn.weight"]["role"] == "attention.qkv"
     assert rows["transformer.h.1.attn.c_attn.weight"]["counted"]
@@ -75,12 +75,12 @@ def test_totals_of_names_are_of_parameters_alone(tmp_path, capsys):
         embedding = state["transformer.wte.weight"]
         state["lm_head.weight"] = embedding.clone() if head == "clone" else embedding
         (save_file if head == "clone" else torch.save)(state, tmp_path / name)
-        code, out, _ = run(capsys, "names", tmp_path / name, "--include", "all")
+        code, out, _ = run(capsys, "parameters", tmp_path / name, "--include", "all")
         assert code == 0
         assert "11 of 11 tensors are counted, with 1,192 of 1,192 parameters" in out
         for apart in ("12 tensors of optimizer", "1 buffers, 16", "1 further names of tied parameters, 88"):
             assert apart in out
-        rows = json.loads(run(capsys, "names", tmp_path / name, "--json")[1])
+        rows = json.loads(run(capsys, "parameters", tmp_path / name, "--json")[1])["parameters"]
         kinds = {row["name"]: row["kind"] for row in rows}
         assert kinds["lm_head.weight"] == "tied"
         assert sorted(kinds.values()).count("parameter") == 11
@@ -256,7 +256,7 @@ DAMAGE = [
 
 def test_an_unknown_class_next_to_the_weights_is_a_note(series, tmp_path, capsys):
     culprit = unknown_class(series)
-    for command in (("trace", series, "-o", tmp_path / "out"), ("names", culprit), ("lint", series)):
+    for command in (("trace", series, "-o", tmp_path / "out"), ("parameters", culprit), ("lint", series)):
         _, _, err = run(capsys, *command)
         (line,) = [line for line in err.splitlines() if "argparse.Namespace" in line]
         assert str(culprit) in line
@@ -297,7 +297,7 @@ def test_one_checkpoint_only(tmp_path, capsys):
     [
         ["trace", "{tmp}/missing"],
         ["trace", "{tmp}/empty"],
-        ["names", "{tmp}/empty"],
+        ["parameters", "{tmp}/empty"],
         ["trace", "{series}", "--select", "("],
         ["trace", "{series}", "--exclude", "["],
         ["trace", "{series}", "--lags", "0"],
@@ -323,7 +323,7 @@ def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path, capsy
     state["transformer.h.0.\x1b[31mred\nline.weight"] = torch.ones(2)
     for i in range(2):
         save_file(state, tmp_path / f"step_{i}.safetensors")
-    for command in (["names", tmp_path], ["trace", tmp_path, "--include", "all"]):
+    for command in (["parameters", tmp_path], ["trace", tmp_path, "--include", "all"]):
         _, out, err = run(capsys, *command)
         assert "\x1b[31m" not in out + err
 

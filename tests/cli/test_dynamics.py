@@ -9,8 +9,9 @@ from vectors import norms, simulate, write_path
 
 from normgrowth.cli import dynamics
 from normgrowth.dynamics.equilibrium import equilibrium
-from normgrowth.errors import InputError
+from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.records import Records
+from normgrowth.results import load
 from normgrowth.schedules import Schedule, cosine, parse
 from normgrowth.trace import trace
 
@@ -74,6 +75,17 @@ def test_json_is_json_and_nothing_else(folder, path, capsys):
     ]
     np.testing.assert_allclose(np.reshape(shares, (2, 21)).sum(axis=0), 1)
     assert set(content["uniformity"]) == {"layer", "role", "tensor"}
+
+
+def test_an_output_folder_has_the_result_and_its_figures(folder, tmp_path, capsys):
+    code, printed = run(capsys, folder, "-o", tmp_path / "out")
+    assert code == 0
+    assert "alignment.png" in printed
+    assert load(tmp_path / "out").kind == "dynamics"
+    drawn = {path.stem for path in (tmp_path / "out" / "figures").iterdir()}
+    assert drawn == {"alignment", "budget", "plane"}  # no schedule, no prediction
+    with pytest.raises(FolderMismatch):
+        run(capsys, folder, "-o", folder)
 
 
 def test_equilibrium_where_the_decay_is_given(folder, capsys):

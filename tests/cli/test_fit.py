@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 from synthetic_series import walk, write_series
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.fit import fit
 from normgrowth.report.sentences.fits import verdict
 from normgrowth.report.terminal.fits import show
+from normgrowth.results import load
 
 STEPS = np.arange(0, 4000, 100)
 
@@ -84,6 +85,18 @@ def test_json_is_json_and_nothing_else(norms, capsys):
     again = json.loads(run(capsys, norms, "--json", "--seed", 3)[1])
     assert again["series"] == content["series"]
     assert again["records"] == content["records"]
+
+
+def test_an_output_folder_has_the_result_and_its_figures(norms, tmp_path, capsys):
+    out = tmp_path / "fits"
+    code, printed, _ = run(capsys, norms, "--bootstrap", 0, "-o", out)
+    assert code == 0
+    assert str(out / "figures" / "laws.png") in printed
+    assert {path.name for path in (out / "figures").iterdir()} == {
+        f"{name}.{form}" for name in ("laws", "residuals") for form in ("png", "svg", "pdf")
+    }
+    assert load(out).best.law == "sqrt"
+    assert run(capsys, norms, "--bootstrap", 0, "-o", out)[0] == 0  # again
 
 
 def test_part_of_a_series(norms, capsys):

@@ -7,15 +7,16 @@ import pytest
 import torch
 from tiny_configs import tiny_config
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError
-from normgrowth.network.heads.heads import heads
+from normgrowth.network.heads.heads import Heads, heads
 from normgrowth.network.models import encoder_folder as stored
 from normgrowth.network.models.encoders import EncoderConfig, LanguageModel
 from normgrowth.network.models.load import load_model
-from normgrowth.paper.published.figure3 import heads_records
+from normgrowth.paper.published.figure3 import figure3
 from normgrowth.paper.published.tables import published
 from normgrowth.records import Records
+from normgrowth.results import load
 
 transformers = pytest.importorskip("transformers")
 
@@ -56,18 +57,20 @@ def test_a_table_records_and_figures(models, capsys):
         "true: 8 heads, measured with 3 sentences, 17 tokens of text.txt, through the model's tokenizer"
         in out
     )
-    assert "in its saturated self: " in out
+    assert "in the saturated network: " in out
     assert "Saturated, 8 of 8 heads attend to exactly one position, always." in out
     records = Records.read("out")
     assert records.distinct("run") == ["true", "leaking"]
     assert {"attended", "attended_c1000", "attended_window", "attended_window_c1000", "hard_scale"} <= set(
         records.distinct("quantity")
     )
-    here = heads(load_model("leaking"), "text.txt", window=83, scales=(1000,))
+    here = heads(load_model("leaking"), "text.txt", window=83, c=(1000,))
     np.testing.assert_array_equal(
-        records.where(run="leaking").table["value"].to_numpy(), here.table["value"].to_numpy()
+        records.where(run="leaking").table["value"].to_numpy(), here.records.table["value"].to_numpy()
     )
-    assert records.made_by["runs"]["leaking"]["kinds"] == here.made_by["kinds"]
+    result = load("out")
+    assert isinstance(result, Heads)
+    assert result.models["leaking"].kinds == here.models["leaking"].kinds
     files = {path.name for path in (models / "out" / "figures").iterdir()}
     assert files == {
         f"{n}.{form}" for n in ("heads_positions", "heads_atlas") for form in ("png", "svg", "pdf")
@@ -80,14 +83,14 @@ def test_patterns_of_a_sentence(models, capsys):
     found = json.loads(out)
     assert code == 0
     assert "heads_patterns.png" in err
-    patterns = found["made_by"]["runs"]["true"]["patterns"]
+    patterns = found["models"]["true"]["patterns"]
     assert patterns["tokens"] == ["<eos>", "the", "<unk>", "sat", "on", "a", "mat"]
     assert list(patterns["heads"]) == ["layer.1.head.3"]
     for weights in patterns["heads"]["layer.1.head.3"].values():
         assert np.array(weights).sum(1) == pytest.approx(1, abs=1e-3)
-    assert found["made_by"]["notes"] == ["--show: 1 word of the sentence unknown to the model: zebra"]
+    assert found["notes"] == ["show: 1 word of the sentence unknown to the model: zebra"]
     code, out, _ = run(capsys, "bert", *show, "-o", "more", "--json")
-    assert len(json.loads(out)["made_by"]["runs"]["bert"]["patterns"]["heads"]) == 4
+    assert len(json.loads(out)["models"]["bert"]["patterns"]["heads"]) == 4
 
 
 def test_soft_heads_alone(models, capsys):
@@ -95,8 +98,8 @@ def test_soft_heads_alone(models, capsys):
     found = json.loads(out)
     assert code == 0
     assert not {row["quantity"] for row in found["records"]} & {"attended", "saturated_distance"}
-    assert "kinds" in found["made_by"]["runs"]["bert"]
-    assert "saturated_kinds" not in found["made_by"]["runs"]["bert"]
+    assert found["models"]["bert"]["kinds"]
+    assert not found["models"]["bert"]["saturated_kinds"]
 
 
 @pytest.mark.parametrize(
@@ -138,22 +141,24 @@ def test_long_sentences_are_cut_and_that_is_said(models, capsys):
 
 def test_what_was_published():
     """144 heads for each model; the largest values are those of a mask that leaks."""
-    records = heads_records()
+    records = figure3().records
     assert records.distinct("run") == [
         "penn, paper-pre-norm",
         "penn, post-norm",
         "wikitext-2, paper-pre-norm",
         "wikitext-2, post-norm",
     ]
-    for run_, facts in records.made_by["runs"].items():
+    table = published("attention_positions")
+    for run_ in records.distinct("run"):
         values = records.where(run=run_).table["value"].to_numpy()
         assert len(values) == 144
-        assert values.max() < facts["largest"]
-        window = facts["window"]
-        assert ((window - 1) * window / 2 + 1) / window <= facts["largest"] + 1e-3 < (window + 1) / 2
-    assert heads_records(700).distinct("run") == ["wikitext-2, paper-pre-norm", "wikitext-2, post-norm"]
-    table = published("attention_positions")
+        data, encoder = run_.split(", ")
+        largest = table["positions_to"][(table["data"] == data) & (table["encoder"] == encoder)].max()
+        assert values.max() < largest
+        window = {"penn": 83, "wikitext-2": 700}[data]
+        assert ((window - 1) * window / 2 + 1) / window <= largest + 1e-3 < (window + 1) / 2
+    assert list(figure3(700).models) == ["wikitext-2, paper-pre-norm", "wikitext-2, post-norm"]
     assert table["heads"].sum() == 4 * 144
     assert table.source.startswith("published: ")
     with pytest.raises(InputError, match="window of 84"):
-        heads_records(84)
+        figure3(84)

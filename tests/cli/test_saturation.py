@@ -16,20 +16,18 @@ from rich.console import Console
 from tiny_configs import tiny_config
 
 from normgrowth import saturation
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError
 from normgrowth.network.models.load import load_model
-from normgrowth.paper.published.figure2 import saturation_records
+from normgrowth.network.saturation import Saturation
+from normgrowth.paper.published.figure2 import figure2
 from normgrowth.paper.published.tables import published
 from normgrowth.records import Records
+from normgrowth.report.figures.saturation import OTHERS, heat_map, levels
 from normgrowth.report.figures.style import GREY
-from normgrowth.report.terminal.saturation import (
-    OTHERS,
-    figure_map,
-    figure_saturation,
-    lines,
-    print_saturation,
-)
+from normgrowth.report.sentences.saturation import checked_curves
+from normgrowth.report.terminal.saturation import show
+from normgrowth.results import load
 
 transformers = pytest.importorskip("transformers")
 
@@ -79,13 +77,16 @@ def test_a_table_records_and_figures(configs, capsys):
     assert files == {
         f"{n}.{form}" for n in ("saturation", "saturation_map") for form in ("png", "svg", "pdf")
     }
-    _figures(records)
-    _narrow(records)
+    result = load("out")
+    assert isinstance(result, Saturation)
+    assert list(result.models) == ["bert", "t5"]
+    _figures(result)
+    _narrow(result)
 
 
-def _figures(records):
+def _figures(result):
     """The paper's numbers are grey and called published; measured ones have colours."""
-    figure = figure_saturation(records, saturation_records())
+    figure = levels(result, figure2())
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
         "random weights, exact limit",
         "random weights, c = 1000",
@@ -93,9 +94,9 @@ def _figures(records):
     exact, scaled = (ax.get_legend_handles_labels()[1] for ax in figure.axes)
     assert [name for name in exact if name != OTHERS] == [
         "bert",
-        "bert, random self",
+        "bert, random baseline",
         "t5",
-        "t5, random self",
+        "t5, random baseline",
     ]
     assert [name for name in scaled if name.endswith("published")] == [
         f"{model}, published" for model in ("bert-base-cased", "roberta-base", "t5-base", "xlnet-base-cased")
@@ -104,19 +105,19 @@ def _figures(records):
         line = container.lines[0]
         assert (line.get_color() == GREY) == container.get_label().endswith("published")
     drawn = next(c.lines[0] for c in figure.axes[1].containers if c.get_label() == "t5")
-    (own,) = [x for x in lines(records) if (x.run, x.method, x.baseline) == ("t5", "saturation_c1000", False)]
+    (own,) = [x for x in result.curves if (x.run, x.c, x.baseline) == ("t5", 1000, False)]
     assert drawn.get_ydata() == pytest.approx(own.values[1:])
     assert drawn.get_xdata().tolist() == [0, 1, 2]
-    shown = figure_map(records).axes[0].images[0].get_array()
+    shown = heat_map(result).axes[0].images[0].get_array()
     assert shown.shape == (4, 4)
-    labels = [tick.get_text() for tick in figure_map(records).axes[0].get_yticklabels()]
+    labels = [tick.get_text() for tick in heat_map(result).axes[0].get_yticklabels()]
     assert labels == ["embeddings", "0", "1", "2"]
     assert np.asarray(shown)[0] == pytest.approx(np.ones(4))
 
 
-def _narrow(records):
+def _narrow(result):
     out = io.StringIO()
-    print_saturation(records, Console(file=out, width=60))
+    show(result, Console(file=out, width=60))
     assert "Too narrow for:" in out.getvalue()
     assert "embeddings" in out.getvalue()
 
@@ -131,7 +132,7 @@ def test_json_and_one_scale(configs, capsys):
         "saturation_c64_others",
         "saturation_c64_others_stderr",
     }
-    assert found["made_by"]["runs"]["bert"]["random_weights"]
+    assert found["models"]["bert"]["random_weights"]
 
 
 def test_layers_count_from_0_as_in_every_record(configs, capsys):
@@ -173,10 +174,10 @@ def test_bad_input_is_one_line(configs, capsys, arguments, message):
 
 
 def test_published_levels_are_those_of_figure_2():
-    records = saturation_records()
-    assert "measured" not in records.made_by["source"]
-    assert records.made_by["source"].startswith("published")
-    levels = {(x.run, x.baseline): x for x in lines(records)}
+    result = figure2()
+    assert "measured" not in result.source
+    assert result.source.startswith("published")
+    levels = {(x.run, x.baseline): x for x in result.curves}
     assert levels["t5-base", False].values[-1] == 0.9148
     assert levels["roberta-base", False].values[-2:].tolist() == [0.9402, 0.6524]
     assert levels["xlnet-base-cased", False].layers == list(range(11))
@@ -191,7 +192,7 @@ def test_other_records_are_refused():
     from normgrowth.paper.published.figure1 import t5_records
 
     with pytest.raises(InputError, match="no saturation"):
-        lines(t5_records())
+        checked_curves(Saturation.from_records(t5_records()))
 
 
 def test_a_model_from_the_hub(tmp_path):
@@ -224,10 +225,10 @@ def test_a_model_from_the_hub(tmp_path):
         assert ended.returncode == 0, ended.stderr
         assert any("model.safetensors" in request.line for request in server.requests)
     found = json.loads(ended.stdout)
-    made_by = found["made_by"]["runs"]["org/tiny"]
-    assert not made_by["random_weights"]
-    assert "through the model's tokenizer" in made_by["text"]
-    here = saturation(load_model(folder), sentences=3)
+    model = found["models"]["org/tiny"]
+    assert not model["random_weights"]
+    assert "through the model's tokenizer" in model["text"]["source"]
+    here = saturation(load_model(folder), sentences=3).records
     level = [
         row["value"] for row in found["records"] if (row["quantity"], row["level"]) == ("saturation", "layer")
     ]

@@ -44,7 +44,7 @@ def test_a_table_figures_and_json(tmp_path):
     assert (out / "figures" / "sweep_phase.svg").is_file()
     again = json.loads(command("dyck2", "-o", out, *TINY, *grid, "--json").stdout)
     assert {row["level"] for row in again["records"]} == {"cell", "column"}
-    assert again["made_by"]["y"]["values"] == [0, 0.1, 1]
+    assert again["y"]["values"] == [0, 0.1, 1]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_cells_are_those_of_the_local_engine_to_the_bit(tmp_path):
         6
     }  # in two stacks, one a worker
     for made in (there, here):
-        assert made["made_by"]["problems"] == []
+        assert made["problems"] == []
     edges = [[row["value"] for row in made["records"] if row["level"] == "column"] for made in (there, here)]
     assert edges[0] == edges[1]
 
@@ -79,7 +79,7 @@ def test_a_driver_that_is_killed_repeats_nothing_when_it_is_started_again(tmp_pa
     kept = {path.name: path.stat() for path in (out / "cells").glob("*.json")}
     assert 3 <= len(kept) < 12
     found = ended(start(out, *more))
-    assert found["made_by"]["cells"] == 12
+    assert found["cells"] == 12
     for name, before in kept.items():
         after = (out / "cells" / name).stat()
         assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # not written again
@@ -97,5 +97,5 @@ def test_an_interrupt_in_the_midst_of_a_cell_loses_no_other(tmp_path):
     assert not (out / "records.json").exists()
     kept = cells(out)
     assert 2 <= len(kept) < 12
-    assert ended(start(out, *more))["made_by"]["cells"] == 12
+    assert ended(start(out, *more))["cells"] == 12
     assert kept.items() <= cells(out).items()

@@ -6,9 +6,11 @@ import json
 import pytest
 from rich.console import Console
 
-from normgrowth.cli import main
+from normgrowth import load
+from normgrowth.cli.main import main
 from normgrowth.records import Records
-from normgrowth.report.terminal.run import TrainProgress, print_train, sentences
+from normgrowth.report.dispatch import show
+from normgrowth.report.terminal.run import TrainProgress, sentences
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = (
@@ -47,9 +49,9 @@ def test_json_is_all_there_is_on_stdout(tmp_path, capsys):
     )
     assert code == 0
     said = json.loads(out)
-    assert said["made_by"]["settings"]["optimizer"] == "sgd"
+    assert said["settings"]["optimizer"] == "sgd"
     assert {"dev_loss", "legal_share", "saturation"} <= {row["quantity"] for row in said["records"]}
-    assert said["made_by"]["corpus"]["vocabulary"] == 4  # a, b, the end mark and <unk>
+    assert said["corpus"]["vocabulary"] == 4  # a, b, the end mark and <unk>
 
 
 def test_every_option_reaches_the_settings(tmp_path, capsys):
@@ -129,11 +131,11 @@ def test_the_bar_tells_the_loss_and_the_speed():
 
 def test_a_narrow_terminal_keeps_what_matters(tmp_path, capsys):
     small(capsys, "pydoc", tmp_path / "run", "--steps", 2)
-    records = Records.read(tmp_path / "run")
+    result = load(tmp_path / "run")
     console = Console(file=io.StringIO(), width=50)
-    print_train(records, console)
+    show(result, console)
     shown = console.file.getvalue()
     assert "perplexity" in shown
     assert "Too narrow for" in shown
     assert all(len(line) <= 50 for line in shown.splitlines())
-    assert len(sentences(records)) >= 3
+    assert len(sentences(result)) >= 3

@@ -1,4 +1,4 @@
-"""Equilibria against PyTorch's own optimisers, fed with random gradients until they settle."""
+"""Equilibria against PyTorch's own optimizers, fed with random gradients until they settle."""
 
 from math import inf, isnan, nan, pi, sqrt
 

@@ -231,12 +231,12 @@ def test_a_model_that_leaves_the_range_of_floats_does_not_win():
 
 
 def test_misaligned_dynamics_of_the_paper_turn_on(traced):
-    """η = 1/√t: the cosine of neighbours goes to 1, and the direction does not converge."""
+    """η = 1/√t: the cosine of neighbors goes to 1, and the direction does not converge."""
     eta = inverse_sqrt(1.0)
     found = direction(traced(simulate(eta, 1.0, 640, dims=2_000), every=10, lags=(1, 2, 4, 8, 16, 32)))
     assert [lag.lag for lag in found.lags] == [1, 2, 4, 8, 16, 32]
-    neighbours = found.lags[0]
-    assert neighbours.cosine[-1] > 0.99 > neighbours.cosine[0]
+    neighbors = found.lags[0]
+    assert neighbors.cosine[-1] > 0.99 > neighbors.cosine[0]
     assert found.q == pytest.approx(1.0, abs=0.1)
     assert found.low < 1 < found.high + 0.05
     assert found.verdict != "converges"

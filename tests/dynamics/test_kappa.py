@@ -190,7 +190,7 @@ def test_bad_arguments_are_one_clear_line(steps, n, sizes, said):
         kappa_of_growth([0], [1.0], constant(0.1))
 
 
-def test_blocks_keep_neighbours_together():
+def test_blocks_keep_neighbors_together():
     drawn = block_bootstrap_indices(100, seed=0)
     assert drawn.shape == (2000, 100)
     assert ((np.diff(drawn, axis=1) % 100) == 1).mean() > 0.85

@@ -15,7 +15,7 @@ T = 524_288
 
 
 def ar1(n, rho, rng):
-    """Noise of variance 1 in which neighbours have the correlation ρ."""
+    """Noise of variance 1 in which neighbors have the correlation ρ."""
     noise = rng.normal(size=n)
     for i in range(1, n):
         noise[i] = rho * noise[i - 1] + np.sqrt(1 - rho**2) * noise[i]
@@ -81,7 +81,7 @@ def test_intervals_are_those_of_the_seed_and_of_the_law_alone():
 
 
 def test_long_series_give_the_intervals_of_least_squares():
-    """5,000 points, averaged over neighbours: against the textbook's interval for a straight line."""
+    """5,000 points, averaged over neighbors: against the textbook's interval for a straight line."""
     rng, n = np.random.default_rng(0), 5000
     steps = np.linspace(0, T, n)
     norms = 0.005 * steps + 300 + 20 * rng.normal(size=n)
@@ -92,7 +92,7 @@ def test_long_series_give_the_intervals_of_least_squares():
 
 @pytest.mark.parametrize("law", ["sqrt", "log"])
 def test_intervals_of_long_series_lie_on_both_sides(law):
-    """Where a law bends, its mean over neighbours is not its value at their mean step."""
+    """Where a law bends, its mean over neighbors is not its value at their mean step."""
     steps, rng = np.arange(20_000), np.random.default_rng(0)
     norms = LAWS[law].predict(steps, dict(a=5.0, b=30.0)) + 0.05 * rng.normal(size=len(steps))
     found = fit(steps, norms, laws=law)[law]

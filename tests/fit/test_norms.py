@@ -6,7 +6,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, TooFewPoints
 from normgrowth.fit import fit
 
 
@@ -27,8 +27,9 @@ def test_few_points(n):
                 law.predict(1)
     assert fits.only.points_needed == 11
     if n < 11:
-        with pytest.raises(InputError, match=f"too few points to choose a law: {n}"):
+        with pytest.raises(TooFewPoints, match=f"too few points to choose a law: {n}") as caught:
             _ = fits.best
+        assert (caught.value.points, caught.value.needed) == (n, 11)
         assert fits.only.best_law is None
         assert all(law.weight == 0 and law.aicc == np.inf for law in fits.only.values())
     else:

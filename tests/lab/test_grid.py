@@ -6,7 +6,8 @@ import pytest
 import tiny_settings
 
 from normgrowth.errors import InputError
-from normgrowth.lab.cells.grid import MOST_CELLS, Axis, Grid
+from normgrowth.lab.cells.axis import Axis
+from normgrowth.lab.cells.grid import MOST_CELLS, Grid
 from normgrowth.lab.data.corpus import load_corpus
 
 TINY = replace(tiny_settings.TINY, corpus="dyck2", longest=6)

@@ -28,9 +28,16 @@ from normgrowth.lab.data.formal_languages import language
 from normgrowth.lab.evaluate import NextToken, evaluate
 from normgrowth.lab.generate import member_share
 from normgrowth.lab.settings import PRESETS, preset
-from normgrowth.lab.train import Diverged, train
+from normgrowth.lab.train import Diverged
+from normgrowth.lab.train import train as train_run
 from normgrowth.network.models.load import load_model
 from normgrowth.records import Records
+
+
+def train(*arguments, **options):
+    """The records of a run."""
+    return train_run(*arguments, **options).records
+
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -224,7 +231,7 @@ def test_what_a_run_records(finished):
 
 def test_levels_are_those_of_the_checkpoints(finished, pydoc):
     lines = [" ".join(pydoc.vocabulary.words[i] for i in row[1:-1]) for row in pydoc.valid[:5]]
-    levels = normgrowth.saturation(load_model(finished / "checkpoints" / "step-00000010"), lines)
+    levels = normgrowth.saturation(load_model(finished / "checkpoints" / "step-00000010"), lines).records
     own = Records.read(finished).where(step=10, level="model")
     for quantity in ("saturation", "saturation_c1000", "saturation_others"):
         mine = own.where(quantity=quantity).to_rows()[0]["value"]
@@ -237,7 +244,9 @@ def test_other_commands_read_the_series(finished):
     steps, norms = traced.series("norm")
     assert steps.tolist() == [0, 5, 10, 12]
     assert norms[-1] == pytest.approx(tracked.series("norm")[1][-1], rel=1e-12)
-    profile = normgrowth.saturation_profile(finished / "checkpoints", finished / "best", ["a b c the of"])
+    profile = normgrowth.saturation(
+        finished / "checkpoints", ["a b c the of"], config=finished / "best"
+    ).records
     assert profile.series("saturation")[0].tolist() == [0, 5, 10, 12]
     assert normgrowth.lint(finished / "checkpoints") is not None
 
@@ -454,7 +463,7 @@ def test_settings_that_make_no_sense(change, says):
 
 def test_two_ranks_train_the_same_model(tmp_path, finished):
     """torchrun: each rank half of each batch; what they learn is what one does, up to the order of sums."""
-    run, code = tmp_path / "run", "import sys; from normgrowth.cli import main; sys.exit(main())"
+    run, code = tmp_path / "run", "import sys; from normgrowth.cli.main import main; sys.exit(main())"
     script = tmp_path / "main.py"
     script.write_text(code)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]

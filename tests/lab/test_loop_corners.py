@@ -12,17 +12,26 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from normgrowth import load
 from normgrowth.errors import InputError
 from normgrowth.lab.data.corpus import load_corpus
 from normgrowth.lab.interrupt import heard_between_steps
-from normgrowth.lab.settings import Settings
-from normgrowth.lab.train import Diverged, train
+from normgrowth.lab.run import Run
+from normgrowth.lab.settings import TrainSettings
+from normgrowth.lab.train import Diverged
+from normgrowth.lab.train import train as train_run
 from normgrowth.records import Records
-from normgrowth.report.terminal.run import print_train
+from normgrowth.report.dispatch import show
+
+
+def train(*arguments, **options):
+    """The records of a run."""
+    return train_run(*arguments, **options).records
+
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TINY = Settings(
+TINY = TrainSettings(
     corpus="anbn",
     longest=8,
     layers=1,
@@ -49,7 +58,7 @@ def words():
 
 def shown(records):
     file = io.StringIO()
-    print_train(records, Console(file=file, width=120))
+    show(Run.from_records(records), Console(file=file, width=120))
     return file.getvalue()
 
 
@@ -188,3 +197,24 @@ def test_word_frequencies_are_judged_where_the_model_is(tmp_path):
     found = train(settings, tmp_path / "run").made_by["corpus"]["frequency_loss"]
     share = {"a": 4 / 7, "end": 1 / 7}  # <unk> counts as once
     assert found == pytest.approx(-(2 * np.log(share["a"]) + np.log(share["end"])) / 3, rel=1e-12)
+
+
+def test_a_run_is_typed_saved_loaded_and_printed(words, tmp_path):
+    found = train_run(TINY, tmp_path / "run", corpus=words)
+    assert isinstance(found, Run)
+    assert found.settings == TINY
+    assert found.best_step in [evaluation.step for evaluation in found.evaluations]
+    best = min(evaluation.scores["dev_loss"] for evaluation in found.evaluations)
+    assert {e.step: e.scores["dev_loss"] for e in found.evaluations}[found.best_step] == best
+    assert found.test is not None
+    assert found.test.scores["perplexity"] > 0
+    for folder in (tmp_path / "run", found.save(tmp_path / "copy")):
+        again = load(folder)
+        assert isinstance(again, Run)
+        assert (again.settings, again.corpus, again.evaluations) == (TINY, found.corpus, found.evaluations)
+        assert (again.steps, again.parameters, again.counted) == (
+            found.steps,
+            found.parameters,
+            found.counted,
+        )
+    assert "dev" in str(found)

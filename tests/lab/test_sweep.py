@@ -8,18 +8,26 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from normgrowth import InputError, Records, sweep
+from normgrowth import InputError, Records, load
+from normgrowth import sweep as run_sweep
 from normgrowth.dynamics.equilibrium import stationary_decay
 from normgrowth.engine import Threads
 from normgrowth.engine.processes import Processes
 from normgrowth.lab.build import corpus_of
+from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.cells.cell import Outcome, train_alone
 from normgrowth.lab.cells.edges import edges
-from normgrowth.lab.cells.grid import Axis
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import one_thread
+from normgrowth.lab.sweep_result import Sweep
 
-TINY = Settings(
+
+def sweep(*arguments, **options):
+    """The records of a sweep."""
+    return run_sweep(*arguments, **options).records
+
+
+TINY = TrainSettings(
     corpus="dyck2",
     longest=6,
     layers=1,
@@ -174,7 +182,7 @@ def test_divergence_is_a_result(tmp_path, corpus, threads):
     records = sweep(settings, tmp_path, x=x, y=y, corpus=corpus, engine=threads)
     diverged = [value(records, f"lr={lr:g}, weight_decay=0", "diverged") for lr in x.values]
     assert diverged == [0.0, 1.0]
-    assert records.made_by["problems"] == []
+    assert not records.made_by["problems"]
     edge = records.where(level="column", quantity="edge").table["value"].to_numpy()
     assert edge[1] == math.inf  # weights that are no numbers any more did not shrink
 
@@ -275,3 +283,19 @@ def test_cells_are_plain_files(tmp_path, corpus, threads):
     stored = json.loads(path.read_text())
     assert stored["settings"] == asdict(replace(TINY, lr=1e-3, weight_decay=0.1))
     assert stored["outcome"]["steps"] == 12
+
+
+def test_a_sweep_is_typed_saved_loaded_printed_and_drawn(corpus, threads, tmp_path):
+    found = run_sweep(TINY, tmp_path / "out", x=X, y=Y, corpus=corpus, engine=threads, together=1)
+    assert isinstance(found, Sweep)
+    assert (found.cells, found.of, found.lost, found.x, found.settings) == (9, 9, (), X, TINY)
+    assert [edge.x for edge in found.edges] == list(X.values)
+    for folder in (tmp_path / "out", found.save(tmp_path / "copy")):
+        again = load(folder)
+        assert isinstance(again, Sweep)
+        assert again.records.to_rows() == found.records.to_rows()
+        assert (again.settings, again.x, again.y, again.corpus) == (TINY, X, Y, found.corpus)
+        np.testing.assert_equal([vars(edge) for edge in again.edges], [vars(edge) for edge in found.edges])
+    assert "9 of 9 cells were trained" in str(found)
+    assert found.plot().axes
+    assert found.plot.names == ["phase", "edge"]

@@ -8,17 +8,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normgrowth import InputError, sweep, workspace
+from normgrowth import InputError, workspace
+from normgrowth import sweep as run_sweep
 from normgrowth.engine import Threads, WorkerDied
 from normgrowth.lab.build import corpus_of
+from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.cells.cell import Outcome, train_alone
 from normgrowth.lab.cells.edges import edges
-from normgrowth.lab.cells.grid import Axis
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import one_thread
-from normgrowth.report.terminal.sweep import Sweep, print_sweep
+from normgrowth.lab.sweep_result import Sweep
+from normgrowth.report.terminal.sweep import SweepGrid
 
-TINY = Settings(
+
+def sweep(*arguments, **options):
+    """The records of a sweep."""
+    return run_sweep(*arguments, **options).records
+
+
+TINY = TrainSettings(
     corpus="dyck2", longest=6, layers=1, width=8, heads=2, feedforward=8, steps=6, batch=4, dev_sentences=10
 )
 X, Y = Axis("lr", (0.01, 0.1)), Axis("weight_decay", (0.0, 0.1))
@@ -121,7 +129,7 @@ def test_nothing_but_lost_cells_is_still_a_result(tmp_path, corpus, capsys):
         records = sweep(TINY, tmp_path, x=X, y=kinds, corpus=corpus, engine=engine, together=1)
     assert records.made_by["cells"] == 0
     assert len(records.made_by["problems"]) == 4
-    print_sweep(records)
+    print(Sweep.from_records(records))
     assert "0 of 4 cells were trained" in capsys.readouterr().out
 
 
@@ -161,14 +169,14 @@ def test_lost_cells_are_unknown(tmp_path, corpus, refine, capsys):
     assert values(found, "once", "column")[1] == 1
     if values(whole, "edge_below", "column")[0] == 1e-3:
         assert np.isnan(values(found, "edge", "column")[0])
-    assert [0, 0] in found.made_by["lost"]
-    print_sweep(found)
+    assert (0, 0) in found.made_by["lost"]
+    print(Sweep.from_records(found))
     said = " ".join(capsys.readouterr().out.split())
     assert f"{len(found.made_by['lost'])} were lost" in said
     assert "interpolated between trained cells" in said  # so that one at the edge moves it between these
     with closing(Threads(1)) as engine:  # they are trained when the command is run again
         again = sweep(TINY, tmp_path / "lost", x=x, y=y, corpus=corpus, engine=engine, together=1)
-    assert again.made_by["lost"] == []
+    assert not again.made_by["lost"]
     np.testing.assert_array_equal(values(again, "edge", "column"), edges)
 
 
@@ -217,7 +225,7 @@ def test_a_cell_without_a_step_neither_grows_nor_falls(tmp_path, corpus, engine)
     assert (values(records, "factor") == 1).all()
     assert (values(records, "timed_out") == 1).all()
     assert json.loads((tmp_path / "records.json").read_text())["limit"] == 1e-9
-    assert Sweep(records).log_factor.tolist() == [[0, 0], [0, 0]]
+    assert SweepGrid(records).log_factor.tolist() == [[0, 0], [0, 0]]
 
 
 def test_a_rate_that_is_not_constant_has_no_prediction():

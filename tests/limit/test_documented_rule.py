@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from normgrowth.limit import RULES
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 
 PAGE = Path(__file__).parents[2] / "docs" / "saturation.md"
 
@@ -25,5 +25,5 @@ def test_the_example_of_a_rule(capsys, own_random_numbers):
     finally:
         del RULES["mylib::signed_sqrt"]
     assert limit.degrees[""] == Fraction(1, 2)
-    with torch.no_grad(), saturate(model, 2.0**40):
+    with torch.no_grad(), scaled_weights(model, 2.0**40):
         torch.testing.assert_close(found, model(x) / 2.0**20, rtol=1e-6, atol=0)

@@ -47,7 +47,7 @@ def test_a_finite_mask_is_a_finding_and_the_limit_is_that_of_the_network(value, 
     x = torch.randn(2, TOKENS, SIZE).double()
     limit = saturated(model)
     found = limit(x)
-    with normgrowth.saturate(model, 1e7):
+    with normgrowth.scaled_weights(model, 1e7):
         scaled = model(x) / 1e7
     assert torch.allclose(found, scaled, rtol=1e-6)
     (finding,) = limit.findings
@@ -101,7 +101,7 @@ def test_a_value_that_leaves_torch_is_a_finding(method):
     x = torch.randn(2, 4).double()
     limit(x)
     assert Finding("left_torch", "", 1, method) in limit.findings
-    assert "counts as a constant" in normgrowth.degrees(limit.model, x).facts()["warnings"][0]
+    assert "counts as a constant" in normgrowth.degrees(limit.model, x).problems[0]
 
 
 def test_a_module_with_parameters_whose_kernel_is_not_seen_is_a_finding():
@@ -157,5 +157,8 @@ def test_saturation_and_heads_pass_findings_on():
     batches = [
         {"input_ids": torch.randint(5, 50, (2, 6)), "attention_mask": torch.ones(2, 6, dtype=torch.long)}
     ]
-    for records in (normgrowth.saturation(model, batches, scales=()), normgrowth.heads(model, batches)):
+    for records in (
+        normgrowth.saturation(model, batches=batches, c=()).records,
+        normgrowth.heads(model, batches=batches).records,
+    ):
         assert any("the mask -10000 is a finite number" in note for note in records.made_by["notes"])

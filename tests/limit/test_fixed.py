@@ -17,7 +17,7 @@ from torch import nn
 import normgrowth
 from normgrowth.errors import InputError, NoLimit, UnsupportedOperation
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 
 
 def decaying(self, x):
@@ -123,7 +123,7 @@ def test_patterns_that_match_nothing():
     assert refused(saturated, model, fixed=["*.A_log"]) == "fixed: no parameter is called '*.A_log'"
     assert "close matches: b.bias, a.bias" in refused(saturated, model, fixed=["model.bias"])
     assert refused(saturated, model, fixed="a.bias") == 'fixed must be a list of names: fixed=["a.bias"]'
-    assert "'x'" in refused(saturate, model, 2.0, fixed=["x"])
+    assert "'x'" in refused(scaled_weights, model, 2.0, fixed=["x"])
 
 
 def test_a_tied_parameter_is_fixed_by_any_of_its_names():
@@ -137,14 +137,14 @@ def test_a_tied_parameter_is_fixed_by_any_of_its_names():
 def test_degrees_with_fixed_parameters():
     found = normgrowth.degrees(Small(), X, fixed=["b.*"])
     assert found.outputs == {"output": 1}
-    assert found.parameters == ["a.weight", "a.bias"]
+    assert found.parameters == ("a.weight", "a.bias")
     assert "b.weight" not in found.vanished
 
 
 def test_fixed_parameters_are_not_scaled():
     model = Small()
     before = copy.deepcopy(model.state_dict())
-    with saturate(model, 4.0, fixed=["*.bias"]):
+    with scaled_weights(model, 4.0, fixed=["*.bias"]):
         assert torch.equal(model.a.weight, 4 * before["a.weight"])
         assert torch.equal(model.a.bias, before["a.bias"])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -199,7 +199,7 @@ def test_the_temperature_of_clip():
     run = saturated(model, fixed=["logit_scale"])
     found = run(**given)
     assert run.doubtful == 0
-    with torch.no_grad(), saturate(model, 2.0**20, fixed=["logit_scale"]):
+    with torch.no_grad(), scaled_weights(model, 2.0**20, fixed=["logit_scale"]):
         scaled = model(**given)
     torch.testing.assert_close(found.logits_per_image, scaled.logits_per_image, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.text_embeds, scaled.text_embeds, rtol=1e-5, atol=1e-5)

@@ -10,7 +10,7 @@ from limit.test_rules import few, log_of_sum
 from mpmath import mp
 
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 
 TARGET = torch.tensor([1, 0, 2])
 
@@ -65,5 +65,5 @@ def test_the_loss_of_a_network(smoothing):
     run = saturated(model)
     found = run(x)
     assert run.degrees[""] == 2
-    with torch.no_grad(), saturate(model, 2.0**20):
+    with torch.no_grad(), scaled_weights(model, 2.0**20):
         torch.testing.assert_close(found, model(x) / 2.0**40, rtol=1e-5, atol=0)

@@ -230,3 +230,24 @@ def test_a_tensor_equals_itself_in_every_order():
     limit = saturated(Guarded())
     limit(torch.randn(2, 4))
     assert (limit.doubtful, limit.used_orders) == (0, 1)
+
+
+def test_lower_terms_stay_when_the_network_writes_to_what_they_came_from():
+    a, b = {2: torch.ones(3).double()}, {1: torch.arange(1.0, 4.0).double()}
+
+    def of_a_sum(a, b):
+        found = a + b
+        b.mul_(5)
+        return found
+
+    def of_a_copy(a, b):
+        first = a + b
+        second, third = first.clone(), first * 2
+        first.zero_()
+        second[0] = 0.0
+        return third
+
+    for f, factor in ((of_a_sum, 1), (of_a_copy, 2)):
+        found = limit(f, a, b)
+        assert [t.degree for t in found.terms] == [2, 1]
+        assert [t.value.tolist() for t in found.terms] == [[factor] * 3, [factor * v for v in (1, 2, 3)]]

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 
 C = 2.0**20
 
@@ -59,6 +59,6 @@ def test_modules(name, own_random_numbers):
     found = run(x)
     assert run.degrees[""] == degree
     assert run.doubtful == 0
-    with torch.no_grad(), saturate(model, C):
+    with torch.no_grad(), scaled_weights(model, C):
         scaled = model(x) / C**degree
     torch.testing.assert_close(found, scaled, rtol=1e-4, atol=1e-5 * float(found.abs().max()))

@@ -6,7 +6,7 @@ from limit.architectures import Double
 from tiny_configs import tiny_config
 from torch import nn
 
-from normgrowth import saturate, saturated
+from normgrowth import saturated, scaled_weights
 from normgrowth.network.models.load import generic
 from normgrowth.paper.stages.table1_networks import spread_norms
 
@@ -32,7 +32,7 @@ def agree(model, run, real=None, wanted=None):
     wanted = run(saturated(model)) if wanted is None else wanted
     errors = []
     for c in (1e2, 1e4, 1e6):
-        with torch.no_grad(), Double(), saturate(model, c):
+        with torch.no_grad(), Double(), scaled_weights(model, c):
             apart = 1 - cosines(run(model), wanted)
         errors.append(float((apart if real is None else apart[real]).abs().max()))
     assert min(errors) < 1e-6, errors

@@ -76,7 +76,7 @@ def test_tied_parts_of_one_storage_are_one_parameter():
     limit = saturated(model)
     x = torch.randn(2, 4).double()
     assert torch.allclose(limit(x), model(x))
-    assert normgrowth.degrees(model, x).parameters == ["0.weight"]
+    assert normgrowth.degrees(model, x).parameters == ("0.weight",)
 
 
 class WithCompiledPart(nn.Module):
@@ -107,7 +107,7 @@ def test_compiled_modules_are_read_as_what_they_wrap(where):
     assert torch.equal(found(x), expected)
     assert found.degrees == wanted.degrees
     assert found.vanished == wanted.vanished
-    assert [row.module for row in normgrowth.degrees(compiled, x).rows] == list(wanted.degrees)
+    assert [row.module for row in normgrowth.degrees(compiled, x).modules] == list(wanted.degrees)
 
 
 def dynamic_int8() -> nn.Module:
@@ -159,7 +159,7 @@ def test_weights_that_cannot_be_scaled_are_refused_by_the_limit_and_by_saturate(
     with pytest.raises(UnscalableParameter) as caught:
         saturated(model)(torch.ones(1, 4))
     assert caught.value.name
-    with pytest.raises(UnscalableParameter), normgrowth.saturate(model, 2):
+    with pytest.raises(UnscalableParameter), normgrowth.scaled_weights(model, 2):
         pass
 
 

@@ -10,7 +10,7 @@ from limit.comparison import floating
 from torch import Tensor, nn
 
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -102,7 +102,7 @@ def test_scaling_under_autocast():
     x = torch.randn(2, 4)
     with torch.autocast("cpu", torch.bfloat16):
         before = model(x).detach()
-        with saturate(model, 1000):
+        with scaled_weights(model, 1000):
             inside = model(x).detach()
         after = model(x).detach()
     assert float(inside.norm() / before.norm()) == pytest.approx(1000, rel=0.02)

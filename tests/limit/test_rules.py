@@ -377,3 +377,13 @@ def test_numbers_in_the_place_of_infinities():
     still_hidden = limit(lambda x: x.masked_fill(hidden, -torch.inf).nan_to_num().softmax(-1), x)
     assert still_hidden.top.value.tolist() == [[0.0, 0.0, 1.0]]
     assert limit(torch.nan_to_num, x).top.value.tolist() == x[1].tolist()
+
+
+def test_empty_tensors_are_joined_to_others():
+    """Caches begin with a tensor of one dimension and no elements."""
+    x, empty = {1: torch.ones(2, 3).double()}, torch.empty(0)
+    found = limit(lambda x: torch.cat([empty.double(), x], -1), x)
+    assert (found.top.degree, found.top.value.tolist()) == (1, x[1].tolist())
+    assert limit(lambda x: torch.cat([empty.double(), x]), {1: empty.double()}).shape == (0,)
+    narrow = limit(lambda x: torch.cat([empty.double(), x], -1), {1: torch.ones(2, 3)})
+    assert narrow.top.value.dtype == torch.float64

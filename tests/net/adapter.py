@@ -47,12 +47,8 @@ def _quiet() -> Iterator[None]:
 
 def parameters(source: Path) -> dict[str, dict[str, Plain]]:
     """How each tensor of the first checkpoint is read."""
-    from normgrowth.checkpoints.selection import Selection
-
-    checkpoint = ng.open_source(source).entries[0].open()
-    with closing(checkpoint):
-        readings = Selection().readings(checkpoint.tensors, checkpoint.aliases)
-    return {r.name: {"layer": r.layer_name, "role": r.role, "counted": r.counted} for r in readings.values()}
+    found = ng.parameters(source)
+    return {p.name: {"layer": p.layer_name or None, "role": p.role, "counted": p.counted} for p in found}
 
 
 def trace(
@@ -120,10 +116,14 @@ def _finding(f: Mapping[str, Any]) -> str:
 
 def compare(one: Path, other: Path) -> list[dict[str, Plain]]:
     """Two series side by side: rows of the model and its layers."""
-    from normgrowth.report.terminal.console import compare
-
     with _quiet():
-        return list(compare(*(ng.trace(source, run=source.name).records for source in (one, other))))
+        found = ng.compare(*(ng.trace(source, run=source.name) for source in (one, other)))
+    return [
+        {"name": row.name, "norm_ratio": row.norm_ratio, "factor_ratio": row.factor_ratio}
+        | {f"{key}_a": value for key, value in asdict(row.a).items()}
+        | {f"{key}_b": value for key, value in asdict(row.b).items()}
+        for row in found.rows
+    ]
 
 
 # --- laws and dynamics -----------------------------------------------------------------------------
@@ -211,34 +211,35 @@ def degrees(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def plain(degree: object) -> str:
         return "zero" if degree is None else str(degree)
 
-    found = ng.degrees(model, **inputs)
+    found = ng.degrees(model, inputs)
     return {
         "outputs": {name: plain(degree) for name, degree in found.outputs.items()},
-        "modules": {row.module: plain(row.degree) for row in found.rows},
-        "sums": [f"{met.module}: {met.kept} over {met.dropped}" for met in found.sums],
+        "modules": {row.module: plain(row.degree) for row in found.modules},
+        "sums": [f"{met.module}: {met.kept} over {met.dropped}" for met in found.dropped_terms],
         "vanished": dict(found.vanished),
         "orders": found.orders,
-        "doubtful": found.doubtful,
+        "doubtful": found.undecided_values,
     }
 
 
 def saturation(model: nn.Module, batches: Sequence[Any], *, baselines: int, scale: float) -> Rows:
-    return _rows(ng.saturation(model, batches, random_init=baselines, scales=(scale,)))
+    return _rows(ng.saturation(model, batches=batches, random_init=baselines, c=(scale,)).records)
 
 
 def saturation_of_series(source: Path, model: nn.Module, batches: Sequence[Any]) -> Rows:
     """The trace of a series of checkpoints of the model, and the saturation of each."""
     with _quiet():
-        return _rows(ng.saturation_profile(source, model, batches, scales=()), referenced=True)
+        return _rows(ng.saturation(source, batches=batches, config=model, c=()).records, referenced=True)
 
 
 def heads(
     model: nn.Module, batches: Sequence[Any], *, scales: Sequence[float]
 ) -> tuple[Rows, dict[str, str]]:
     """Rows, and the kind of each head: as it is, and in the saturated network."""
-    found = ng.heads(model, batches, scales=scales)
-    own, limit = found.made_by["kinds"], found.made_by["saturated_kinds"]
-    return _rows(found), {head: f"{own[head]}, saturated {limit[head]}" for head in own}
+    found = ng.heads(model, batches=batches, c=scales)
+    (known,) = found.models.values()
+    own, limit = known.kinds, known.saturated_kinds
+    return _rows(found.records), {head: f"{own[head]}, saturated {limit[head]}" for head in own}
 
 
 def scaling(model: nn.Module, inputs: Mapping[str, Tensor], scales: Sequence[float]) -> tuple[Rows, Numbers]:
@@ -256,7 +257,7 @@ def scaling(model: nn.Module, inputs: Mapping[str, Tensor], scales: Sequence[flo
 
 def scaled_output(model: nn.Module, inputs: Mapping[str, Tensor], c: float) -> Tensor:
     """The last hidden state with all parameters times c."""
-    with torch.no_grad(), ng.saturate(model, c):
+    with torch.no_grad(), ng.scaled_weights(model, c):
         return model(**inputs).last_hidden_state
 
 
@@ -272,15 +273,15 @@ def tracked(model: nn.Module, optimizer: torch.optim.Optimizer, found: Rows) -> 
 
 
 def _settings(corpus: Path, options: Mapping[str, Any]) -> Any:
-    from normgrowth.lab.settings import Settings
+    from normgrowth.lab.settings import TrainSettings
 
-    return Settings(corpus=str(corpus), **options)
+    return TrainSettings(corpus=str(corpus), **options)
 
 
 def train(corpus: Path, out: Path, **options: Any) -> Rows:
     from normgrowth.lab.train import train
 
-    return _rows(train(_settings(corpus, options), out))
+    return _rows(train(_settings(corpus, options), out).records)
 
 
 def sweep(
@@ -289,14 +290,14 @@ def sweep(
 ) -> Rows:  # fmt: skip
     """stack: cells that train together."""
     from normgrowth.engine import Threads
-    from normgrowth.lab.cells.grid import Axis
+    from normgrowth.lab.cells.axis import Axis
 
     x, y = Axis("lr", tuple(rates)), Axis("weight_decay", tuple(decays))
     with closing(Threads(1)) as engine:
         found = ng.sweep(
             _settings(corpus, options), out, x=x, y=y, refine=refine, engine=engine, together=stack
         )
-    return _rows(found)
+    return _rows(found.records)
 
 
 # --- the paper -------------------------------------------------------------------------------------
@@ -304,17 +305,21 @@ def sweep(
 
 def claims() -> dict[str, tuple[str, Numbers]]:
     """Verdict and numbers of every claim that the published numbers alone decide."""
-    from normgrowth.paper.claim import judged
+    from normgrowth.paper.claim import judge
     from normgrowth.paper.claims import CLAIMS
+    from normgrowth.paper.evidence import Evidence
 
-    found = {claim.id: judged(claim, {}) for claim in CLAIMS.values() if not claim.stages}
-    return {name: (one.ruling.verdict, dict(one.numbers)) for name, one in found.items()}
+    found = [judge(claim, Evidence()) for claim in CLAIMS.values() if not claim.needs]
+    return {one.id: (one.verdict, dict(one.measured)) for one in found}
 
 
 def errata() -> dict[str, tuple[bool | None, Numbers]]:
     """Whether what is printed fails, and the numbers that say so, where no training run is needed."""
+    from normgrowth.paper.claim import check
+    from normgrowth.paper.departures import DEPARTURES
     from normgrowth.paper.errata import ERRATA
-    from normgrowth.paper.erratum import checked
+    from normgrowth.paper.evidence import Evidence
 
-    found = {one.id: checked(one, {}) for one in ERRATA.values() if not one.stages}
-    return {name: (one.fails, dict(one.numbers)) for name, one in found.items()}
+    known = (*ERRATA.values(), *DEPARTURES.values())
+    found = [check(one, Evidence()) for one in known if not one.needs]
+    return {one.id: (one.differs, dict(one.measured)) for one in found}

@@ -17,7 +17,7 @@ from normgrowth.network.models.constructions import (
     sensitivity,
     sufficient_scale,
 )
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +137,7 @@ def test_saturated_is_the_limit_and_scaling_is_scaling(build):
     limit = network(tokens, saturated=True)
     torch.testing.assert_close(network.scaled(tokens, 4.0) / 4.0**network.degree, limit, rtol=0, atol=1e-12)
     scaled = network.scaled(tokens, 1.3)
-    with saturate(network, 1.3):
+    with scaled_weights(network, 1.3):
         torch.testing.assert_close(network(tokens), scaled)
     assert all(p.dtype == torch.float64 and p.requires_grad for p in network.parameters())
     assert not list(network.buffers())

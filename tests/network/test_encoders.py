@@ -20,7 +20,7 @@ from normgrowth.network.models.encoders import (
     LanguageModel,
     PostNormBlock,
 )
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -184,7 +184,7 @@ def slope(function, low, high):
 
 
 def outputs(model, c, **options):
-    with saturate(model, c), torch.no_grad():
+    with scaled_weights(model, c), torch.no_grad():
         return model(IDS, **options)
 
 
@@ -240,7 +240,7 @@ def test_degrees_of_the_states(options):
 def test_euler(options, bias):
     """θ·∇s = 2k·s for s = ‖f(cθ)‖², which has degree 2k. (The fused backward cannot do it: see Attention.)"""
     model = encoder(bias=bias, **options)
-    with saturate(model, 1e6), sdpa_kernel(SDPBackend.MATH):
+    with scaled_weights(model, 1e6), sdpa_kernel(SDPBackend.MATH):
         size = model(IDS).square().sum()
         size.backward()
         inner = sum((p * p.grad).sum() for p in model.parameters())

@@ -9,14 +9,12 @@ import torch
 from tiny_configs import tiny_config
 from torch import nn
 
-from normgrowth.cli import main
+import normgrowth
+from normgrowth.cli.main import main
 from normgrowth.errors import FolderMismatch, InputError, NoLimit
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.heads.heads import heads
 from normgrowth.network.heads.patterns import patterns
-from normgrowth.network.saturation import saturation
-from normgrowth.network.saturation_series import saturation_profile
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.network.scaling import scaling
 from normgrowth.records import Records
 
@@ -46,6 +44,14 @@ def mamba():
     return transformers.MambaModel(config).double().eval()
 
 
+def saturation(*arguments, **options):
+    return normgrowth.saturation(*arguments, **options).records
+
+
+def heads(*arguments, **options):
+    return normgrowth.heads(*arguments, **options).records
+
+
 def levels(records, quantity):
     return np.array(
         [row["value"] for row in records.where(quantity=quantity, level="layer").table.to_pylist()]
@@ -72,39 +78,39 @@ def scaled_by_hand(model, c, held):
 
 def test_saturation_of_a_state_space_model(mamba):
     with pytest.raises(NoLimit) as caught:
-        saturation(mamba, [BATCH])
+        saturation(mamba, batches=[BATCH])
     assert caught.value.module == "layers.0.mixer"  # not of the wrapper around the network
     assert caught.value.parameters == ("layers.0.mixer.A_log",)
-    records = saturation(mamba, [BATCH], fixed=["*.A_log"], scales=(4,))
+    records = saturation(mamba, batches=[BATCH], fixed=["*.A_log"], c=(4,))
     limit = saturated(mamba, fixed=["*.A_log"])
     assert levels(records, "saturation") == pytest.approx(mean_cosines(mamba, limit), abs=1e-12)
     scaled = scaled_by_hand(mamba, 4, lambda name: name.endswith("A_log"))
     assert levels(records, "saturation_c4") == pytest.approx(mean_cosines(mamba, scaled), abs=1e-12)
-    assert records.made_by["fixed"] == ["*.A_log"]
+    assert list(records.made_by["fixed"]) == ["*.A_log"]
     assert "held fixed: *.A_log; all other parameters grow" in records.made_by["notes"]
 
 
 def test_saturation_of_random_networks_holds_the_same_parameters(mamba):
-    records = saturation(mamba, [BATCH], fixed=["*.A_log"], scales=(), random_init=2)
+    records = saturation(mamba, batches=[BATCH], fixed=["*.A_log"], c=(), random_init=2)
     assert np.isfinite(levels(records, "saturation_random")).all()
 
 
 def test_names_are_those_of_the_model_even_if_only_its_encoder_is_measured():
     model = tiny("t5")
-    found = saturation(model, [BATCH], fixed=["encoder.*.wo.weight"], scales=())
+    found = saturation(model, batches=[BATCH], fixed=["encoder.*.wo.weight"], c=())
     with pytest.raises(InputError, match=r"no parameter is called 'block\.0\.\*'"):
-        saturation(model, [BATCH], fixed=["block.0.*"], scales=())
+        saturation(model, batches=[BATCH], fixed=["block.0.*"], c=())
     limit = saturated(model.get_encoder(), fixed=["*.wo.weight"])
     assert levels(found, "saturation") == pytest.approx(mean_cosines(model.get_encoder(), limit), abs=1e-12)
-    decoder = saturation(model, [BATCH], fixed=["decoder.final_layer_norm.weight"], scales=())
+    decoder = saturation(model, batches=[BATCH], fixed=["decoder.final_layer_norm.weight"], c=())
     assert levels(decoder, "saturation") == pytest.approx(
-        levels(saturation(model, [BATCH], scales=()), "saturation"), abs=1e-12
+        levels(saturation(model, batches=[BATCH], c=()), "saturation"), abs=1e-12
     )
 
 
 def test_heads():
     model = tiny("bert", attn_implementation="eager")
-    records = heads(model, [BATCH], fixed=NORMS, scales=(1e6,))
+    records = heads(model, batches=[BATCH], fixed=NORMS, c=(1e6,))
     weights = saturated(model, fixed=NORMS)(input_ids=IDS, output_attentions=True).attentions
     largest = np.array([w.amax(-1).mean((0, 2)).tolist() for w in weights]).flatten()
     found = [
@@ -117,15 +123,15 @@ def test_heads():
         for quantity in ("attended", "attended_c1e+06")
     }
     assert values["attended"] == pytest.approx(values["attended_c1e+06"])
-    assert records.made_by["fixed"] == NORMS
+    assert list(records.made_by["fixed"]) == NORMS
     assert f"held fixed: {', '.join(NORMS)}; all other parameters grow" in records.made_by["notes"]
 
 
 def test_patterns_of_a_sentence():
     model = tiny("bert", attn_implementation="eager")
     name = "layer.1.head.0"
-    found = patterns(model, "one two three four", [name], fixed=["*"])["heads"][name]
-    assert found["saturated"] == found["soft"]  # nothing grows
+    found = patterns(model, "one two three four", [name], fixed=["*"])[0].heads[name]
+    assert found.saturated == found.soft  # nothing grows
 
 
 def test_scaling(mamba):
@@ -133,7 +139,7 @@ def test_scaling(mamba):
     records = result.records
     limit = saturated(mamba, fixed=["*.A_log"])
     wanted = limit(input_ids=IDS, output_hidden_states=True).hidden_states[-1]
-    with torch.no_grad(), saturate(mamba, 4.0, fixed=["*.A_log"]):
+    with torch.no_grad(), scaled_weights(mamba, 4.0, fixed=["*.A_log"]):
         own = mamba(input_ids=IDS, output_hidden_states=True).hidden_states[-1]
     degree = float(limit.degrees[""])
     error = float((own / 4**degree - wanted).norm() / wanted.norm())
@@ -161,7 +167,7 @@ def test_names_of_parameters_with_special_characters():
 
     torch.manual_seed(0)
     model, x = Odd().double(), torch.randn(2, 4, 3).double()
-    records = saturation(model, [x], fixed=["*.bias"], scales=(1e9,), states=states)
+    records = saturation(model, batches=[x], fixed=["*.bias"], c=(1e9,), states=states)
     assert levels(records, "saturation") == pytest.approx(levels(records, "saturation_c1e+09"), abs=1e-8)
 
 
@@ -176,14 +182,14 @@ def test_a_series(tmp_path):
     torch.save(model.state_dict(), series / "step_2.pt")
     held = ["*.mlp.c_proj.weight"]
     out = tmp_path / "out"
-    records = saturation_profile(series, model, ["a b c"], out=out, fixed=held, scales=())
-    alone = saturation(model, ["a b c"], fixed=held, scales=())
+    records = saturation(series, ["a b c"], config=model, out=out, fixed=held, c=())
+    alone = saturation(model, ["a b c"], fixed=held, c=())
     last = records.where(quantity="saturation", level="layer", step=2).table.to_pylist()
     assert [row["value"] for row in last] == pytest.approx(levels(alone, "saturation"), abs=1e-6)
-    assert records.made_by["saturation"]["fixed"] == held
+    assert list(records.made_by["fixed"]) == held
     with pytest.raises(FolderMismatch, match="fixed"):
-        saturation_profile(series, model, ["a b c"], out=out, scales=())
-    again = saturation_profile(series, model, ["a b c"], out=tmp_path / "all", scales=())
+        saturation(series, ["a b c"], config=model, out=out, c=())
+    again = saturation(series, ["a b c"], config=model, out=tmp_path / "all", c=())
     assert levels(again, "saturation") != pytest.approx(levels(records, "saturation"), abs=1e-6)
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.models.encoders import Encoder, EncoderConfig, LanguageModel
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.paper.stages.table1_networks import EXACT, EXPONENTIAL, IDS, TABLE, built, spread_norms
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,7 +31,7 @@ def number(out):
 
 def gradients(model, c, *args, of=number, **kwargs):
     """f, ∇f and θ·∇f at cθ; the gradient by parameter."""
-    with saturate(model, c), sdpa_kernel(SDPBackend.MATH):
+    with scaled_weights(model, c), sdpa_kernel(SDPBackend.MATH):
         f = of(model(*args, **kwargs))
         named = dict(model.named_parameters())
         found = torch.autograd.grad(f, list(named.values()), allow_unused=True, materialize_grads=True)
@@ -195,7 +195,7 @@ def test_the_fused_backward_is_not_used_unnoticed():
         vocabulary=11, max_length=9, width=12, layers=2, heads=3, feedforward=24, bias=False
     )
     model = spread_norms(Encoder(config).double())
-    with saturate(model, 1e6):
+    with scaled_weights(model, 1e6):
         number(model(IDS)).backward()
     fused = flat({name: p.grad for name, p in model.named_parameters()})
     assert turn(fused, flat(gradients(model, 1e6, IDS)[1])) > 1e-3

@@ -13,18 +13,20 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normgrowth.errors import InputError
+from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.attention_capture import BLOCK, WHOLE, seen, seen_weights
-from normgrowth.network.heads.heads import HARD_QUERIES, KINDS, heads, kind, kinds
+from normgrowth.network.heads import heads as verb
+from normgrowth.network.heads.heads import Heads, kind, kinds
+from normgrowth.network.heads.measurement import HARD_QUERIES
 from normgrowth.network.heads.passes import wide_copy
 from normgrowth.network.heads.patterns import patterns
 from normgrowth.network.heads.statistics import Tally, add_soft
 from normgrowth.network.inputs.batches import read_rows
 from normgrowth.network.models.encoder_folder import StoredEncoder, Words
 from normgrowth.network.models.encoders import Encoder, EncoderConfig
-from normgrowth.network.models.load import Loaded, load_model
-from normgrowth.records import Records
+from normgrowth.network.models.load import LoadedModel, load_model
+from normgrowth.results import load
 
 transformers = pytest.importorskip("transformers")
 
@@ -58,7 +60,7 @@ def encoder(seed=0, dtype=torch.float64, **options):
 
 
 def loaded(model):
-    return Loaded("tiny", model, Words(VOCABULARY))
+    return LoadedModel("tiny", model, Words(VOCABULARY))
 
 
 def rows_of(text=TEXT):
@@ -68,6 +70,10 @@ def rows_of(text=TEXT):
 def value(records, quantity, name="model"):
     (row,) = records.where(quantity=quantity, name=name).table.to_pylist()
     return row["value"]
+
+
+def heads(*arguments, **options):
+    return verb.heads(*arguments, **options).records
 
 
 def of_heads(records, quantity):
@@ -310,7 +316,7 @@ def test_padding_changes_nothing_in_transformers(name, padding):
     """In a sliding window padding may see nothing at all: eager attention in float64 gives NaN then, sdpa does not."""
     model = architecture(name)
     rows = [torch.randint(3, 99, (length,)).tolist() for length in (12, 7, 3)]
-    alone = heads(model, [{"input_ids": torch.tensor([row])} for row in rows], exact=False)
+    alone = heads(model, batches=[{"input_ids": torch.tensor([row])} for row in rows], exact=False)
     empty = [[0] * (12 - len(row)) for row in rows]
     real = [[1] * len(row) for row in rows]
     packed = {
@@ -319,7 +325,7 @@ def test_padding_changes_nothing_in_transformers(name, padding):
         )
         for key, cells in (("input_ids", rows), ("attention_mask", real))
     }
-    together = heads(model, packed, exact=False)
+    together = heads(model, batches=packed, exact=False)
     for quantity in SOFT:
         wanted = of_heads(alone, quantity)
         assert of_heads(together, quantity) == pytest.approx(wanted, rel=1e-4, abs=1e-6), quantity
@@ -334,7 +340,7 @@ def test_padding_changes_nothing():
         left = [[0] * (20 - len(row)) + row for row in rows_of()]
         given_right = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
         given_left = {"input_ids": torch.tensor(left), "attention_mask": torch.tensor(mask).flip(1)}
-        for other in (packed, heads(model, [given_right]), heads(model, given_left)):
+        for other in (packed, heads(model, batches=[given_right]), heads(model, batches=given_left)):
             assert other.table["value"].to_numpy() == pytest.approx(
                 alone.table["value"].to_numpy(), rel=1e-7, abs=1e-9
             )
@@ -355,14 +361,14 @@ def test_heads_that_would_see_padding_get_none():
     mask = torch.ones_like(ids)
     mask[1, 4:] = 0
     with pytest.raises(InputError, match="attend to padding"):
-        heads(model, [{"input_ids": ids, "attention_mask": mask}])
+        heads(model, batches=[{"input_ids": ids, "attention_mask": mask}])
 
 
 @pytest.mark.parametrize("kind_", ["paper_pre_norm", "usual_pre_norm", "post_norm"])
 @pytest.mark.parametrize("leaking", [False, True])
 def test_the_limit_and_a_large_scale_agree(kind_, leaking):
     model = encoder(kind=kind_, leaking=leaking, width=32)
-    records = heads(loaded(model), TEXT, scales=(1000, 1e5), window=20)
+    records = heads(loaded(model), TEXT, c=(1000, 1e5), window=20)
     for quantity in ("attended", "attended_share", "attended_spread", "attended_window"):
         exact = of_heads(records, quantity)
         assert of_heads(records, f"{quantity}_c100000") == pytest.approx(exact, abs=1e-12)
@@ -382,7 +388,7 @@ def test_ties_among_equal_values_are_decided_too():
     limit = saturated(model)
     with seen_weights(model, lambda _, __, w: plain.append(w), plain.clear):
         limit(**batch)
-    records = heads(model, [batch], scales=(1000,))
+    records = heads(model, batches=[batch], c=(1000,))
     found = of_heads(records, "attended")
     assert found == pytest.approx(of_heads(records, "attended_c1000"))
     assert limit.undecided > 0
@@ -423,7 +429,7 @@ def test_figure_3_in_its_published_form():
     """A leaking mask: negative scores lose against the zeros of the future, of which the last query has none."""
     wanted = (sum(range(1, 83)) + 1) / 83
     assert wanted == pytest.approx(41.012, abs=5e-4)
-    records = heads(loaded(leaking_negative()), TEXT, window=83, scales=(1000,))
+    records = heads(loaded(leaking_negative()), TEXT, window=83, c=(1000,))
     assert of_heads(records, "attended_window") == pytest.approx([wanted, wanted], abs=1e-12)
     assert of_heads(records, "attended_window_c1000") == pytest.approx([wanted, wanted], abs=1e-12)
     mean = heads(loaded(leaking_negative(negative=False)), TEXT, window=83)
@@ -432,9 +438,7 @@ def test_figure_3_in_its_published_form():
     assert of_heads(mean, "attended_share") == pytest.approx([1.0, 1.0], abs=1e-12)
     assert np.isinf(of_heads(mean, "hard_scale")).all()
     assert of_heads(mean, "gap").tolist() == [0.0, 0.0]
-    assert (
-        set(mean.made_by["kinds"].values()) == set(mean.made_by["saturated_kinds"].values()) == {"mean-like"}
-    )
+    assert set(kinds(mean).values()) == set(kinds(mean, of_saturated=True).values()) == {"mean-like"}
 
 
 def test_a_window_fills_and_cuts():
@@ -443,7 +447,7 @@ def test_a_window_fills_and_cuts():
     with pytest.raises(InputError, match="has 90 positions"):
         heads(loaded(encoder()), TEXT, window=91)
     with pytest.raises(InputError, match="give sentences"):
-        heads(encoder(), [{"input_ids": torch.tensor([[1, 2, 3]])}], window=4)
+        heads(encoder(), batches=[{"input_ids": torch.tensor([[1, 2, 3]])}], window=4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -465,7 +469,7 @@ def test_laws(length, rows, size, seed, causal):
 
     x = size * torch.randn(rows, 2, length, length, generator=source, dtype=torch.float64)
     model = Scores()
-    records = heads(model, [(x,)], scales=(1e6,))
+    records = heads(model, batches=[(x,)], c=(1e6,))
     found = {name: of_heads(records, name) for name in records.where(level="head").distinct("quantity")}
     for name in ("entropy_share", "first_share", "previous_share", "hard_distance", "saturated_distance"):
         assert ((found[name] >= 0) & (found[name] <= 1)).all(), name
@@ -511,7 +515,7 @@ def test_long_sequences_are_looked_at_in_blocks(leaking):
     model = encoder(dtype=torch.float32, width=8, layers=1, heads=2, max_length=4096, leaking=leaking)
     ids = torch.randint(0, 19, (1, length))
     with Largest() as mode:
-        records = heads(model, {"input_ids": ids})
+        records = heads(model, batches={"input_ids": ids})
     assert mode.size <= max(BLOCK, 16 * length)
     assert WHOLE < 2 * 4096**2  # the limit went by blocks too
     assert value(records, "visible") == (length if leaking else pytest.approx((length + 2) / 2))
@@ -538,12 +542,12 @@ def test_the_model_is_left_as_it_was():
     model = encoder(dtype=torch.float32).train()
     model.blocks[0].eval()
     before = copy.deepcopy(model.state_dict())
-    first = heads(loaded(model), TEXT, scales=(1000,), window=20)
+    first = heads(loaded(model), TEXT, c=(1000,), window=20)
     assert all(torch.equal(a, before[name]) for name, a in model.state_dict().items())
     assert model.training
     assert not model.blocks[0].training
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-    again = heads(loaded(model), TEXT, scales=(1000,), window=20)
+    again = heads(loaded(model), TEXT, c=(1000,), window=20)
     np.testing.assert_array_equal(first.table["value"].to_numpy(), again.table["value"].to_numpy())
 
 
@@ -555,7 +559,7 @@ def test_models_of_torch_itself(norm_first):
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     x = torch.randn(3, 7, 16, dtype=torch.float64)
-    records = heads(model, [x], scales=(1e5,))
+    records = heads(model, batches=[x], c=(1e5,))
     assert records.where(level="layer").distinct("name") == ["layer.0", "layer.1"]
     assert of_heads(records, "attended") == pytest.approx(of_heads(records, "attended_c100000"))
     first = model.layers[0]
@@ -581,7 +585,7 @@ def test_rows_and_heads_as_one():
     torch.manual_seed(0)
     model = Attends().double()
     x = torch.randn(3, 7, 16, dtype=torch.float64)
-    records = heads(model, [x], scales=(1e4,))
+    records = heads(model, batches=[x], c=(1e4,))
     weights = model(x)[1].detach()
     entropy = -torch.special.xlogy(weights, weights).sum(-1).mean((0, 2))
     assert of_heads(records, "entropy") == pytest.approx(entropy.numpy(), rel=1e-12)
@@ -595,7 +599,7 @@ def test_xglm():
     ids = torch.randint(3, 99, (3, 9))
     mask = torch.ones_like(ids)
     mask[1, :4] = 0
-    records = heads(model, {"input_ids": ids, "attention_mask": mask})
+    records = heads(model, batches={"input_ids": ids, "attention_mask": mask})
     with torch.no_grad():
         found = model(input_ids=ids, attention_mask=mask, output_attentions=True).attentions
     counts = mask.bool() & (mask.cumsum(1) > 1)
@@ -620,7 +624,7 @@ def sinks():
 
 def test_a_learned_sink_is_one_more_position(sinks):
     ids = torch.randint(3, 50, (2, 9))
-    records = heads(sinks, {"input_ids": ids}, scales=(1e3, 1e4))
+    records = heads(sinks, batches={"input_ids": ids}, c=(1e3, 1e4))
     with torch.no_grad():
         tokens = torch.cat(sinks(input_ids=ids, output_attentions=True).attentions, 1)  # (rows, heads, 9, 9)
     sink = 1 - tokens.sum(-1)
@@ -638,20 +642,20 @@ def test_a_learned_sink_is_one_more_position(sinks):
     assert of_heads(records, "largest_logit")[0] == 100
     assert of_heads(records, "attended") == pytest.approx(of_heads(records, "attended_c10000"))
     assert 0 < of_heads(records, "saturated_learned_sink_share").max() < 1
-    assert records.made_by["kinds"]["layer.0.head.0"] == "sink"
+    assert kinds(records)[records.single_run(), 0, "layer.0.head.0"] == "sink"
 
 
 def test_learned_sinks_padding_and_patterns(sinks):
     ids = torch.randint(3, 50, (1, 9))
     mask = torch.ones_like(ids)
     mask[0, 6:] = 0
-    padded = heads(sinks, {"input_ids": ids, "attention_mask": mask})
-    alone = heads(sinks, {"input_ids": ids[:, :6]})
+    padded = heads(sinks, batches={"input_ids": ids, "attention_mask": mask})
+    alone = heads(sinks, batches={"input_ids": ids[:, :6]})
     for quantity in (*SOFT, *HARD, "learned_sink_share"):
         assert of_heads(padded, quantity) == pytest.approx(of_heads(alone, quantity), rel=1e-6), quantity
-    found = patterns(sinks, "a b c d", ["layer.0.head.0"])["heads"]["layer.0.head.0"]
-    assert np.array(found["soft"]) == pytest.approx(np.zeros((4, 4)))
-    assert np.array(found["saturated"]).shape == (4, 4)
+    found = patterns(sinks, "a b c d", ["layer.0.head.0"])[0].heads["layer.0.head.0"]
+    assert np.array(found.soft) == pytest.approx(np.zeros((4, 4)))
+    assert np.array(found.saturated).shape == (4, 4)
 
 
 def test_layers_without_a_sink_have_nothing_on_it():
@@ -668,7 +672,7 @@ def test_layers_without_a_sink_have_nothing_on_it():
             return x + scores.softmax(-1)[..., :5]
 
     model = nn.Sequential(Layer(True), Layer(False))
-    records = heads(model, [torch.randn(3, 2, 5, 5)], exact=False)
+    records = heads(model, batches=[torch.randn(3, 2, 5, 5)], exact=False)
     found = of_heads(records, "learned_sink_share")
     assert (found[:2] > 0).all()
     assert found[2:].tolist() == [0.0, 0.0]
@@ -690,7 +694,7 @@ def test_a_parameter_that_is_added_to_scores():
 
     torch.manual_seed(0)
     model, x = Biased().double(), torch.randn(2, 5, 8, dtype=torch.float64)
-    records = heads(model, [x])
+    records = heads(model, batches=[x])
     with torch.no_grad():
         q = model.query(x).unflatten(-1, (2, 4)).transpose(1, 2)
         scores = q @ q.mT / 2
@@ -715,7 +719,7 @@ def test_heads_that_see_unlike_numbers_of_positions():
 
     torch.manual_seed(0)
     x = torch.randn(1, 2, 7, 7, dtype=torch.float64)
-    records = heads(Unlike(), [x], exact=False)
+    records = heads(Unlike(), batches=[x], exact=False)
     with torch.no_grad():
         weights = Unlike()(x)[0].log().numpy()
     for h in range(2):
@@ -731,29 +735,29 @@ def test_an_encoder_in_training():
     bare.load_state_dict(model.state_dict())
     ids = torch.tensor([row + [0] * (16 - len(row)) for row in rows_of()])
     mask = torch.tensor([[1] * len(row) + [0] * (16 - len(row)) for row in rows_of()])
-    found, wanted = heads(bare, [{"ids": ids, "mask": mask}]), heads(loaded(model), TEXT)
+    found, wanted = heads(bare, batches=[{"ids": ids, "mask": mask}]), heads(loaded(model), TEXT)
     for quantity in (*SOFT, *HARD):
         assert of_heads(found, quantity) == pytest.approx(of_heads(wanted, quantity), rel=1e-7)
 
 
 def test_bad_input():
     with pytest.raises(InputError, match="no softmax over"):
-        heads(nn.Linear(3, 3), [torch.zeros(2, 3)])
+        heads(nn.Linear(3, 3), batches=[torch.zeros(2, 3)])
     with pytest.raises(
         InputError, match=r"scores \(2, 4, 7, 8\) are not tokens over tokens: .* nothing else"
     ):
-        heads(Attends(add_zero_attn=True), [torch.zeros(2, 7, 16)])
+        heads(Attends(add_zero_attn=True), batches=[torch.zeros(2, 7, 16)])
     shape = dict(vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4)
     with pytest.raises(InputError, match=r"MambaModel: no softmax over .* it has no such attention"):
         heads(transformers.MambaModel(transformers.MambaConfig(**shape)), ["a b c"])
     model = encoder()
     with pytest.raises(InputError, match="more than one position"):
-        heads(model, [{"input_ids": torch.tensor([[3]])}])
+        heads(model, batches=[{"input_ids": torch.tensor([[3]])}])
     for options, message in (
         ({"sentences": 0}, "at least one sentence"),
         ({"window": 1}, "a window of two"),
-        ({"scales": (0,)}, "finite and above 0"),
-        ({"scales": (2, 2)}, "given twice"),
+        ({"c": (0,)}, "finite and above 0"),
+        ({"c": (2, 2)}, "given twice"),
         ({"tolerance": 0.5}, "between 0 and 0.5"),
     ):
         with pytest.raises(InputError, match=message):
@@ -775,8 +779,8 @@ def test_where_the_limit_has_no_rule_the_way_out_is_named():
 
     ids = torch.tensor([[3, 4, 5]])
     with pytest.raises(InputError, match=r"faster than any power of c; .*exact=False"):
-        heads(Exponential(), [ids])
-    assert len(of_heads(heads(Exponential(), [ids], exact=False), "entropy")) == 4
+        heads(Exponential(), batches=[ids])
+    assert len(of_heads(heads(Exponential(), batches=[ids], exact=False), "entropy")) == 4
 
 
 def test_scores_that_overflow_are_named():
@@ -789,7 +793,7 @@ def test_scores_that_overflow_are_named():
 
 def test_a_scale_that_overflows_is_left_out():
     """What is too large for float64 is no measurement; what T5's norms would lose in float32 is one."""
-    records = heads(architecture("t5"), TEXT, scales=(10, 1e30, 1e160), window=16)
+    records = heads(architecture("t5"), TEXT, c=(10, 1e30, 1e160), window=16)
     assert "with the weights times 1e+160 scores overflow: left out" in records.made_by["notes"]
     found = set(records.distinct("quantity"))
     assert {"attended", "attended_c10", "attended_window_c10", "attended_c1e+30"} <= found
@@ -801,7 +805,7 @@ def test_ties_at_a_scale_are_those_of_the_dtype_of_the_pass(name):
     """One token ten times: in T5 the position bias alone decides, by less than float32 rounds scores to."""
     model = architecture(name).float()
     batch = {"input_ids": torch.full((1, 10), 7), "attention_mask": torch.ones(1, 10, dtype=torch.long)}
-    records = heads(model, [batch], scales=(1000,))
+    records = heads(model, batches=[batch], c=(1000,))
     exact, scaled = of_heads(records, "attended"), of_heads(records, "attended_c1000")
     if name == "t5":
         assert scaled.max() < 2
@@ -841,38 +845,53 @@ def test_kinds():
     assert kind(hard | {"saturated_first_share": 1.0}, of_saturated=True) == "sink"
     assert kind(hard | {"attended_spread": 1.0}, of_saturated=True) == "mean-like"
     assert kind(hard | {"saturated_largest_share": 0.5}, of_saturated=True) == "in between"
-    records = heads(loaded(encoder()), TEXT, run="a", step=3)
-    for key, of_saturated in (("kinds", False), ("saturated_kinds", True)):
-        again = kinds(records, of_saturated=of_saturated)
-        assert again == {("a", 3, name): found for name, found in records.made_by[key].items()}
-        assert list(records.made_by[f"{key}_counts"]) == list(KINDS)
-        assert sum(records.made_by[f"{key}_counts"].values()) == 8
-    assert "saturated_kinds" not in heads(loaded(encoder()), TEXT, exact=False).made_by
+    result = verb.heads(loaded(encoder()), TEXT, run="a", step=3)
+    (model,) = result.models.values()
+    for own, of_saturated in ((model.kinds, False), (model.saturated_kinds, True)):
+        again = kinds(result.records, of_saturated=of_saturated)
+        assert again == {("a", 3, name): found for name, found in own.items()}
+        assert len(own) == 8
+    (model,) = verb.heads(loaded(encoder()), TEXT, exact=False).models.values()
+    assert not model.saturated_kinds
 
 
-def test_records_are_written_and_read(tmp_path):
-    records = heads(loaded(encoder()), TEXT)
-    records.write(tmp_path)
-    again = Records.read(tmp_path)
-    assert again.made_by["kinds"] == records.made_by["kinds"]
-    np.testing.assert_array_equal(again.table["value"].to_numpy(), records.table["value"].to_numpy())
+def test_a_result_is_saved_and_loaded(tmp_path):
+    result = verb.heads(loaded(encoder()), TEXT, window=20, show="the cat sat", out=tmp_path / "out")
+    again = load(tmp_path / "out")
+    assert isinstance(again, Heads)
+    assert again.models == result.models
+    assert (again.window, again.tolerance, again.c) == (20, 0.01, ())
+    values = [one.records.table["value"].to_numpy() for one in (again, result)]
+    np.testing.assert_array_equal(*values)
+    (model,) = again.models.values()
+    assert model.patterns is not None
+    assert len(model.patterns.heads) == 4
+    assert (model.model.text.sentences, model.model.text.tokenized) == (5, True)
+    assert "8 heads" in str(again)
+    assert again.plot().axes
+    assert again.plot.patterns().axes
+    assert again.plot.positions().axes
+    with pytest.raises(FolderMismatch):
+        verb.heads(loaded(encoder()), TEXT, window=21, out=tmp_path / "out")
+    with pytest.raises(InputError):
+        verb.heads(loaded(encoder()), TEXT, show_heads=["layer.0.head.0"])
 
 
 def test_patterns_of_one_sentence():
     model = encoder()
     sentence = "the cat sat on the zebra"
-    found = patterns(loaded(model), sentence, ["layer.1.head.2"])
-    assert found["tokens"] == ["<eos>", "the", "cat", "sat", "on", "the", "<unk>"]
-    assert found["notes"] == ["1 word of the sentence unknown to the model: zebra"]
+    found, notes = patterns(loaded(model), sentence, ["layer.1.head.2"])
+    assert found.tokens == ("<eos>", "the", "cat", "sat", "on", "the", "<unk>")
+    assert notes == ["1 word of the sentence unknown to the model: zebra"]
     ids = Words(VOCABULARY)(sentence)["input_ids"]
     scores = scores_by_hand(model, ids)[1, 2]
     wanted = np.array([softmax(row) for row in scores])
-    assert np.array(found["heads"]["layer.1.head.2"]["soft"]) == pytest.approx(wanted, abs=1e-4)
+    assert np.array(found.heads["layer.1.head.2"].soft) == pytest.approx(wanted, abs=1e-4)
     hard = limit_by_scaling(model, ids)[1, 2]
-    assert np.array(found["heads"]["layer.1.head.2"]["saturated"]) == pytest.approx(hard)
-    long = patterns(loaded(model), " ".join(["cat"] * 80), ["layer.0.head.0"])
-    assert len(long["tokens"]) == 64
-    assert "cut at 64" in long["notes"][0]
+    assert np.array(found.heads["layer.1.head.2"].saturated) == pytest.approx(hard)
+    long, notes = patterns(loaded(model), " ".join(["cat"] * 80), ["layer.0.head.0"])
+    assert len(long.tokens) == 64
+    assert "cut at 64" in notes[0]
     with pytest.raises(InputError, match=r"no head layer\.2\.head\.0: there are layer\.0\.head\.0"):
         patterns(loaded(model), sentence, ["layer.2.head.0"])
     with pytest.raises(InputError, match="empty sentence"):
@@ -885,7 +904,7 @@ def test_a_trained_model():
     records = heads(model, sentences=10)
     assert len(of_heads(records, "attended")) == 72
     assert value(records, "attended_spread") < 0.01
-    assert records.made_by["saturated_kinds_counts"]["mean-like"] == 0
+    assert "mean-like" not in kinds(records, of_saturated=True).values()
     assert 0.3 < value(records, "entropy_share") < 0.9
     rows = read_rows(model.model, None, model.tokenizer, 10).rows
     eager = copy.deepcopy(model.model)
@@ -920,6 +939,6 @@ def test_shapes_that_are_not_tokens_over_tokens_are_left_out():
             nn.functional.scaled_dot_product_attention(q, q[:, :, :2], q[:, :, :2])
             return self.own(ids)
 
-    records = heads(Cross(), [torch.tensor([[3, 4, 5]])], scales=(1000,))
+    records = heads(Cross(), batches=[torch.tensor([[3, 4, 5]])], c=(1000,))
     assert len(of_heads(records, "entropy")) == 4
     assert "scores (1, 2, 3, 2) are not tokens over tokens" in records.made_by["notes"][0]

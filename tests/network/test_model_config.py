@@ -161,7 +161,7 @@ def test_any_config_is_a_model_or_one_line(tmp_path_factory, case):
         # A dropped size takes its default, which may be that of a large model: an honest one.
         weights = sum(parameter.numel() * parameter.element_size() for parameter in loaded.model.parameters())
         if weights < BYTES / 10:
-            saturation(loaded, ["one two three", "four five"], scales=(10,), exact=False)
+            saturation(loaded, ["one two three", "four five"], c=(10,), exact=False)
     except InputError as error:
         said = str(error)
     assert "\n" not in said

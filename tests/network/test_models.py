@@ -63,7 +63,7 @@ def test_a_folder_with_weights_is_loaded_without_a_word(trained, tmp_path):
     assert same(loaded.model, load_model(tmp_path / "source", seed=5).model)
     assert not loaded.random
     assert loaded.notes == [NO_TOKENIZER]
-    assert load_model(str(trained), attn_implementation="eager").model.config._attn_implementation == "eager"
+    assert load_model(str(trained), attention="eager").model.config._attn_implementation == "eager"
 
 
 def test_a_module_is_returned_as_it_is():

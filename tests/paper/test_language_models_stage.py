@@ -9,10 +9,10 @@ from normgrowth.engine import Threads
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.settings import preset
 from normgrowth.network.models.encoder_folder import load_weights
-from normgrowth.paper.claim import UNDECIDED, judged
+from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.errata import ERRATA
-from normgrowth.paper.erratum import checked
+from normgrowth.paper.departures import DEPARTURES
+from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.paper_figures import figures
 from normgrowth.paper.stages.language_models import sentence_losses, train_models
 from normgrowth.paper.stages.stage import StageContext
@@ -48,11 +48,11 @@ def evidence(folder):
     records = train_models(context, MODELS)
     engine.close()
     assert said == [(i + 1, len(MODELS), name) for i, name in enumerate(MODELS)]
-    return {"language_models": records}
+    return Evidence({"language_models": records})
 
 
 def test_three_runs_for_each_model(evidence):
-    records = evidence["language_models"]
+    records = evidence.records_of("language_models")
     runs = {f"{name}{more}" for name in MODELS for more in ("", ", checkpoints", ", heads")}
     assert set(records.distinct("run")) == runs
     assert records.made_by["models"]["leaking"] == {
@@ -71,15 +71,15 @@ def test_three_runs_for_each_model(evidence):
 
 @pytest.mark.parametrize("name", ["uniform-growth", "lm-growth", "saturation-lm", "heads-bimodal"])
 def test_claims_are_judged_by_it(evidence, name):
-    found = judged(CLAIMS[name], evidence)
-    assert found.ruling.verdict != UNDECIDED, found.ruling.reason
+    found = judge(CLAIMS[name], evidence)
+    assert found.verdict != "undecided", found.reason
 
 
 def test_growth_is_what_the_records_say(evidence):
-    found = judged(CLAIMS["lm-growth"], evidence).numbers
+    found = judge(CLAIMS["lm-growth"], evidence).measured
     factors = []
     for name in ("true", "sgd", "post"):
-        _, norms = evidence["language_models"].where(run=name).series("norm")
+        _, norms = evidence.records_of("language_models").where(run=name).series("norm")
         factors.append(norms[-1] / norms[0])
     assert found["models"] == 3
     assert found["least factor"] == pytest.approx(min(factors))
@@ -88,8 +88,8 @@ def test_growth_is_what_the_records_say(evidence):
 
 @pytest.mark.parametrize("name", ["mask", "padding", "perplexity", "post-norm", "sgd"])
 def test_departures_are_measured(evidence, name):
-    found = checked(ERRATA[name], evidence)
-    assert found.fails is not None, found.why
+    found = check(DEPARTURES[name], evidence)
+    assert found.differs is not None, found.reason
 
 
 def test_perplexity_as_the_authors_have_it(evidence, folder):
@@ -99,19 +99,19 @@ def test_perplexity_as_the_authors_have_it(evidence, folder):
     load_weights(folder / "true" / "checkpoints" / "step-00000024", model)
     rows = corpus.valid[: TINY.dev_sentences]
     nats, tokens = sentence_losses(model, rows, batch=7), np.array([len(row) - 1 for row in rows])
-    found = checked(ERRATA["perplexity"], evidence).numbers
+    found = check(DEPARTURES["perplexity"], evidence).measured
     assert np.exp((nats * tokens).sum() / tokens.sum()) == pytest.approx(
         found["exp of the mean loss per token"], rel=1e-5
     )
     assert (2**nats).mean() == pytest.approx(found["mean over sentences of 2^loss"], rel=1e-5)
-    assert checked(ERRATA["perplexity"], evidence).fails
+    assert check(DEPARTURES["perplexity"], evidence).differs
 
 
 def test_post_norm_is_measured_against_word_frequencies(evidence):
-    records, corpus = evidence["language_models"], corpus_of(TINY, None)
+    records, corpus = evidence.records_of("language_models"), corpus_of(TINY, None)
     frequencies = corpus.frequency_loss("valid", TINY.dev_sentences)
     last = records.where(run="post").series("dev_loss")[1][-1]
-    found = checked(ERRATA["post-norm"], evidence).numbers
+    found = check(DEPARTURES["post-norm"], evidence).measured
     assert found["post-norm here: below word frequencies by"] == pytest.approx(frequencies - last)
 
 

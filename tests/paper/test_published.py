@@ -68,3 +68,17 @@ def test_scaling_curves_are_those_of_figure_4():
 def test_unknown_names_are_said():
     with pytest.raises(InputError, match="nothing published is called 'bert'; there are t5_norm"):
         published("bert")
+
+
+def test_published_results_have_the_types_of_measured_ones():
+    from normgrowth.network.scaling import Scaling
+    from normgrowth.paper.published import RESULTS, load
+    from normgrowth.trace.result import Trace
+
+    types = {name: type(load(name)) for name in RESULTS}
+    assert types == {"t5": Trace, "scaling": Scaling}
+    trace = load("t5")
+    assert trace.matrix("norm").values.shape == (104, 12)
+    assert trace.plot().axes
+    with pytest.raises(InputError, match="there are t5, scaling"):
+        load("bert")

@@ -6,18 +6,22 @@ from html import escape
 
 import pytest
 
-from normgrowth.cli import main
-from normgrowth.cli.reproduce import write_page
+from normgrowth.cli.main import main
 from normgrowth.engine import Threads
-from normgrowth.errors import FolderMismatch, InputError
+from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.paper import reproduce as paper
+from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.errata import ERRATA
+from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.paper_figures import draw_figures
-from normgrowth.paper.reproduce import chosen, reproduce, settings_of
+from normgrowth.paper.reproduce import reproduce, select, settings_of
+from normgrowth.paper.reproduction import Reproduction
 from normgrowth.paper.stages import STAGES
 from normgrowth.paper.stages.stage import Stage, StageSettings
 from normgrowth.paper.stages.theory import numbers
 from normgrowth.records import Records
+from normgrowth.results import load, load_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,37 +39,115 @@ def test_a_stage_is_run_once(tmp_path, engine):
     again = reproduce(tmp_path, only=only, engine=engine)
     assert [(one.name, one.status) for one in first.stages] == [("theory", "ran")]
     assert [(one.name, one.status) for one in again.stages] == [("theory", "kept")]
-    assert [one.ruling for one in first.verdicts] == [one.ruling for one in again.verdicts]
-    assert [one.claim.id for one in first.verdicts] == ["norm-sqrt", "encoder-degree"]
-    written = json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))
-    assert [claim["verdict"] for claim in written["claims"]] == ["in part", "holds"]
-    page = write_page(tmp_path, draw_figures(again.evidence, tmp_path / "figures"), again.facts())
-    assert_page(page, again)
+    assert first.claims == again.claims
+    assert [(one.id, one.verdict) for one in first.claims] == [
+        ("norm-sqrt", "in part"),
+        ("encoder-degree", "holds"),
+    ]
+    assert_page(tmp_path / "report.html", again)
+    assert_round_trip(tmp_path, again)
     damaged = tmp_path / "stages" / "theory" / "records.parquet"
     damaged.write_bytes(damaged.read_bytes()[:1000])
     assert reproduce(tmp_path, only=only, engine=engine).stages[0].status == "ran"
 
 
 def assert_page(page, found):
-    """Verdicts, Table 1 with what differs from print, and the published figures, as pictures with words."""
+    """Verdicts and Table 1 with what differs from print."""
     text = page.read_text(encoding="utf-8")
     assert page.stat().st_size < 6_000_000
-    for one in found.verdicts:
-        assert escape(one.ruling.reason) in text
-        assert escape(one.claim.published) in text
+    for claim in found.claims:
+        assert escape(claim.reason) in text
+        assert escape(claim.published) in text
     assert "Table 1: degrees of homogeneity" in text
-    assert text.count('<img alt="') == 2  # Figures 1 and 5: T5's numbers are always there
-    assert "norm-sqrt: in part." in text
+
+
+def assert_round_trip(folder, result):
+    loaded = load(folder)
+    assert isinstance(loaded, Reproduction)
+    for name in ("scale", "only", "claims", "stages", "table1", "provenance"):
+        assert getattr(loaded, name) == getattr(result, name)
+    assert loaded.records.table.equals(result.records.table)
+    row = result.records.where(level="claim", name="encoder-degree", quantity="usual pre-norm")
+    assert row.table["value"].to_pylist() == pytest.approx([3.0], abs=1e-3)
+    assert result["norm-sqrt"].reason in " ".join(str(result).split())
+    assert result.plot.names == ["verdicts"]
+    assert result.plot().axes
+    assert [path for path, _ in load_all(folder)] == [folder]
+
+
+def test_figures_have_the_verdicts_of_their_claims(tmp_path, engine, monkeypatch):
+    monkeypatch.setattr(paper, "STAGES", {})  # published numbers alone
+    found = reproduce(tmp_path, only=["fig1", "norm-sqrt"], engine=engine)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count('<img alt="') == 1
+    assert f"norm-sqrt: in part. {escape(found.claims[0].reason)}" in text
+    assert found.claims[0].figure == "fig1"
+
+
+def test_a_saved_reproduction_is_not_overwritten_by_another_scale(tmp_path):
+    claim = judge(CLAIMS["norm-sqrt"], Evidence())
+    result = Reproduction.of(claims=(claim,), errata=(check(ERRATA["lemma-7"], Evidence()),))
+    result.save(tmp_path)
+    loaded = load(tmp_path)
+    assert isinstance(loaded, Reproduction)
+    assert (loaded.claims, loaded.errata) == (result.claims, result.errata)
+    with pytest.raises(FolderMismatch):
+        replace(result, scale="paper").save(tmp_path)
+    with pytest.raises(KeyError):
+        _ = result["nothing"]
+
+
+def test_claims_of_earlier_versions_load(tmp_path):
+    claim = {
+        **{name: name for name in ("id", "where", "statement", "published", "source", "rule", "reason")},
+        "verdict": "in part",
+        "measured": {"factor": 1.25, "other": None},
+        "stages": ["lab"],
+    }
+    erratum = {"id": "lemma", "kind": "erratum", "where": "A", "printed": "p", "true": "t", "measured": {}}
+    erratum |= {"fails": None, "why": "no corpus"}
+    facts = {
+        "command": "reproduce",
+        "scale": "paper",
+        "only": [],
+        "versions": {"normgrowth": "0.1.0", "python": "3.11.7"},
+        "time": "2026-11-16T15:01:26Z",
+        "stages": {"theory": "8 s", "scaling": "kept", "lab": "failed: no disk"},
+        "claims": [claim],
+        "errata": [erratum, erratum | {"id": "mask", "kind": "departure", "fails": True}],
+    }
+    (tmp_path / "claims.json").write_text(json.dumps(facts))
+    found = load(tmp_path)
+    assert isinstance(found, Reproduction)
+    assert found.scale == "paper"
+    assert found.claims[0].measured == {"factor": 1.25, "other": None}
+    assert found.claims[0].needs == ("lab",)
+    assert (found.errata[0].stated, found.errata[0].correct, found.errata[0].reason) == (
+        "p",
+        "t",
+        "no corpus",
+    )
+    assert found.departures[0].differs is True
+    assert [(one.status, one.seconds, one.reason) for one in found.stages] == [
+        ("ran", 8.0, ""),
+        ("kept", None, ""),
+        ("failed", None, "no disk"),
+    ]
+    assert found.provenance.created == "2026-11-16T15:01:26Z"
+    (tmp_path / "claims.json").write_text(json.dumps(facts | {"claims": [claim | {"verdict": "perhaps"}]}))
+    with pytest.raises(SchemaError) as caught:
+        load(tmp_path)
+    assert "verdict" in caught.value.place
 
 
 def test_a_stage_that_fails_loses_no_other(tmp_path, engine):
     """The paper's corpora are not there."""
     only = ["lm-growth", "encoder-degree"]
     found = reproduce(tmp_path, scale="paper", only=only, data=tmp_path / "nothing", engine=engine)
-    verdicts = {one.claim.id: one.ruling for one in found.verdicts}
+    verdicts = {one.id: one for one in found.claims}
     assert verdicts["encoder-degree"].verdict == "holds"
     assert verdicts["lm-growth"].verdict == "undecided"
-    (failed,) = (one for one in found.stages if one.failed)
+    (failed,) = found.failed
     assert failed.name == "language_models"
     assert failed.reason in verdicts["lm-growth"].reason
     assert "nothing" in failed.reason
@@ -99,7 +181,9 @@ def test_a_stage_resumes_but_not_from_another_version(tmp_path, engine, monkeypa
 
     assert "the disk is full" in run(1, stop=2).stages[0].reason
     assert (tmp_path / "stages" / "theory" / "error.log").is_file()
-    assert run(1).evidence["theory"].distinct("run") == ["part 0", "part 1", "part 2"]
+    assert run(1).stages[0].status == "ran"
+    stage_folder = tmp_path / "stages" / "theory"
+    assert Records.read(stage_folder).distinct("run") == ["part 0", "part 1", "part 2"]
     assert not (tmp_path / "stages" / "theory" / "error.log").is_file()
     assert made == [(1, 0), (1, 1), (1, 2)]  # none twice
     made.clear()
@@ -117,7 +201,8 @@ def test_a_fault_in_one_stage_does_not_stop_the_others(tmp_path, engine, monkeyp
 
     stages = [stage_of(broken), stage_of(lambda *_: numbers("x", {"value": 1.0}), name="scaling")]
     monkeypatch.setattr(paper, "STAGES", {stage.name: stage for stage in stages})
-    found = reproduce(tmp_path, only=["table1", "fig4"], engine=engine)
+    found = reproduce(tmp_path, only=["table1", "scaling-curves"], engine=engine)
+    assert found.claims[0].verdict == "undecided"
     assert [one.status for one in found.stages] == ["failed", "ran"]
     log = (tmp_path / "stages" / "theory" / "error.log").read_text(encoding="utf-8")
     assert "RuntimeError: a fault" in log
@@ -163,16 +248,16 @@ def test_a_reproduction_of_another_scale_is_refused(tmp_path, engine):
 
 
 def test_only_names_what_there_is():
-    claims, needed = chosen(["fig2", "heads-bimodal"])
+    claims, needed = select(["fig2", "heads-bimodal"])
     assert [claim.id for claim in claims] == ["heads-bimodal"]
     assert needed == {"pretrained", "language_models"}
-    assert chosen([])[0] == list(CLAIMS.values())
-    with pytest.raises(InputError, match="--only fig7: is none of fig1"):
-        chosen(["fig7"])
+    assert select([])[0] == list(CLAIMS.values())
+    with pytest.raises(InputError, match="unknown name 'fig7'; choose from table1"):
+        select(["fig7"])
 
 
 def test_every_claim_rests_on_stages_that_there_are():
-    assert {stage for claim in CLAIMS.values() for stage in claim.stages} <= STAGES.keys()
+    assert {stage for claim in CLAIMS.values() for stage in claim.needs} <= STAGES.keys()
 
 
 def test_keys_have_the_version_and_the_settings():
@@ -197,6 +282,8 @@ def test_the_command_says_how_long_it_takes(capsys):
 
 
 def test_figures_of_what_is_there(tmp_path):
-    paths = draw_figures({}, tmp_path, formats=["svg"])
+    paths = draw_figures(Evidence(), tmp_path, formats=["svg"])
     assert sorted(path.name for path in paths) == ["fig1.svg", "fig5.svg"]
-    assert draw_figures({}, tmp_path, only=["fig1", "norm-sqrt"], formats=["png"]) == [tmp_path / "fig1.png"]
+    assert draw_figures(Evidence(), tmp_path, only=["fig1", "norm-sqrt"], formats=["png"]) == [
+        tmp_path / "fig1.png"
+    ]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.paper.published.figure1 import t5_records, t5_trace
 from normgrowth.trace.result import Trace
 

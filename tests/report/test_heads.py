@@ -1,28 +1,31 @@
 """What the report says of heads, from records alone."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from normgrowth.errors import InputError
-from normgrowth.paper.published.figure3 import heads_records
+from normgrowth.network.heads.heads import Heads
+from normgrowth.paper.published.figure3 import figure3
 from normgrowth.records import Block, Records
 from normgrowth.report.figures.heads import (
     COLOURS,
-    draw_heads,
-    figure_atlas,
-    figure_patterns,
-    figure_positions,
+    atlas,
+    draw,
+    patterns,
+    positions,
 )
 from normgrowth.report.figures.style import BLUE
-from normgrowth.report.terminal.heads import clearest, models, print_heads, sentences
+from normgrowth.report.sentences.heads import model_sentences, tables
+from normgrowth.report.terminal.heads import show
 
 KINDS = ("argmax-like", "previous-token", "sink", "mean-like", "in between")
 
 
-def make(run="model", layers=3, count=5, window=83, exact=True, patterns=False, seed=0):
+def make(run="model", layers=3, count=5, window=83, exact=True, shown=False, seed=0):
     """Heads whose kinds go round; in the saturated network every second one is a mean."""
     rng = np.random.default_rng(seed)
     names = [f"layer.{layer}.head.{h}" for layer in range(layers) for h in range(count)]
@@ -57,7 +60,7 @@ def make(run="model", layers=3, count=5, window=83, exact=True, patterns=False, 
     if exact:
         hard = {name: "mean-like" if s else "argmax-like" for name, s in zip(names, spread, strict=True)}
         made_by["saturated_kinds"] = hard
-    if patterns:
+    if shown:
         tokens = ["<eos>", "the", "[red]cat[/red]", "$x_1$"]
         weights = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
         both = {"soft": weights.tolist(), "saturated": np.eye(4).tolist()}
@@ -71,18 +74,18 @@ def make(run="model", layers=3, count=5, window=83, exact=True, patterns=False, 
         Block("layer", [f"layer.{i}" for i in range(layers)], range(layers), [None] * layers, [0], by_layer),
         Block("model", ["model"], [None], [None], [0], whole),
     ]
-    return Records.from_blocks(run, blocks, made_by)
+    return Heads.from_records(Records.from_blocks(run, blocks, made_by))
 
 
 def both():
     parts = [make("a"), make("b", seed=1)]
-    made_by = {"runs": {part.made_by["source"]: part.made_by for part in parts}, "notes": [], "problems": []}
-    return Records.joined(parts, made_by)
+    models = {run: model for part in parts for run, model in part.models.items()}
+    return replace(parts[0], records=Records.joined([part.records for part in parts], {}), models=models)
 
 
-def printed(records, width=200):
+def printed(result, width=200):
     out = io.StringIO()
-    print_heads(records, Console(file=out, width=width))
+    show(result, Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -98,7 +101,7 @@ def test_the_table_counts_kinds_by_layer():
         "Of 15 heads, in the network itself: 3 argmax-like, 3 previous-token, 3 sink, 3 mean-like, 3 in between."
         in text
     )
-    assert "Of 15 heads, in its saturated self: 8 argmax-like, 7 mean-like." in text
+    assert "Of 15 heads, in the saturated network: 8 argmax-like, 7 mean-like." in text
     assert "8 of 15 heads attend to exactly one position, always; 7 attend to all visible ones" in text
     assert "Scores 12.0 times as large would make the median head hard" in text
     narrow = printed(make(), 60)
@@ -106,31 +109,30 @@ def test_the_table_counts_kinds_by_layer():
 
 
 def test_soft_heads_alone_say_no_more():
-    heads = models(make(exact=False))[0]
+    (heads,) = tables(make(exact=False))
     assert heads.form == ("", "")
-    assert not any("aturated" in sentence for sentence in sentences(heads))
+    assert not any("aturated" in sentence for sentence in model_sentences(heads, 0.01))
     assert "- " in printed(make(exact=False))
 
 
 def test_a_tied_model_is_never_hard():
-    records = make(layers=1, count=3)  # two of three have ties at once
-    (heads,) = models(records)
+    (heads,) = tables(make(layers=1, count=3))  # two of three have ties at once
     tied = {**heads.model, "hard_scale": np.inf}
-    said = sentences(type(heads)(**{**vars(heads), "model": tied}))
+    said = model_sentences(replace(heads, model=tied), 0.01)
     (sentence,) = [sentence for sentence in said if "No factor on its scores" in sentence]
     assert "more than one query in ten" in sentence
 
 
 def test_learned_sinks_have_a_column():
     assert "learned" not in printed(make())
-    records = make()
+    result = make()
     share = Block("model", ["model"], [None], [None], [0], {"learned_sink_share": np.array([[0.375]])})
-    more = Records.joined([records, Records.from_blocks("model", [share], {})], records.made_by)
-    assert "37.5%" in printed(more)
+    more = Records.joined([result.records, Records.from_blocks("model", [share], {})], {})
+    assert "37.5%" in printed(replace(result, records=more))
 
 
 def test_figure_3_has_measured_and_published_bars():
-    figure = figure_positions(both(), heads_records(83))
+    figure = positions(both(), figure3(83))
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["a", "", "b", ""]
     left, right = figure.axes[:2]
     blue = [bar for bar in left.patches if bar.get_facecolor()[:3] == pytest.approx(_rgb(BLUE))]
@@ -151,13 +153,13 @@ def test_figure_3_has_measured_and_published_bars():
 
 
 def test_figure_3_without_a_window_counts_real_tokens():
-    figure = figure_positions(make(window=None))
+    figure = positions(make(window=None))
     assert "real tokens only" in figure.axes[0].get_xlabel()
     assert [text.get_text() for text in figure.axes[0].texts] == ["all visible: 11.00"]
 
 
 def test_the_atlas_has_a_cell_for_each_head():
-    figure = figure_atlas(both())
+    figure = atlas(both())
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
         "a, as it is",
         "a, saturated",
@@ -170,12 +172,11 @@ def test_the_atlas_has_a_cell_for_each_head():
         pytest.approx(_rgb(COLOURS[kind])) for kind in KINDS
     ]
     assert [text.get_text() for text in soft.texts[:4]] == ["A", "P", "S", "M"]
-    assert len(figure_atlas(make(exact=False)).axes) == 1
+    assert len(atlas(make(exact=False)).axes) == 1
 
 
 def test_patterns_side_by_side():
-    (heads,) = models(make(patterns=True))
-    figure = figure_patterns(heads)
+    figure = patterns(make(shown=True))
     panels = [ax for ax in figure.axes if ax.images]
     assert len(panels) == 4
     assert np.asarray(panels[0].images[0].get_array())[3] == pytest.approx([0.25] * 4)
@@ -190,31 +191,28 @@ def test_patterns_side_by_side():
 
 
 def test_files(tmp_path):
-    paths = draw_heads(make(patterns=True), tmp_path, formats=("png",))
+    paths = draw(make(shown=True), tmp_path, formats=("png",))
     assert [path.name for path in paths] == ["heads_positions.png", "heads_atlas.png", "heads_patterns.png"]
-    again = draw_heads(make(patterns=True), tmp_path / "again", formats=("png",))
+    again = draw(make(shown=True), tmp_path / "again", formats=("png",))
     assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
-    assert [path.name for path in draw_heads(make(exact=False), tmp_path, formats=("svg",))] == [
-        "heads_atlas.svg"
-    ]
+    assert [path.name for path in draw(make(exact=False), tmp_path, formats=("svg",))] == ["heads_atlas.svg"]
 
 
 def test_heads_worth_a_look():
-    records = make()
-    chosen = clearest(records, "model")
+    result = make()
+    (heads,) = tables(result)
+    chosen, known = heads.clearest(), result.models["model"].kinds
     assert len(chosen) == 4
-    kinds = [records.made_by["kinds"][name] for name in chosen]
+    kinds = [known[name] for name in chosen]
     assert sorted(kinds) == sorted(KINDS[:4])
-    values = dict(zip(records.made_by["kinds"], models(records)[0].of("first_share"), strict=True))
+    values = dict(zip(known, heads.of("first_share"), strict=True))
     sink = chosen[kinds.index("sink")]
-    assert values[sink] == max(
-        values[name] for name, kind in records.made_by["kinds"].items() if kind == "sink"
-    )
+    assert values[sink] == max(values[name] for name, kind in known.items() if kind == "sink")
 
 
 def test_other_records_are_refused(trace):
     with pytest.raises(InputError, match="no heads"):
-        models(trace(layers=2, steps=2))
+        tables(Heads.from_records(trace(layers=2, steps=2)))
 
 
 def _rgb(colour):

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_records import HOSTILE, big, sweep_records
 
-from normgrowth.cli import main
-from normgrowth.cli.report import laws
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.report.page import document
 from normgrowth.report.page.document import LARGEST, page
 from normgrowth.report.page.folders import report
+from normgrowth.report.page.growth_laws import growth_laws
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Section, Table, column, thinned, words
 
 TAGS = {
@@ -167,7 +167,7 @@ def test_tokens_of_the_evaluation_text_are_not_tokens_of_training(trace, tmp_pat
 
 
 def test_summary_says_what_grew_and_by_which_law(folder):
-    text = report([folder], folder / "p.html", fitted=laws).read_text(encoding="utf-8")
+    text = report([folder], folder / "p.html", fitted=growth_laws).read_text(encoding="utf-8")
     said = " ".join(Seen(text).words)
     assert "The norm of the model grew from" in said
     assert "has the most evidence" in said
@@ -213,7 +213,7 @@ def test_hostile_names_are_text(trace, tmp_path):
     made_by = {"source": HOSTILE[0], "notes": list(HOSTILE), HOSTILE[1]: HOSTILE[2], "problems": []}
     Records.joined([records, more], made_by).write(tmp_path / "x")
     path = report(
-        [tmp_path / "x"], tmp_path / "p.html", title=HOSTILE[0], fitted=laws, made_by={"a": HOSTILE}
+        [tmp_path / "x"], tmp_path / "p.html", title=HOSTILE[0], fitted=growth_laws, made_by={"a": HOSTILE}
     )
     text = path.read_text(encoding="utf-8")
     seen = Seen(text)
@@ -284,7 +284,7 @@ def test_gaps_single_steps_and_nothing_finite(trace, tmp_path):
     block = Block("model", ["model"], [None], [None], [0, 1, 2], {"norm": values, "cosine": values})
     Records.from_blocks("nan", [block], {}).write(tmp_path / "nan")
     for name in ("one", "nan"):
-        text = report([tmp_path / name], tmp_path / "p.html", fitted=laws).read_text(encoding="utf-8")
+        text = report([tmp_path / name], tmp_path / "p.html", fitted=growth_laws).read_text(encoding="utf-8")
         assert "NaN" not in Seen(text).scripts[0]
 
 
@@ -478,7 +478,7 @@ def test_encoder_and_decoder_do_not_look_alike(trace, tmp_path):
 def test_sidecars_of_another_kind_are_no_traceback(trace, tmp_path, made_by):
     trace(layers=2, steps=3, made_by=made_by).write(tmp_path / "x")
     try:
-        said = str(report([tmp_path / "x"], tmp_path / "x" / "p.html", fitted=laws))
+        said = str(report([tmp_path / "x"], tmp_path / "x" / "p.html", fitted=growth_laws))
     except InputError as error:
         said = str(error)
     assert str(tmp_path / "x") in said

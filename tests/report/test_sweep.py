@@ -10,19 +10,21 @@ from report_records import sweep_records as records
 from rich.console import Console
 
 from normgrowth.errors import InputError
+from normgrowth.lab.sweep_result import Sweep
 from normgrowth.records import Records
+from normgrowth.report.dispatch import show
 from normgrowth.report.figures.sweep import draw_sweep, figure_edge, figure_phase
-from normgrowth.report.terminal.sweep import Sweep, print_sweep, sentences
+from normgrowth.report.terminal.sweep import SweepGrid, sentences
 
 
 def printed(found):
     out = io.StringIO()
-    print_sweep(found, Console(file=out, width=120))
+    show(Sweep.from_records(found), Console(file=out, width=120))
     return out.getvalue()
 
 
 def test_cells_come_to_their_places():
-    found = Sweep(records(missing=[(1, 2)]))
+    found = SweepGrid(records(missing=[(1, 2)]))
     assert found.cell("lr")[2, 0] == 0.1
     assert found.cell("weight_decay")[0, 3] == 1.0
     assert np.isnan(found.cell("factor")[1, 2])
@@ -38,7 +40,7 @@ def test_the_table_and_what_it_says():
     text = printed(records())
     assert "above all" in text
     assert "more than once" in text
-    said = sentences(Sweep(records()))
+    said = sentences(SweepGrid(records()))
     assert said[0] == "12 of 12 cells were trained: the norm grew in 9, 0 of these diverged."
     assert said[1] == "Growth ends at weight_decay 0.0200 to 0.200, in 2 of 3 columns."
     assert "0.500 to 0.500 times λ*" in said[2]
@@ -55,19 +57,19 @@ def test_a_norm_that_stays_is_no_norm_that_falls():
 
 def test_cells_over_their_time_are_said():
     found = records(cell={"timed_out": [1.0, 1.0] + [0.0] * 10}, limit=2.5)
-    assert sentences(Sweep(found))[1] == "2 ran into the limit of 2.5 seconds and stopped there."
+    assert sentences(SweepGrid(found))[1] == "2 ran into the limit of 2.5 seconds and stopped there."
 
 
 def test_decay_that_rounding_takes_away_is_said():
     cell = {"growth": [1.0] * 11 + [0.0], "growth_decay": [0.0, 0.0, *[-1.0] * 9, 0.0]}
-    said = sentences(Sweep(records(cell=cell)))[1]
+    said = sentences(SweepGrid(records(cell=cell)))[1]
     assert said == "In 2 decay took nothing: in single precision 1 − ηλ is 1 where ηλ is below 3·10⁻⁸."
 
 
 def test_a_slope_is_compared_where_there_is_a_prediction():
     edge = (0.02, 0.2, 2.0)
     slopes = [
-        next(s for s in sentences(Sweep(found)) if "η^" in s)
+        next(s for s in sentences(SweepGrid(found)) if "η^" in s)
         for found in (records(edge), records(edge, column={"edge_predicted": [math.nan] * 3}))
     ]
     assert slopes[0] == "It moves with the learning rate as η^1.00; for random gradients as η^1.00."
@@ -78,7 +80,7 @@ def test_a_norm_that_falls_before_it_grows_does_not_change_its_sign_twice():
     found = records(edge=(0.02, 0.0, math.inf))
     assert "falls first" in printed(found)
     assert "more than once" not in printed(found)
-    last = sentences(Sweep(found))[-1]
+    last = sentences(SweepGrid(found))[-1]
     assert last == "The norm falls at the least weight_decay, and grows at a larger one, at lr 0.01."
 
 
@@ -86,11 +88,11 @@ def test_rows_that_are_no_numbers_have_no_edge():
     rows = {"kind": [float(j) for _ in RATES for j in range(4)]}
     found = records(cell=rows, y={"setting": "kind", "values": list("abcd")}).where(level="cell")
     said = "12 of 12 cells were trained: the norm grew in 9, 0 of these diverged."
-    assert sentences(Sweep(found)) == [said]
+    assert sentences(SweepGrid(found)) == [said]
 
 
 def test_an_edge_nowhere_is_said():
-    said = sentences(Sweep(records(edge=(math.inf, 0.0, math.inf))))
+    said = sentences(SweepGrid(records(edge=(math.inf, 0.0, math.inf))))
     assert said[1] == "Nowhere does growth end within this range of weight_decay."
 
 
@@ -157,4 +159,4 @@ def test_hostile_names_are_data(tmp_path):
 
 def test_other_records_are_refused():
     with pytest.raises(InputError, match="no records of a sweep"):
-        Sweep(Records(records().table, {"command": "trace"}))
+        SweepGrid(Records(records().table, {"command": "trace"}))

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from normgrowth.checkpoints.parameter_list import Parameter, Parameters
+from normgrowth.compare import compare
+from normgrowth.compare.result import Comparison
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
-from normgrowth.report.terminal.console import (
-    Progress,
-    compare,
-    print_compare,
-    print_names,
-)
+from normgrowth.report.terminal import comparison, parameters
+from normgrowth.report.terminal.console import Progress
 from normgrowth.report.terminal.trace import show
 from normgrowth.report.wording import cosine, number, percent, small, summary, times, visible
+from normgrowth.results import load
 from normgrowth.trace.result import Trace
 
 HOSTILE = [
@@ -41,6 +41,14 @@ def shown(what, *arguments, width=200):
     console = Console(record=True, width=width, file=io.StringIO())
     what(*arguments, console)
     return console.export_text()
+
+
+def print_compare(a, b, console):
+    comparison.show(compare(a, b), console)
+
+
+def print_parameters(listed, console):
+    parameters.show(Parameters(source="series", parameters=tuple(listed)), console)
 
 
 def print_trace(records, console):
@@ -271,19 +279,11 @@ def test_records_of_something_else_are_refused(trace):
 @pytest.mark.parametrize("width", [80, 200])
 def test_hostile_names_print_as_spelt(name, width):
     records = known(names=(f"{name}.0", f"{name}.1"), made_by={"source": name})
-    reading = {
-        "name": name,
-        "shape": (2,),
-        "dtype": name,
-        "layer": name,
-        "role": name,
-        "counted": False,
-        "reason": name,
-    }
+    parameter = Parameter(name, (2,), name, name, 0, name, "parameter", False, name)
     for what, arguments in (
         (print_trace, (records,)),
         (print_compare, (records, records)),
-        (print_names, ([reading],)),
+        (print_parameters, ([parameter],)),
     ):
         out = io.StringIO()
         what(*arguments, Console(file=out, width=width, force_terminal=False))
@@ -295,35 +295,21 @@ def test_a_terminal_that_lacks_letters_gets_them_spelt_out():
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding="ascii", write_through=True), width=80)
     print_trace(known(made_by={"source": "日本"}), console)
-    print_names(
-        [
-            {
-                "name": "é",
-                "shape": (2, 3),
-                "dtype": "f",
-                "layer": 0,
-                "role": "r",
-                "counted": True,
-                "reason": "",
-            }
-        ],
-        console,
-    )
+    print_parameters([Parameter("é", (2, 3), "f", "layer", 0, "r", "parameter", True, "")], console)
     assert rb"\u65e5\u672c: steps" in raw.getvalue()
 
 
-def reading(name, shape, counted=True, reason=None, layer="encoder.0", role="attention.query"):
-    keys = {"name": name, "shape": shape, "dtype": "float32", "layer": layer, "role": role}
-    return keys | {"counted": counted, "reason": reason}
+def parameter(name, shape, counted=True, reason="", layer=0, role="attention.query"):
+    return Parameter(name, shape, "float32", "encoder", layer, role, "parameter", counted, reason)
 
 
 def test_names_are_ticked_and_totalled():
-    readings = [
-        reading("a.weight", (10, 20)),
-        reading("scale", (), False, "a scalar", layer=None, role=None),
-        reading("embed", [50, 2], False, "an embedding", layer=None, role="embedding"),
+    listed = [
+        parameter("a.weight", (10, 20)),
+        parameter("scale", (), False, "a scalar", layer=None, role=""),
+        parameter("embed", (50, 2), False, "an embedding", layer=None, role="embedding"),
     ]
-    text = shown(print_names, iter(readings))
+    text = shown(print_parameters, listed)
     lines = [line.split() for line in text.splitlines()]
     assert ["✓", "a.weight", "10×20", "float32", "encoder.0", "attention.query"] in lines
     assert ["scale", "scalar", "float32", "left", "out:", "a", "scalar"] in lines
@@ -333,7 +319,7 @@ def test_names_are_ticked_and_totalled():
 
 def test_long_names_fold_and_stay_whole():
     name = "model.decoder.layers.11.self_attention.query_key_value.lora_A.default.weight"
-    text = shown(print_names, [reading(name, (4096, 4096), False, "left out by --exclude")], width=80)
+    text = shown(print_parameters, [parameter(name, (4096, 4096), False, "left out by --exclude")], width=80)
     assert max(map(len, text.splitlines())) <= 80
     column = [line[3:43].split()[0] for line in text.splitlines()[2:] if line[3:4].strip()]
     assert name.startswith(column[0])
@@ -342,7 +328,7 @@ def test_long_names_fold_and_stay_whole():
 
 
 def test_no_tensor_at_all():
-    assert "0 of 0 tensors are counted, with 0 of 0 parameters." in shown(print_names, [])
+    assert "0 of 0 tensors are counted, with 0 of 0 parameters." in shown(print_parameters, [])
 
 
 # --- two traces -------------------------------------------------------------------------------------
@@ -350,14 +336,14 @@ def test_no_tensor_at_all():
 
 def test_compare_takes_the_last_common_step():
     a, b = known(), known(steps=(0, 100), scale=2.0)
-    table = compare(a, b)
-    assert [row["name"] for row in table] == ["layer.0", "layer.1", "model"]
-    model = table[-1]
-    assert (model["step_a"], model["step_b"], model["matched"]) == (100, 100, True)
-    assert (model["norm_a"], model["norm_b"], model["norm_ratio"]) == (8.4, 16.8, 2.0)
-    assert model["factor_a"] == pytest.approx(8.4 / 5)
-    assert model["factor_ratio"] == pytest.approx(1.0)
-    assert (model["cosine_first_a"], model["alignment_b"], model["total_share_steps_a"]) == (0.95, 0.3, 0.7)
+    found = compare(a, b)
+    assert [row.name for row in found.rows] == ["layer.0", "layer.1", "model"]
+    assert (found.a.step, found.b.step, found.matched) == (100, 100, True)
+    model = found.rows[-1]
+    assert (model.a.norm, model.b.norm, model.norm_ratio) == (8.4, 16.8, 2.0)
+    assert model.a.factor == pytest.approx(8.4 / 5)
+    assert model.factor_ratio == pytest.approx(1.0)
+    assert (model.a.cosine_first, model.b.alignment, model.a.total_share_steps) == (0.95, 0.3, 0.7)
     text = shown(print_compare, a, b)
     assert "Both at step 100, the last that they share." in text
     assert (
@@ -368,27 +354,46 @@ def test_compare_takes_the_last_common_step():
 
 def test_compare_without_a_common_step_takes_each_ones_last():
     a, b = known(), known(steps=(0, 150, 300))  # the beginning in common says nothing about growth
-    assert {(row["step_a"], row["step_b"], row["matched"]) for row in compare(a, b)} == {(200, 300, False)}
+    found = compare(a, b)
+    assert (found.a.step, found.b.step, found.matched) == (200, 300, False)
     assert "a at its last, 200; b at its last, 300" in shown(print_compare, a, b)
     one = known(steps=(5,))
-    assert {(row["step_a"], row["matched"]) for row in compare(one, one)} == {(5, True)}
+    found = compare(one, one)
+    assert (found.a.step, found.matched) == (5, True)
 
 
 def test_compare_of_unlike_models_has_a_row_for_every_layer():
     a, b = known(), known(names=("layer.1", "layer.2"))
-    table = {row["name"]: row for row in compare(a, b)}
+    table = {row.name: row for row in compare(a, b).rows}
     assert list(table) == ["layer.0", "layer.1", "layer.2", "model"]
-    assert table["layer.0"]["norm_b"] is None
-    assert table["layer.2"]["norm_a"] is None
-    assert table["layer.1"]["norm_ratio"] == 9 / 6
+    assert table["layer.0"].b.norm is None
+    assert table["layer.2"].a.norm is None
+    assert table["layer.1"].norm_ratio == 9 / 6
     assert rows(shown(print_compare, a, b))["layer.0"].startswith("9.0000 - - 3.0000 - -")
 
 
 def test_compare_is_plain_json():
     import json
 
-    text = json.dumps(compare(known(), replaced(known(), "norm", None)), allow_nan=False)
-    assert json.loads(text)[-1]["norm_b"] is None
+    text = json.dumps(compare(known(), replaced(known(), "norm", None)).to_json(), allow_nan=False)
+    assert json.loads(text)["rows"][-1]["b"]["norm"] is None
+
+
+def test_compare_of_what_has_no_norms_is_refused(trace):
+    with pytest.raises(InputError, match="no norm of a model"):
+        compare(known(), trace(layers=1, steps=2).where(level="role"))
+
+
+def test_a_comparison_is_saved_and_loaded(tmp_path):
+    known().write(tmp_path / "a")
+    known(scale=2.0).write(tmp_path / "b")
+    found = compare(tmp_path / "a", str(tmp_path / "b"))
+    again = load(found.save(tmp_path / "compared"))
+    assert isinstance(again, Comparison)
+    assert (again.a, again.b, again.rows) == (found.a, found.b, found.rows)
+    assert str(again) == str(found)
+    norms = found.records.where(quantity="norm", level="model").table["value"].to_pylist()
+    assert norms == [found.rows[-1].a.norm, found.rows[-1].b.norm]
 
 
 def test_compare_at_80_columns():

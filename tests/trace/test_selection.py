@@ -14,12 +14,11 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import normgrowth
 from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.selection import CountedParameters, NothingCounts, Selection
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lab.train import train
 from normgrowth.records import Records
 from normgrowth.report.figures.trace import draw, figure_norm_direction
-from normgrowth.report.terminal.console import compare, print_compare
 from normgrowth.trace.result import Trace
 
 COUNTED = CountedParameters(
@@ -59,7 +58,7 @@ def test_trace_and_tracker_give_the_same_norm_of_the_model(tmp_path):
 
 def test_train_and_a_trace_of_its_checkpoints_give_the_same_norm_of_the_model(tmp_path):
     settings = replace(tiny_settings.TINY, evaluate="5", track="5", saturation_sentences=0)
-    trained = train(settings, tmp_path / "run")
+    trained = train(settings, tmp_path / "run").records
     records = normgrowth.trace(tmp_path / "run" / "checkpoints").records
     both = norms(trained).keys() & norms(records).keys()
     assert len(both) >= 2
@@ -91,7 +90,7 @@ def test_a_head_stored_as_a_copy_of_the_embedding_counts_nowhere(tmp_path):
 
 def test_every_table_says_what_counts(traced, tmp_path, capsys):
     print(traced)
-    print_compare(traced.records, traced.records)
+    print(normgrowth.compare(traced, traced))
     assert capsys.readouterr().out.count(HEADER) == 3
     traced.save(tmp_path / "traced")
     assert main(["fit", str(tmp_path / "traced")]) == 0
@@ -101,7 +100,7 @@ def test_every_table_says_what_counts(traced, tmp_path, capsys):
     for command in (["fit"], ["dynamics", "--schedule", "1e-3"]):
         assert main([command[0], str(tmp_path / "traced"), *command[1:], "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["parameters"] == HEADER
-    assert compare(traced.records, traced.records)[0]["parameters_a"] == HEADER
+    assert normgrowth.compare(traced, traced).a.parameters == HEADER
 
 
 def test_figures_and_the_page_say_what_counts(traced, tmp_path):
@@ -115,10 +114,11 @@ def test_figures_and_the_page_say_what_counts(traced, tmp_path):
     assert HEADER in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_traces_that_count_different_parameters_are_told_apart(traced, tmp_path, capsys):
-    other = normgrowth.trace(write_series(tmp_path, walk(3)), include="all").records
-    print_compare(traced.records, other)
-    assert "different parameters" in capsys.readouterr().out
+def test_traces_that_count_different_parameters_are_told_apart(traced, tmp_path):
+    other = normgrowth.trace(write_series(tmp_path, walk(3)), include="all")
+    found = normgrowth.compare(traced, other)
+    assert not found.comparable
+    assert "different parameters" in str(found)
 
 
 class Unlisted(nn.Module):

@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 from synthetic_series import moved, walk, write_series
 
 from normgrowth import InputError, Records, SeriesWarning, trace
-from normgrowth.checkpoints.remote.remote_checkpoint import Spare
-from normgrowth.checkpoints.remote.remote_file import RemoteUnit
+from normgrowth.checkpoints.remote.remote_file import RemoteFile
+from normgrowth.checkpoints.remote.transport import BufferPool
 from normgrowth.checkpoints.series import open_source
 from normgrowth.engine import Threads
 from normgrowth.engine.ray_cluster import Cluster
@@ -187,13 +187,13 @@ def test_formats_that_are_fetched_are_not_all_fetched_at_once(tmp_path, monkeypa
             save_file(state, tmp_path / "series" / f"step_{i}.safetensors")
         else:
             torch.save(state, tmp_path / "series" / f"step_{i}.pt")
-    fetch, at_once = RemoteUnit._fetch, []
+    fetch, at_once = RemoteFile._fetch, []
 
     def counting(self, folder):
         at_once.append(len(list(folder.parent.iterdir())))
         return fetch(self, folder)
 
-    monkeypatch.setattr(RemoteUnit, "_fetch", counting)
+    monkeypatch.setattr(RemoteFile, "_fetch", counting)
     with RangeServer(tmp_path / "series") as server:
         found = trace(server.url, tmp_path / "out", run="x")
     assert len(at_once) == 6
@@ -204,7 +204,7 @@ def test_formats_that_are_fetched_are_not_all_fetched_at_once(tmp_path, monkeypa
 # Memory ---------------------------------------------------------------------------------------------
 
 
-class Watched(Spare):
+class Watched(BufferPool):
     """Remembers how much was in use at one time."""
 
     in_use = most = 0

@@ -212,7 +212,7 @@ def test_another_sharding_between_checkpoints(tmp_path):
     whole = [rng.standard_normal((rows, 4)).astype(np.float32) for _ in range(2)]
 
     class Sharded:
-        label, step, aliases, copies_whole, on_close = "x", None, {}, False, None
+        label, step, aliases, reads_whole, on_close = "x", None, {}, False, None
 
         def __init__(self, values, cut):
             boxes = (((0, 0), (cut, 4)), ((cut, 0), (rows - cut, 4)))

@@ -76,7 +76,7 @@ def has_records(tracker) -> bool:
 def of_transformers(folder: Path) -> dict:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    from normgrowth.tracking.integrations import transformers as hf
+    from normgrowth.tracking.integrations.transformers import NormCallback
 
     settings = TrainingArguments(
         output_dir=str(folder / "checkpoints"),
@@ -106,7 +106,8 @@ def of_transformers(folder: Path) -> dict:
         def on_log(self, args, state, control, logs=None, **parts):
             logged.append({"step": state.global_step, **{k: v for k, v in logs.items() if k != "epoch"}})
 
-    callback = hf.track(trainer, every=2, out=str(folder / "norms"), include="all")
+    callback = NormCallback(every=2, out=str(folder / "norms"), include="all").log_to(trainer)
+    trainer.add_callback(callback)
     trainer.add_callback(Listener())
     trainer.train()
     kind = type(trainer.model_wrapped).__name__
@@ -121,7 +122,7 @@ def of_lightning(folder: Path) -> dict:
     from lightning.pytorch.strategies import DDPStrategy
     from torch.utils.data import DataLoader, TensorDataset
 
-    from normgrowth.tracking.integrations import lightning as norms
+    from normgrowth.tracking.integrations.lightning import NormCallback
 
     class Language(pl.LightningModule):
         def __init__(self):
@@ -139,7 +140,7 @@ def of_lightning(folder: Path) -> dict:
             self.wrapped = type(trainer.strategy.model).__name__
             self.history = noted(pl_module, trainer.optimizers[0])
 
-    callback, listener = norms.callback(every=2, out=str(folder / "norms"), include="all"), Listener()
+    callback, listener = NormCallback(every=2, out=str(folder / "norms"), include="all"), Listener()
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=2,

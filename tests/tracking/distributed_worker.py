@@ -30,6 +30,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from normgrowth import InputError, Records
+from normgrowth.errors import RanksDiffer
+from normgrowth.tracking import measured_step
 from normgrowth.tracking.tracker import NormTracker
 
 STEPS = 3
@@ -311,8 +313,69 @@ def same_losses(folder: Path) -> None:
     assert losses(True) == losses(False)
 
 
+def forward_only(folder: Path) -> None:
+    """FSDP2 leaves the root unsharded after an evaluation: before the tracker is made, and before each step."""
+
+    def gradients(model: nn.Module, step: int) -> None:
+        with_real_gradients(model, step)
+        with torch.no_grad():
+            model(torch.zeros(2, 4, dtype=torch.int64))
+
+    single = model_of()
+    wanted = train(single, torch.optim.SGD(single.parameters(), lr=0.1), gradients)
+    parallel = sharded(model_of(), init_device_mesh("cpu", (dist.get_world_size(),)))
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    with torch.no_grad():
+        parallel(torch.zeros(2, 4, dtype=torch.int64))
+    assert_same(train(parallel, optimizer, gradients), wanted, 1e-9)
+
+
+def plain_parts(folder: Path) -> None:
+    """Megatron's tensor parallelism and pipelines: plain tensors of which each rank has its own."""
+    for model in (
+        nn.Sequential(nn.Linear(3, 3)),
+        nn.Sequential(nn.Linear(3, 3), *([nn.Linear(3, 3)] if dist.get_rank() else [])),
+    ):
+        torch.manual_seed(dist.get_rank())
+        for p in model.parameters():
+            nn.init.normal_(p) if len(model) == 1 else nn.init.ones_(p)
+        with pytest.raises(RanksDiffer) as refused:
+            NormTracker(model, torch.optim.SGD(model.parameters(), lr=0.1), include="all")
+        assert refused.value.rank == 1
+        assert refused.value.name in ("0.weight", "0.bias", "1.weight", "1.bias")
+        dist.barrier()
+
+
+def out_of_memory(folder: Path) -> None:
+    """One rank has no room for its copies at one step: NaN there, and the others do not wait for it."""
+    real, fails = measured_step.local, []
+
+    def local(tensor):
+        if fails:
+            raise fails.pop()
+        return real(tensor)
+
+    def gradients(model: nn.Module, step: int) -> None:
+        with_given_gradients(model, step)
+        fails[:] = [torch.OutOfMemoryError("no room")] if step == 2 and dist.get_rank() == 1 else []
+
+    measured_step.local = local
+    try:
+        model = sharded(model_of(), init_device_mesh("cpu", (dist.get_world_size(),)))
+        found = train(model, adamw(model), gradients)
+    finally:
+        measured_step.local = real
+    steps, norms = found.series("norm")
+    assert steps.tolist() == [1, 2, 3]
+    assert np.isnan(norms).tolist() == [False, True, False]
+    assert any("step 2: out of memory" in note for note in found.made_by["notes"])
+
+
 CHECKS = {
-    2: (ddp, fsdp, tp, refusals, one_reduction, logit_scale, same_losses),
+    2: (
+        *(ddp, fsdp, tp, refusals, one_reduction, logit_scale, same_losses),
+        *(forward_only, plain_parts, out_of_memory),
+    ),
     4: (ddp, fsdp, hsdp, tp, fsdp_tp),
 }
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import pickle
 import runpy
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.records import Records
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
@@ -120,7 +121,7 @@ def test_lightning_with_two_optimizers_that_step_unequally(tmp_path):
     from lightning.pytorch.loggers import CSVLogger
     from torch.utils.data import DataLoader, TensorDataset
 
-    from normgrowth.tracking.integrations import lightning as norms
+    from normgrowth.tracking.integrations.lightning import NormCallback
 
     batches = DataLoader(TensorDataset(torch.randn(24, 4)), batch_size=4)
 
@@ -130,7 +131,7 @@ def test_lightning_with_two_optimizers_that_step_unequally(tmp_path):
             max_epochs=epochs,
             logger=CSVLogger(tmp_path, name=name, version=0),
             log_every_n_steps=1,
-            callbacks=[norms.callback(every=1, out=str(tmp_path / "norms"), include="all")],
+            callbacks=[NormCallback(every=1, out=str(tmp_path / "norms"), include="all")],
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -181,7 +182,7 @@ def test_the_trainers_own_log_is_not_left_out(tmp_path):
     import torch
     import transformers
 
-    from normgrowth.tracking.integrations import transformers as hf
+    from normgrowth.tracking.integrations.transformers import NormCallback
 
     ends = {"bos_token_id": 0, "eos_token_id": 0}
     config = transformers.GPT2Config(vocab_size=64, n_positions=8, n_embd=8, n_layer=1, n_head=1, **ends)
@@ -199,7 +200,7 @@ def test_the_trainers_own_log_is_not_left_out(tmp_path):
     trainer = transformers.Trainer(
         model=transformers.GPT2LMHeadModel(config), args=settings, train_dataset=data
     )
-    hf.track(trainer, every=1)
+    trainer.add_callback(NormCallback(every=1).log_to(trainer))
     trainer.train()
     history = trainer.state.log_history
     assert [row["step"] for row in history if "loss" in row] == [2, 4, 6]
@@ -243,3 +244,49 @@ def wandb_history(file):
                 items = record.history.item
                 rows.append({i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in items})
     return [row for row in rows if "model/norm" in row]
+
+
+@pytest.mark.parametrize("library", ["transformers", "lightning"])
+def test_a_callback_pickles_without_its_run(library):
+    pytest.importorskip(library)
+    from importlib import import_module
+
+    import torch
+    from tracking.tiny_training import tiny
+
+    from normgrowth import NormTracker
+
+    kind = import_module(f"normgrowth.tracking.integrations.{library}").NormCallback
+    callback = kind(every=3, out="norms", include="all")
+    model = tiny()
+    tracker = NormTracker(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    place, held = ("trackers", [tracker]) if library == "lightning" else ("tracker", tracker)
+    setattr(callback, place, held)
+    copy = pickle.loads(pickle.dumps(callback))
+    assert (copy.every, copy.out, copy.options) == (3, "norms", {"include": "all"})
+    assert not getattr(copy, place)
+
+
+def test_steps_are_those_of_the_trainer_where_a_scaler_skips_some():
+    """The Trainer counts a step that a gradient scaler skipped; the optimizer does not see it."""
+    pytest.importorskip("transformers")
+    from types import SimpleNamespace
+
+    import torch
+    from tracking.tiny_training import backward, tiny
+
+    from normgrowth import NormCallback
+
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    callback, state = NormCallback(every=1), SimpleNamespace(global_step=0)
+    callback.on_train_begin(None, state, None, model=model, optimizer=optimizer)
+    for _ in range(5):
+        callback.on_step_begin(None, state, None)
+        if state.global_step != 2:
+            backward(model, state.global_step)
+            optimizer.step()
+        state.global_step += 1
+        callback.on_step_end(None, state, None)
+    assert callback.tracker.records.distinct("step") == [1, 2, 4, 5]
+    callback.on_train_end(None, state, None)

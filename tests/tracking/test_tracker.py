@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from tracking.tiny_training import WholeTracker, backward, expected, groups_of, members, row_of, tiny, values
 
 from normgrowth import InputError, SeriesWarning, equilibrium, trace
@@ -595,3 +596,24 @@ def test_transposed_weights_and_mixed_dtypes():
         found, {"norm": np.linalg.norm(after), "step_size": math.sqrt(13), "gradient_norm": math.sqrt(13)}
     )
     assert accumulated(*np.full((3, 1, 1), found["growth"]))["total_growth"][0, 0] == found["total_growth"]
+
+
+class NoFloat64(TorchDispatchMode):
+    """As on a device without float64: nothing becomes it there."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and kwargs.get("dtype") is torch.float64:
+            raise TypeError("Cannot convert to float64: the device has none")
+        return func(*args, **kwargs)
+
+
+def test_a_device_without_float64(monkeypatch):
+    """The sums are those of the kernel on the CPU, and nothing is converted before it gets there."""
+    wanted = sums.summed([torch.arange(10.0)], [torch.ones(10)])
+    with pytest.raises(TypeError, match="has none"), NoFloat64():
+        sums.by_torch([[torch.arange(10.0)], [torch.ones(10)]])
+    monkeypatch.setattr(sums, "supports_float64", lambda _: False)
+    with NoFloat64():
+        found = sums._on_device(torch.device("mps"), [[torch.arange(10.0)], [torch.ones(10)]])
+    assert torch.equal(found, wanted)

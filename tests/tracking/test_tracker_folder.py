@@ -139,7 +139,7 @@ def test_what_a_kill_leaves(tmp_path):
     paths = os.pathsep.join([os.path.dirname(os.path.dirname(__file__)), *sys.path])
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths})
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180  # a busy machine
         while not (said.exists() and said.read_text().count("\n") >= 30):
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,17 +128,23 @@ class Ranges(dict[str, tuple[AnyPiece, ...]]):
 class MappedCheckpoint:
     """Tensors that are byte ranges of files. Pickles as its index; files are mapped when used."""
 
+    is_remote: ClassVar[bool] = False  # reading its values takes requests over a network
     label: str  # what messages call it: its path, or its repository and revision
     root: Path  # the file, or the folder of the files
     tensors: dict[str, Tensor]  # possibly shared: not to be changed
     ranges: Ranges
     step: int | None = None  # the training step stored inside, if there is one
     aliases: dict[str, str] = field(default_factory=dict)  # tied names: name -> the one with the values
-    copies_whole: bool = False  # asking for a tensor copies all of it: do not ask for parts one by one
+    reads_whole: bool = False  # asking for a tensor copies all of it: do not ask for parts one by one
     on_close: Callable[[], None] | None = None  # what to clean up behind it (files that were fetched)
     states: dict[str, FileState] = field(default_factory=dict, repr=False)  # of files whose headers were read
     notes: tuple[str, ...] = ()  # what its reader must know, such as tensors that were left out
     _maps: dict[str, MappedFile] = field(default_factory=dict, repr=False)
+
+    @property
+    def can_stay_open(self) -> bool:
+        """With all others of its series: not if it was fetched, since many of those would fill the disk."""
+        return self.on_close is None
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_maps": {}, "states": {}}  # another machine may have a copy of the file
@@ -212,12 +218,14 @@ class MappedCheckpoint:
 class LoadedCheckpoint:
     """Tensors that a function brings into memory, or that another library has mapped; else the same."""
 
+    is_remote: ClassVar[bool] = False
+    can_stay_open: ClassVar[bool] = False
     label: str
     tensors: dict[str, Tensor]
     load: Callable[[str], np.ndarray]  # name -> raw bits, flattened in the layout's order
     step: int | None = None
     aliases: dict[str, str] = field(default_factory=dict)
-    copies_whole: bool = True
+    reads_whole: bool = True
     on_close: Callable[[], None] | None = None
     reopen: "Callable[[], Checkpoint] | None" = None  # how another process gets at it
     notes: tuple[str, ...] = ()

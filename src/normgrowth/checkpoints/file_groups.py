@@ -1,10 +1,17 @@
-"""Which names are those of weights: one list for folders, web servers, buckets and the hub."""
+"""Which files of a folder form one checkpoint: the same rules for folders, web servers, buckets and the hub."""
 
+import json
 import re
+from collections.abc import Callable, Iterable, Sequence, Set
 
-PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".chkpt", ".torch")  # told by its name alone
-# On this machine a file is told by its content, so that more names may be looked into.
-WEIGHT_SUFFIXES = {".safetensors", ".index", *PICKLED, ".tar", ".model", ".pkl", ".weights", ""}
+from normgrowth.checkpoints.formats.registry import FORMATS, PICKLED, format_of_name, may_hold_weights
+from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step
+from normgrowth.errors import InputError
+
+NO_WEIGHTS_FOLDER = re.compile(r"^(\.|optim|train$|__pycache__)", re.IGNORECASE)
+TRAINER_STATE = "trainer_state.json"
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
+_DEPTH = 6  # runs/name/lightning_logs/version_0/checkpoints/last.ckpt
 # What trainers save beside the weights, as large as they are or larger.
 _NOT_WEIGHTS = re.compile(
     r"^(scheduler|lr_sched|rng_state|random_states|training_args|scaler|sampler|dataloader|train\.pt|rank_?\d"
@@ -16,3 +23,86 @@ _NOT_WEIGHTS = re.compile(
 def is_trainer_state(name: str) -> bool:
     """Whether a file is called as what belongs to the optimizer, the schedule, the data or one process."""
     return _NOT_WEIGHTS.search(name) is not None
+
+
+def grouped(
+    names: Sequence[str],
+    *,
+    format_of: Callable[[str], str | None],
+    shards_of: Callable[[str], Set[str]],
+    show: Callable[[str], str],
+) -> list[tuple[str, str]]:
+    """The files of one folder that are a checkpoint each, or the index of one, with their formats."""
+    found: list[tuple[str, str]] = []
+    shards: set[str] = set()
+    for name in names:
+        if (format := format_of_name(name, ())) and FORMATS[format].is_index:
+            found.append((name, format))
+            shards |= shards_of(name)
+    for name in names:
+        if name in shards or name.startswith(".") or is_trainer_state(name):
+            continue
+        if may_hold_weights(name) and (format := format_of(name)) is not None:
+            if _SHARD.search(name):
+                raise InputError(f"{show(name)}: a shard, but no *.index.json beside it says of what")
+            found.append((name, format))
+    # Folders often hold the same weights twice: as PyTorch's pickle, consolidated, averaged, in half precision.
+    for usual in ("model.safetensors", "pytorch_model.bin"):
+        if any(name.startswith(usual) for name, _ in found):
+            return [
+                (name, format)
+                for name, format in found
+                if name.startswith(usual) or explicit_step(name) is not None
+            ]
+    return found
+
+
+def is_generic(name: str) -> bool:
+    """Named by habit and not by step, so that the folder's name says more."""
+    return name.startswith(("model.safetensors", "pytorch_model", "consolidated", "model_state", "mp_rank"))
+
+
+def best_files(names: Iterable[str]) -> tuple[str | None, list[str]]:
+    """Of a folder with one checkpoint, maybe in several formats: the files of the best, or the index naming them."""
+    names = sorted(name for name in names if not is_trainer_state(name))
+
+    def ending(*ends: str) -> list[str]:
+        return [name for name in names if name.endswith(ends)]
+
+    for stem, end in (("model", ".safetensors"), ("pytorch_model", ".bin")):
+        if not (found := ending(end)):
+            continue
+        if f"{stem}{end}" in found:
+            return None, [f"{stem}{end}"]
+        if indexes := ending(f"{end}.index.json"):
+            usual = f"{stem}{end}.index.json"
+            return usual if usual in indexes else indexes[0], []
+        # Some repositories hold the weights twice, in shards and "consolidated".
+        shards = [name for name in found if re.fullmatch(rf"{stem}-\d+-of-\d+\{end}", name)]
+        return None, shards or found
+    for end in PICKLED[1:]:  # .bin is the first, above
+        if found := ending(end):
+            return None, found
+    if indexes := [name for name in names if format_of_name(name, names) == "tensorflow"]:
+        stems = tuple(f"{name.removesuffix('index')}data-" for name in indexes)
+        return None, [*indexes, *(name for name in names if name.startswith(stems))]
+    if ".metadata" in names and (found := ending(".distcp")):
+        return None, [".metadata", *found]
+    return None, []
+
+
+def goes_deeper(folder: str, depth: int, found: Sequence[tuple[str, str]]) -> bool:
+    """Whether to look into the folders of a folder in which these files and formats were found.
+
+    What lies below a distributed checkpoint, or below the folder of one step with its weights, is part of it.
+    """
+    is_step = explicit_step(folder) is not None and any(is_generic(name) for name, _ in found)
+    return depth < _DEPTH and not is_step and not any(format == "distributed" for _, format in found)
+
+
+def step_of_trainer(state: bytes) -> int | None:
+    try:
+        step = json.loads(state)["global_step"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return step if type(step) is int and 0 <= step < LARGEST_STEP else None

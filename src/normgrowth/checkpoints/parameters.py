@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
+from typing import Literal
 
 from normgrowth.checkpoints.blocks import (
     DEFAULT_INCLUDE,
@@ -49,6 +50,8 @@ ROLES = (
     "optimizer",
 )
 
+Kind = Literal["parameter", "buffer", "optimizer", "tied"]
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -63,9 +66,9 @@ class Reading:
     tied_to: str | None = None  # the first name of the same tensor, if this is a further one
 
     @property
-    def kind(self) -> str:
-        """parameter, buffer, optimizer, or tied: a further name of a parameter."""
-        if self.role in ("buffer", "optimizer"):
+    def kind(self) -> Kind:
+        """tied: a further name of a parameter."""
+        if self.role == "buffer" or self.role == "optimizer":
             return self.role
         return "parameter" if self.tied_to is None else "tied"
 

@@ -28,7 +28,7 @@ class NothingCounts(InputError):
             f"count them with {ways}, or choose some with --select REGEX" if ways else "it has no parameters"
         )
         super().__init__(
-            f"{label}: no tensor counts ({asked}); {way_out}; `normgrowth names` shows how each is read"
+            f"{label}: no tensor counts ({asked}); {way_out}; `normgrowth parameters` shows how each is read"
         )
 
 

@@ -16,24 +16,24 @@ from typing import Literal
 import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, check_unchanged, decode
-from normgrowth.checkpoints.local_files import Unit, find_units, why_nothing
+from normgrowth.checkpoints.formats.registry import CERTAIN, without_suffix
+from normgrowth.checkpoints.local_files import LocalFile, find_checkpoints, why_nothing
 from normgrowth.checkpoints.name_globs import by_pattern, name_pattern, separating_globs
 from normgrowth.checkpoints.remote import hub
 from normgrowth.checkpoints.remote.discovery import find_remote, is_remote
-from normgrowth.checkpoints.remote.remote_file import Reading, RemoteUnit, RevisionUnit
-from normgrowth.checkpoints.remote.website import shown
-from normgrowth.checkpoints.steps import LARGEST_STEP, is_counter, likely_step, sure_step
+from normgrowth.checkpoints.remote.remote_file import RemoteFile, RemoteRevision, RemoteSession
+from normgrowth.checkpoints.remote.website import redact_url
+from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step, guessed_step, is_counter
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 from normgrowth.text import html_table
 
-_Unit = tuple[PurePath, Unit | RemoteUnit]  # with the path it was found at or below
+_FoundFile = tuple[PurePath, LocalFile | RemoteFile]  # with the path it was found at or below
 _TENSORFLOW_COMPANION = re.compile(r"\.(data-\d{5}-of-\d{5}|meta)$")
 
 
 # How a step became known, the surest first: its name says it, it is stored inside or beside, its name suggests it,
 # or nothing does and checkpoints are counted.
 StepOrigin = Literal["name", "stored", "guessed", "counted"]
-SAID, STORED, GUESSED, UNKNOWN = range(4)
 ORIGINS: tuple[StepOrigin, ...] = ("name", "stored", "guessed", "counted")
 
 
@@ -100,17 +100,17 @@ def open_source(
     parts = [source] if isinstance(source, str | Path) else list(source)
     if not parts:
         raise InputError("an empty list of checkpoints")
-    label = ", ".join(part if hub.is_hub(part) else shown(part) for part in map(str, parts))
+    label = ", ".join(part if hub.is_hub(part) else redact_url(part) for part in map(str, parts))
     notes: list[str] = []
     damaged: list[tuple[str, str]] = []
-    reading = Reading(scratch)
+    session = RemoteSession(scratch)
     on_hub = [part for part in parts if isinstance(part, str) and hub.is_hub(part)]
     remote = [part for part in parts if isinstance(part, str) and is_remote(part)]
-    units = _local([part for part in parts if part not in (*on_hub, *remote)])
-    units += [pair for part in remote for pair in find_remote(part, reading)]
-    found = _found(units, notes, damaged)
+    files = _local([part for part in parts if part not in (*on_hub, *remote)])
+    files += [pair for part in remote for pair in find_remote(part, session)]
+    found = _entries(files, notes, damaged)
     for part in on_hub:
-        found += _revisions(part, reading, endpoint)
+        found += _revisions(part, session, endpoint)
     if not found and damaged:
         more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
         raise InputError(
@@ -124,43 +124,34 @@ def open_source(
     return Series(label, _in_order(found, notes), tuple(notes), tuple(damaged))
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A checkpoint, its step and how we know it."""
-
-    entry: Entry
-    how: int
-
-
-def _local(parts: list[str | Path]) -> list[_Unit]:
+def _local(parts: list[str | Path]) -> list[_FoundFile]:
     # A shell that expands `model.ckpt-*` names TensorFlow's data files beside their index.
     named = [part for part in parts if not _TENSORFLOW_COMPANION.search(str(part))] or parts
-    return [(root, unit) for part in named for root in _roots(part) for unit in find_units(root)]
+    return [(root, file) for part in named for root in _roots(part) for file in find_checkpoints(root)]
 
 
-def _found(units: list[_Unit], notes: list[str], damaged: list[tuple[str, str]]) -> list[_Found]:
-    units = _without_final_model(units, notes)
-    said = _said_steps(units)
-    counted = _stored_steps(units, said, notes)
-    found: list[_Found] = []
+def _entries(files: list[_FoundFile], notes: list[str], damaged: list[tuple[str, str]]) -> list[Entry]:
+    files = _without_final_model(files, notes)
+    said = _said_steps(files)
+    counted = _stored_steps(files, said, notes)
+    found: list[Entry] = []
     stored: list[Entry] = []
-    for place, ((_, unit), step) in enumerate(zip(units, said, strict=True)):
-        how = SAID
+    for place, ((_, file), step) in enumerate(zip(files, said, strict=True)):
+        origin: StepOrigin = "name"
         if place in counted:
-            step, how = counted[place], STORED
+            step, origin = counted[place], "stored"
         try:
             if step is None:
-                step, how = _other_step(unit)
-            known = -1 if step is None else step
-            entry = Entry(known, unit.label, unit.fingerprint(), unit.open, ORIGINS[how])
-            found.append(_Found(entry, how))
-            if how == STORED and place not in counted:
+                step, origin = _other_step(file)
+            entry = Entry(-1 if step is None else step, file.label, file.fingerprint(), file.open, origin)
+            found.append(entry)
+            if origin == "stored" and place not in counted:
                 stored.append(entry)
         except InputError as error:
-            if step is not None or len(units) == 1:
+            if step is not None or len(files) == 1:
                 raise
             notes.append(f"left out, it has no step and cannot be read: {error}")
-            damaged.append((unit.label, str(error)))
+            damaged.append((file.label, str(error)))
     if stored:
         notes.append(f"{stored[0].label}: step {stored[0].step}, as stored inside{_likewise(stored)}")
     return found
@@ -181,19 +172,19 @@ def _roots(part: str | Path) -> list[Path]:
 
 def _has_weights(path: Path) -> bool:
     try:
-        return bool(find_units(path))
+        return bool(find_checkpoints(path))
     except InputError:
-        return path.suffix in {".safetensors", ".pt", ".pth"}  # broken, but meant to be one: say so later
+        return path.suffix in CERTAIN  # broken, but meant to be one: say so later
 
 
-def _without_final_model(units: list[_Unit], notes: list[str]) -> list[_Unit]:
+def _without_final_model(files: list[_FoundFile], notes: list[str]) -> list[_FoundFile]:
     """The weights at the top of a folder and those below it: steps and the final model, or a model and its parts."""
-    top = [(root, unit) for root, unit in units if unit.main.parent == root]
-    inner = [(root, unit) for root, unit in units if unit.main.parent != root and unit.main != root]
-    if len(top) != 1 or not inner or sure_step(_stem(top[0][1].main.name)) is not None:
-        return units
+    top = [(root, file) for root, file in files if file.main.parent == root]
+    inner = [(root, file) for root, file in files if file.main.parent != root and file.main != root]
+    if len(top) != 1 or not inner or explicit_step(without_suffix(top[0][1].main.name)) is not None:
+        return files
     steps = [pair for pair in inner if _below(*pair) is not None or pair[1].trainer_step() is not None]
-    others = [pair for pair in units if pair not in top and pair not in inner]
+    others = [pair for pair in files if pair not in top and pair not in inner]
     if steps:
         notes.append(f"{top[0][1].main_label}: left out, it lies beside the checkpoints and has no step")
         return inner + others
@@ -201,27 +192,27 @@ def _without_final_model(units: list[_Unit], notes: list[str]) -> list[_Unit]:
     return top + others
 
 
-def _naming(root: PurePath, unit: Unit | RemoteUnit) -> str:
+def _naming(root: PurePath, file: LocalFile | RemoteFile) -> str:
     """The name that says the step: of the checkpoint, or of a folder between it and the root; "" if none does."""
-    parts = unit.path.relative_to(root).parts if unit.path.is_relative_to(root) else ()
-    names = [_stem(name) for name in reversed(parts or (unit.path.name,))]
-    return next((name for name in names if sure_step(name) is not None), "")
+    parts = file.path.relative_to(root).parts if file.path.is_relative_to(root) else ()
+    names = [without_suffix(name) for name in reversed(parts or (file.path.name,))]
+    return next((name for name in names if explicit_step(name) is not None), "")
 
 
-def _below(root: PurePath, unit: Unit | RemoteUnit) -> int | None:
-    return sure_step(_naming(root, unit))
+def _below(root: PurePath, file: LocalFile | RemoteFile) -> int | None:
+    return explicit_step(_naming(root, file))
 
 
-def _said_steps(units: list[_Unit]) -> list[int | None]:
+def _said_steps(files: list[_FoundFile]) -> list[int | None]:
     """Steps that names say. A folder above the root is asked only if it can tell the checkpoints apart."""
-    steps = [_below(*pair) for pair in units]
-    above = [sure_step(unit.above) for _, unit in units]
-    if len(units) == 1 or len(set(above)) > 1:
+    steps = [_below(*pair) for pair in files]
+    above = [explicit_step(file.above) for _, file in files]
+    if len(files) == 1 or len(set(above)) > 1:
         steps = [step if step is not None else other for step, other in zip(steps, above, strict=True)]
     return steps
 
 
-def _stored_steps(units: list[_Unit], said: list[int | None], notes: list[str]) -> dict[int, int]:
+def _stored_steps(files: list[_FoundFile], said: list[int | None], notes: list[str]) -> dict[int, int]:
     """Place -> the step stored in a checkpoint whose name only counts: `ckpt-3` of TensorFlow is its third save.
 
     Taken if every such checkpoint of this machine stores one and they rise as the counts do: a step within an epoch
@@ -229,13 +220,13 @@ def _stored_steps(units: list[_Unit], said: list[int | None], notes: list[str]) 
     """
     counters = [
         place
-        for place, (root, unit) in enumerate(units)
-        if isinstance(unit, Unit) and is_counter(_naming(root, unit))
+        for place, (root, file) in enumerate(files)
+        if isinstance(file, LocalFile) and is_counter(_naming(root, file))
     ]
     far = [
-        (said[place], unit.label)
-        for place, (root, unit) in enumerate(units)
-        if isinstance(unit, RemoteUnit) and unit.format == "tensorflow" and is_counter(_naming(root, unit))
+        (said[place], file.label)
+        for place, (root, file) in enumerate(files)
+        if isinstance(file, RemoteFile) and file.format == "tensorflow" and is_counter(_naming(root, file))
     ]
     if far:
         notes.append(
@@ -245,8 +236,8 @@ def _stored_steps(units: list[_Unit], said: list[int | None], notes: list[str]) 
     ordered = sorted(counters, key=lambda place: said[place] or 0)
     steps: list[int] = []
     for place in ordered:
-        unit = units[place][1]
-        step = _stored_step(unit) if isinstance(unit, Unit) else None
+        file = files[place][1]
+        step = _stored_step(file) if isinstance(file, LocalFile) else None
         if step is None or (steps and step <= steps[-1]):
             return {}
         steps.append(step)
@@ -254,69 +245,65 @@ def _stored_steps(units: list[_Unit], said: list[int | None], notes: list[str]) 
     other = [place for place in ordered if found[place] != said[place]]
     if not other:
         return {}
-    label, step, count = units[other[-1]][1].label, found[other[-1]], said[other[-1]]
+    label, step, count = files[other[-1]][1].label, found[other[-1]], said[other[-1]]
     notes.append(
         f"{label}: step {step}, as stored inside; the {count} in its name is a count{_likewise(other)}"
     )
     return found
 
 
-def _stored_step(unit: Unit) -> int | None:
+def _stored_step(file: LocalFile) -> int | None:
     """The step stored beside the weights or inside; None also if the file is damaged."""
-    if (step := unit.trainer_step()) is not None:
+    if (step := file.trainer_step()) is not None:
         return step
     try:
-        checkpoint = unit.open()
+        checkpoint = file.open()
     except InputError:
         return None
     checkpoint.close()
     return checkpoint.step
 
 
-def _other_step(unit: Unit | RemoteUnit) -> tuple[int | None, int]:
+def _other_step(file: LocalFile | RemoteFile) -> tuple[int | None, StepOrigin]:
     """From what is stored beside the weights or inside, else a guess from the name."""
-    if (step := unit.trainer_step()) is not None:
-        return step, STORED
-    stem = _stem(unit.path.name)
-    guess = likely_step(stem)
-    if unit.slow and guess is not None:  # its name will do, if what it stores cannot be had
-        step = _stored_step(unit) if isinstance(unit, Unit) else None
+    if (step := file.trainer_step()) is not None:
+        return step, "stored"
+    stem = without_suffix(file.path.name)
+    guess = guessed_step(stem)
+    if file.slow and guess is not None:  # its name will do, if what it stores cannot be had
+        step = _stored_step(file) if isinstance(file, LocalFile) else None
     else:
-        checkpoint = unit.open()
+        checkpoint = file.open()
         step = checkpoint.step
         checkpoint.close()
     if step is not None:
-        return step, STORED
+        return step, "stored"
     if guess is None:
-        guess = likely_step(unit.path.parent.name)
-    return guess, UNKNOWN if guess is None else GUESSED
+        guess = guessed_step(file.path.parent.name)
+    return guess, "counted" if guess is None else "guessed"
 
 
-def _stem(name: str) -> str:
-    return re.sub(r"\.(safetensors|pth?|bin|ckpt|chkpt|index|tar|json|pkl)$", "", name)
-
-
-def _by_number_that_varies(found: list[_Found]) -> list[_Found]:
+def _by_number_that_varies(found: list[Entry]) -> list[Entry]:
     """Guesses that are all the same (`epoch2_1`, `epoch2_2`, ...) replaced by the last number, which is not."""
     alike: dict[tuple[str, str], list[int]] = {}
-    for place, item in enumerate(found):
-        if item.how == GUESSED:
-            alike.setdefault(name_pattern(item.entry.label), []).append(place)
+    for place, entry in enumerate(found):
+        if entry.step_origin == "guessed":
+            alike.setdefault(name_pattern(entry.label), []).append(place)
     better = list(found)
     for places in alike.values():
-        if len(places) > 1 and len({found[place].entry.step for place in places}) == 1:
+        if len(places) > 1 and len({found[place].step for place in places}) == 1:
             for place in places:
-                before, after = name_pattern(label := found[place].entry.label)
+                before, after = name_pattern(label := found[place].label)
                 step = int(label[len(before) : len(label) - len(after)])
                 if step < LARGEST_STEP:
-                    better[place] = replace(found[place], entry=replace(found[place].entry, step=step))
+                    better[place] = replace(found[place], step=step)
     return better
 
 
-def _in_order(found: list[_Found], notes: list[str]) -> tuple[Entry, ...]:
+def _in_order(found: list[Entry], notes: list[str]) -> tuple[Entry, ...]:
     found = _by_number_that_varies(found)
-    known = [item for item in found if item.how != UNKNOWN]
-    unknown = [item.entry for item in found if item.how == UNKNOWN]
+    known = [entry for entry in found if entry.step_origin != "counted"]
+    unknown = [entry for entry in found if entry.step_origin == "counted"]
     if not known and len(found) > 1:
         notes.append(
             "no training steps in the names or the files: counted 0, 1, 2, ... in the order of names"
@@ -329,22 +316,21 @@ def _in_order(found: list[_Found], notes: list[str]) -> tuple[Entry, ...]:
     notes.extend(
         f"{entry.label}: left out, it has no training step in its name or inside" for entry in unknown
     )
-    guessed = [item.entry for item in known if item.how == GUESSED]
-    if guessed:
+    if guessed := [entry for entry in known if entry.step_origin == "guessed"]:
         notes.append(
             f"{guessed[0].label}: step {guessed[0].step} is guessed from its name{_likewise(guessed)}"
         )
-    ordered: list[_Found] = []
-    for item in sorted(known, key=lambda item: (item.entry.step, item.how)):
-        if ordered and ordered[-1].entry.step == item.entry.step:
-            one, other = ordered[-1].entry, item.entry
-            if ordered[-1].how == item.how:
-                way_out = _way_out([item.entry for item in known], other)
-                raise InputError(f"{other.label}: has step {one.step}, and so has {one.label}; {way_out}")
-            notes.append(f"{other.label}: left out, {one.label} says in its name that it is step {one.step}")
+    ordered: list[Entry] = []
+    for entry in sorted(known, key=lambda entry: (entry.step, ORIGINS.index(entry.step_origin))):
+        if ordered and ordered[-1].step == entry.step:
+            one = ordered[-1]
+            if one.step_origin == entry.step_origin:
+                hint = duplicate_step_hint(known, entry)
+                raise InputError(f"{entry.label}: has step {one.step}, and so has {one.label}; {hint}")
+            notes.append(f"{entry.label}: left out, {one.label} says in its name that it is step {one.step}")
             continue
-        ordered.append(item)
-    return tuple(item.entry for item in ordered)
+        ordered.append(entry)
+    return tuple(ordered)
 
 
 def _likewise(items: Sequence[object]) -> str:
@@ -352,7 +338,7 @@ def _likewise(items: Sequence[object]) -> str:
     return f" (and {len(items) - 1} more likewise)" if len(items) > 1 else ""
 
 
-def _way_out(entries: list[Entry], entry: Entry) -> str:
+def duplicate_step_hint(entries: list[Entry], entry: Entry) -> str:
     if re.search(r"mp_rank_\d|consolidated\.\d", entry.label):
         return "parts of one model under tensor parallelism are not joined here: convert them first"
     named = [(entry.label, entry.step) for entry in entries]
@@ -368,14 +354,13 @@ def _natural(label: str) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", label)]
 
 
-def _revisions(uri: str, reading: Reading, endpoint: str | None) -> list[_Found]:
-    found: list[_Found] = []
+def _revisions(uri: str, session: RemoteSession, endpoint: str | None) -> list[Entry]:
+    found: list[Entry] = []
     for revision in hub.list_revisions(uri, endpoint=endpoint):
-        step, how = sure_step(revision.revision), SAID
-        if step is None:
-            step, how = likely_step(revision.revision), GUESSED
-        opener = RevisionUnit(revision, reading).open
-        how = UNKNOWN if step is None else how
-        entry = Entry(-1 if step is None else step, revision.label, revision.commit, opener, ORIGINS[how])
-        found.append(_Found(entry, how))
+        origin: StepOrigin = "name"
+        if (step := explicit_step(revision.revision)) is None:
+            step = guessed_step(revision.revision)
+            origin = "counted" if step is None else "guessed"
+        opener = RemoteRevision(revision, session).open
+        found.append(Entry(-1 if step is None else step, revision.label, revision.commit, opener, origin))
     return found

@@ -24,7 +24,7 @@ _BARE = re.compile(r"(?<![a-z0-9.])0*(\d{1,18})(k|m)?(?![a-z0-9])(?!\.\d)", re.I
 _FACTOR = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
-def sure_step(name: str) -> int | None:
+def explicit_step(name: str) -> int | None:
     """The number that the name calls a step; the most explicit word wins (step before checkpoint)."""
     if match := _FAIRSEQ.match(name):
         return int(match.group(1))
@@ -33,7 +33,7 @@ def sure_step(name: str) -> int | None:
 
 
 def is_counter(name: str) -> bool:
-    """Whether the number that `sure_step` takes may count saves or epochs: ckpt-12, checkpoint_3."""
+    """Whether the number that `explicit_step` takes may count saves or epochs: ckpt-12, checkpoint_3."""
     if _FAIRSEQ.match(name) or (best := _best(name)) is None:
         return False
     return re.match(_COUNTERS, best.group(0), re.IGNORECASE) is not None and not best.group(2)
@@ -44,7 +44,7 @@ def _best(name: str) -> re.Match[str] | None:
     return max(found, key=lambda match: "step" in match.group(0).lower(), default=None)
 
 
-def likely_step(name: str) -> int | None:
+def guessed_step(name: str) -> int | None:
     """An epoch, or the last number that stands alone; better than nothing, and said to be a guess."""
     if match := _EPOCH.search(name):
         return _number(match.group(1), "")

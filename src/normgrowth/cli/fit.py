@@ -24,7 +24,11 @@ published:NAME is one of the paper's series: t5_norm, t5_norm_by_layer.""",
     positional=("data",),
     hidden=("norms",),
     own={
-        "data": Option("output folder of a trace, a CSV file with the columns step and norm, or published:NAME"),
+        "data": Option(
+            "output folder of a trace, a CSV file with the columns step and norm, published:NAME, or several of these",
+            "DATA",
+            nargs="+",
+        ),
         "laws": Option(
             "laws to fit: sqrt, sqrt2, power2, power, linear, root4, log, relax, constant (default: all)",
             "NAME,NAME",

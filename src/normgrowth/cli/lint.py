@@ -22,6 +22,7 @@ COMMAND = Command(
   normgrowth lint runs/gpt/checkpoints --exclude rotary --json
 
 Exit codes: 0 done; 1 faults found and --strict given; 2 nothing could be read.""",
+    counts_bytes=True,
     add=_add,
     code=lambda findings, arguments: int(arguments.strict and bool(findings.faults)),
 )

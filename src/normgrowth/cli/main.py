@@ -52,7 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def overview() -> str:
-    lines = ["usage: normgrowth COMMAND [OPTIONS]", "", "Measure how a transformer's weights grow during training."]
+    lines = [
+        "usage: normgrowth COMMAND [OPTIONS]",
+        "",
+        "Measure how a transformer's weights grow during training.",
+    ]
     for title, names in GROUPS.items():
         lines += ["", f"{title}:"]
         lines += [f"  {name:<12} {command_of(name).summary}" for name in names]

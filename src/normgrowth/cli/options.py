@@ -128,6 +128,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "float": real,
     "str": str,
     "str | Path": str,
+    "Path | str": str,
     "Path": str,
     "Sequence[int]": several(integer, "1,10,100"),
     "Sequence[float]": several(real, "1,10,1000"),
@@ -154,7 +155,9 @@ def add_options(
     for name in (*positional, *(name for name in parameters if name not in positional)):
         parameter = parameters[name]
         if name not in known:
-            raise AssertionError(f"{verb.__name__}({name}=) has no help text: add it to the command's options")
+            raise AssertionError(
+                f"{verb.__name__}({name}=) has no help text: add it to the command's options"
+            )
         _add(parser, name, parameter, known[name], positional=name in positional)
     return list(parameters)
 

@@ -1,4 +1,4 @@
-"""normgrowth report: one html page for any folders of ours."""
+"""normgrowth report."""
 
 import argparse
 import hashlib
@@ -8,45 +8,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from normgrowth.cli.command import Action
 from normgrowth.workspace import refuse_other_origin
 
-if TYPE_CHECKING:
-    from normgrowth.fit.result import SeriesFit
-    from normgrowth.records import Records
 
-EXAMPLES = """examples:
-  normgrowth report traces/gpt
-  normgrowth report traces/gpt traces/gpt-decayed -o both.html     (laid over each other)
-  normgrowth report runs/lab                                       (every folder of records in it)
-
-The page is one file that needs no network: send it, keep it. It holds whatever the folders do: norms and
-directions by layer with their laws, saturation, heads, scaling, sweeps, what lint found.
-"""
-
-
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "report",
-        help="one html page for any folders of ours: sentences, figures that answer to the mouse, tables",
-        description="Write one self-contained html page on everything that the folders hold.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folders", nargs="+", metavar="DIR", help="folders that any of our commands wrote")
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", metavar="DIR", help="output folders of any commands")
     parser.add_argument(
-        "-o", "--out", metavar="FILE", help="where to (default: report.html in the first folder)"
+        "-o", "--out", metavar="FILE", help="HTML file (default: report.html in the first folder)"
     )
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace the page of other folders in the file of -o"
+        "--overwrite", action="store_true", help="replace the page of other folders in that file"
     )
-    parser.add_argument("--title", default="", help="of the page")
+    parser.add_argument("--title", default="", help="title of the page")
     parser.add_argument("--no-fit", action="store_true", help="do not fit growth laws")
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _report(arguments: argparse.Namespace) -> int:
     command = shlex.join(["normgrowth", *sys.argv[1:]])
     page = write_report(
         arguments.folders,
@@ -85,6 +64,7 @@ def write_report(
     overwrite: replace the page of other folders that is at the path.
     """
     from normgrowth.report.page.folders import report
+    from normgrowth.report.page.growth_laws import growth_laws
 
     several = [folders] if isinstance(folders, str | Path) else list(folders)
     target = Path(several[0]) / "report.html" if path is None else Path(path)
@@ -92,7 +72,7 @@ def write_report(
     if path is not None and not overwrite:
         refuse_other_origin(target, origin)
     made_by = {"command": command, "versions": versions(), "folders": origin}
-    fitted = laws if fit else None
+    fitted = growth_laws if fit else None
     return Page(report(several, target, title=title, fitted=fitted, made_by=made_by))
 
 
@@ -103,22 +83,20 @@ def _origin(folders: Sequence[Path | str]) -> str:
     return ",".join([*(path.name for path in paths), digest[:8]])
 
 
-def laws(records: "Records") -> dict[str, "SeriesFit"]:
-    """The growth laws of the model and its layers, by name."""
-    from normgrowth.errors import InputError
-    from normgrowth.fit import fit
-
-    found: dict[str, SeriesFit] = {}
-    for level in ("model", "layer"):
-        try:
-            found |= fit(records, level=level, bootstrap=0).series
-        except InputError:
-            continue
-    return found
-
-
 def versions() -> dict[str, str]:
     import platform
     from importlib.metadata import version
 
     return {"normgrowth": version("normgrowth"), "python": platform.python_version()}
+
+
+COMMAND = Action(
+    summary="write one self-contained HTML report for any results",
+    description="Write one self-contained HTML page for the results in the folders: norms and directions by layer\n"
+    "with their growth laws, saturation, heads, scaling, sweeps, findings of lint. It needs no network.",
+    examples="""  normgrowth report traces/gpt
+  normgrowth report traces/gpt traces/gpt-decayed -o both.html     (overlaid)
+  normgrowth report runs/lab                                       (every result in it)""",
+    configure_options=_options,
+    action=_report,
+)

@@ -13,4 +13,6 @@ COMMAND = Command(
   normgrowth trace 'hf://EleutherAI/pythia-70m@step*' -o traces/pythia --tokens-per-step 2097152
   normgrowth trace 't5/model.ckpt-*' --include encoder --lags 1,10,100 -o traces/t5""",
     resumes=True,
+    counts_bytes=True,
+    shown={"remarks": False},  # they went to stderr as warnings
 )

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 def dynamics(
     trace: "Result | Records | Path | str",
     schedule: "Schedule | str | None" = None,
+    out: "Path | str | None" = None,
     *,
+    overwrite: bool = False,
     level: str = "model",
     name: str | None = None,
     kappa: float | None = None,
@@ -34,6 +36,7 @@ def dynamics(
     trace: a trace, its records, its folder, or "published:t5", which has a schedule of its own.
     schedule: the learning rates, a `Schedule` or its text ("constant:lr=3e-4"); without it the budget, the
     alignment, the direction and the uniformity are computed, and no model is fitted.
+    out, overwrite: write the result into this folder; replace another result there.
     level, name: what is explained: the "model", or one "layer", "role" or "tensor" by its name.
     kappa: κ of single optimizer steps, if training logged it. It then makes the predictions, and decides what sparse
     checkpoints cannot.
@@ -54,6 +57,9 @@ def dynamics(
         decay=decay,
         invariant=invariant,
     )
-    return explain(
+    found = explain(
         trace, schedule, level=level, name=name, kappa=kappa, weight_decay=weight_decay, settings=settings
     )
+    if out is not None:
+        found.save(out, overwrite=overwrite)
+    return found

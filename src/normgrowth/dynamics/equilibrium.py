@@ -22,7 +22,7 @@ and the correlation of one step is 1 − w/(1 + r), whatever the gradient's size
     SGD, decoupled  ‖θ‖² = ηG²/(2λ(1 − μ)²)    rotation √(2ηλ(1 − μ)/(1 + μ))
 
 β₁ is absent from AdamW's norm: one update has a square of (1 − β₁)/(1 + β₁) per weight, but updates of
-neighbouring steps are correlated by β₁^k, which multiplies their long-run square by just the inverse.
+neighboring steps are correlated by β₁^k, which multiplies their long-run square by just the inverse.
 
 **Second moments.** Adam divides by √v, not by the rms itself. v holds the newest gradient, which makes
 large updates smaller, and fluctuates, which makes them larger. To first order in 1 − β₂, for normal

@@ -21,7 +21,7 @@ from normgrowth.dynamics.weight_decay import (
     equilibria,
 )
 from normgrowth.errors import InputError
-from normgrowth.named_data import is_named, named_trace
+from normgrowth.measurements import read_measurement
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance, Result
 from normgrowth.schedules import Schedule
@@ -44,9 +44,10 @@ def explain(
         raise InputError(f"level {level} needs a name: which {level}")
     if level == "model" and name is not None:
         raise InputError(f"name {name} needs a level: layer, role or tensor")
-    records, place, known = _records(trace)
-    rates = schedules.parse(schedule) if isinstance(schedule, str) else schedule
-    rates = schedules.parse(known) if rates is None and known is not None else rates
+    measured = read_measurement(trace)
+    records = measured.records
+    given = measured.schedule if schedule is None else schedule
+    rates = schedules.parse(given) if isinstance(given, str) else given
     if rates is None and (kappa is not None or weight_decay is not None):
         what = "kappa" if kappa is not None else "weight_decay"
         raise InputError(f"{what} needs a schedule: the learning rates, as in {schedules.EXAMPLES['cosine']}")
@@ -80,9 +81,9 @@ def explain(
     run = rows.single_run()
     result = Dynamics(
         records=_joined(run, rows, level, models, steps, [shares(records, level=part) for part in levels]),
-        source=str(records.made_by.get("source") or place or run),
+        source=measured.source,
         run=run,
-        parameters=records.parameters,
+        parameters=measured.parameters,
         level=level,
         name=name or "model",
         schedule=rates,
@@ -105,18 +106,6 @@ def explain(
         provenance=Provenance.now(),
     )
     return replace(result, open_questions=_open_questions(result))
-
-
-def _records(trace: Result | Records | Path | str) -> tuple[Records, str, str | None]:
-    """The records, where they come from, and the schedule that is known for them."""
-    if isinstance(trace, Result):
-        return trace.records, "", None
-    if isinstance(trace, Records):
-        return trace, "", None
-    if is_named(trace):
-        records, schedule = named_trace(str(trace))
-        return records, str(trace), schedule
-    return Records.read(trace), str(trace), None
 
 
 def _numel(rows: Records) -> int | None:

@@ -55,15 +55,15 @@ def fit_kappa(
 ) -> Kappa:
     """κ in ‖δ‖ = κη‖θ‖^p from what was measured at checkpoints.
 
-    norms belong to `steps`; step_sizes are ‖Δ‖ between neighbours, one fewer. Such a Δ is the sum of many
-    optimiser steps, and what one of them was depends on how they add up:
+    norms belong to `steps`; step_sizes are ‖Δ‖ between neighbors, one fewer. Such a Δ is the sum of many
+    optimizer steps, and what one of them was depends on how they add up:
 
         aligned      lengths add:  ‖Δ‖ = κ Σ η‖θ‖^p;    a lower bound of the true κ, by the triangle inequality
         misaligned   squares add:  ‖Δ‖² = κ² Σ η²‖θ‖^2p; right if steps are independent. Momentum correlates
                      them: for Adam this κ is √((1 + β₁)/(1 − β₁)) times that of one step, 4.4 for β₁ = 0.9
 
     For intervals of one step both are ‖δ‖/(η‖θ‖^p). single: each step size is instead that of the one
-    optimiser step taken at its step (as many as norms), however far apart they were measured.
+    optimizer step taken at its step (as many as norms), however far apart they were measured.
 
     Between checkpoints ‖θ‖ is taken to move exponentially with Ση or Ση²; with a weight decay, Δ is freed
     of what the decay took. Intervals with nothing to measure (η = 0, a norm that is not finite) are left out.

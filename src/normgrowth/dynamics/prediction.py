@@ -9,7 +9,7 @@ as flows; step by step they are the products of 1 + κη and of √(1 + κ²η²
 aligned product is smaller by t^(κ²/2) up to a constant, the misaligned one by a constant. Decay by λ
 multiplies either by exp(−λ∫η), or by exp(−λt) as eq. (3) writes it (`decay="eq3"`).
 
-Not every optimiser's steps go as ‖θ‖. With ‖δ‖ = κη‖θ‖^p (`p`; Assumption 1 is p = 1, Adam is near 0,
+Not every optimizer's steps go as ‖θ‖. With ‖δ‖ = κη‖θ‖^p (`p`; Assumption 1 is p = 1, Adam is near 0,
 SGD on scale-invariant weights −1) the flows are ‖θ‖^(1−p) = ‖θ₀‖^(1−p) + (1 − p)κ∫η and
 ‖θ‖^(2−2p) = ‖θ₀‖^(2−2p) + (1 − p)κ²∫η².
 
@@ -51,7 +51,7 @@ def predict_norm(
 ) -> Floats:
     """‖θ‖ at each of the steps, from norm0 at `start`.
 
-    discrete: the exact product over optimiser steps instead of the flow; the two part by O(κη).
+    discrete: the exact product over optimizer steps instead of the flow; the two part by O(κη).
     A callable must be defined from `start` on: 1/√t is not at 0, where `inverse_sqrt` holds its peak.
     A norm beyond the range of floats is inf, one that decayed to nothing is 0.
     """

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def fit(
     data: "Result | Records | Path | str | Sequence[Any] | ArrayLike",
     norms: "ArrayLike | None" = None,
+    out: "Path | str | None" = None,
     *,
+    overwrite: bool = False,
     level: str = "model",
     quantity: str = "norm",
     laws: "Sequence[str] | str | None" = None,
@@ -36,6 +38,7 @@ def fit(
     data: a trace or another result with norms, its records, its folder, a csv with the columns step and norm (and
     layer, name, role, level or run for several series), "published:t5_norm" or "published:t5_norm_by_layer" of the
     paper, a list of several of these, or training steps with norms as the second argument.
+    out, overwrite: write the result into this folder; replace another result there.
     level: of a trace: one series for the "model", or one for each "layer", "role", "tensor" or "head".
     quantity: what is fitted, at least 0: "norm", or for example "rms".
     laws: names of laws; all by default. See `normgrowth.fit.laws`.
@@ -48,7 +51,7 @@ def fit(
     """
     from normgrowth.fit.fitting import fit_data
 
-    return fit_data(
+    found = fit_data(
         data,
         norms,
         level=level,
@@ -60,3 +63,6 @@ def fit(
         confidence=confidence,
         seed=seed,
     )
+    if out is not None:
+        found.save(out, overwrite=overwrite)
+    return found

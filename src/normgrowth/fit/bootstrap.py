@@ -2,7 +2,7 @@
 
 The norm of a checkpoint is the sum of everything before it, so the residuals of a fit wander: one above
 the curve is followed by another above it. Counted as independent they make every interval too narrow
-and all evidence too strong. Three things are done about it, each with the correlation ρ of neighbours:
+and all evidence too strong. Three things are done about it, each with the correlation ρ of neighbors:
 
 - n points count as n_eff = n/V_n(ρ), V_m(ρ) = 1 + 2·Σ_{i<m} (1 − i/m)·ρ^i being the factor by which
   such correlation widens the variance of a mean of m points. As evidence they count for at least k + 1:
@@ -18,7 +18,7 @@ and all evidence too strong. Three things are done about it, each with the corre
 
 ρ is that of the ranks, turned into that of values (2·sin(π·r/6)): one checkpoint far off, as step 0 often
 is, must not make the others look independent. A fit of k parameters lowers it by (k + (k + 2)·ρ)/n,
-which is added back. Neighbours are neighbours in the series, whatever the gap between their steps.
+which is added back. Neighbors are neighbors in the series, whatever the gap between their steps.
 """
 
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 from normgrowth.fit.laws import BEYOND, Floats, Law
 from normgrowth.fit.solver import Solution, solve
 
-MOST_POINTS = 500  # of a replicate: more are averaged over neighbours, which a smooth law does not notice
+MOST_POINTS = 500  # of a replicate: more are averaged over neighbors, which a smooth law does not notice
 
 
 def correlation(residuals: Floats, k: int) -> float:
-    """ρ of neighbouring residuals of a fit with k parameters, from 0 to 1 − 1/n."""
+    """ρ of neighboring residuals of a fit with k parameters, from 0 to 1 − 1/n."""
     n = len(residuals)
     if n < 5 or not residuals.any():
         return 0.0
@@ -130,7 +130,7 @@ def parameters(
 
 
 def block_bootstrap_indices(count: int, seed: int, draws: int = 2000) -> NDArray[np.int64]:
-    """Indices of a circular block bootstrap: neighbours stay together, in blocks of about √count."""
+    """Indices of a circular block bootstrap: neighbors stay together, in blocks of about √count."""
     rng = np.random.default_rng(seed)
     length = max(1, round(sqrt(count)))
     starts = rng.integers(0, count, (draws, -(-count // length), 1))

@@ -90,7 +90,7 @@ def _between(series: Series, first: float | None, last: float | None) -> Series:
 
 def _check(bootstrap: int, confidence: float, seed: int) -> None:
     if not 0 < confidence < 1:
-        raise InputError(f"confidence must lie between 0 and 1: {confidence:g} does not")
+        raise InputError(f"confidence must be between 0 and 1, got {confidence:g}")
     if seed < 0:
         raise InputError(f"seed must be >= 0, got {seed}")
     if bootstrap and bootstrap < (least := int(np.ceil(2 / (1 - confidence)))):

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from normgrowth.errors import InputError
 from normgrowth.fit.points import read_csv
-from normgrowth.named_data import is_named, named_series
+from normgrowth.measurements import Measurement, is_named, named_series, read_measurement
 from normgrowth.records import FILE, Records
 from normgrowth.results import Result
 
@@ -46,10 +46,8 @@ def read_data(
 ) -> Data:
     if norms is not None:
         return Data({"": Series("", data, norms)})  # type: ignore[arg-type]
-    if isinstance(data, Result):
-        return _of_records(data.records, "", level, quantity)
-    if isinstance(data, Records):
-        return _of_records(data, "", level, quantity)
+    if isinstance(data, Result | Records):
+        return _measured(read_measurement(data), level, quantity)
     if isinstance(data, str | Path):
         return _read(data, level, quantity)
     if isinstance(data, list | tuple) and data and all(map(_is_source, data)):
@@ -67,7 +65,7 @@ def _is_source(one: Any) -> bool:
 def _read(data: str | Path, level: str, quantity: str) -> Data:
     path = Path(data)
     if path.is_dir() or path.name == FILE:
-        return _of_records(Records.read(path if path.is_dir() else path.parent), str(data), level, quantity)
+        return _measured(read_measurement(path if path.is_dir() else path.parent), level, quantity)
     if level != "model":
         raise InputError(f"{data}: level {level} is for traces; the columns of a csv say what its series are")
     if is_named(data):
@@ -79,8 +77,9 @@ def _read(data: str | Path, level: str, quantity: str) -> Data:
     return Data({name: Series(name, *points) for name, points in series.items()}, source)
 
 
-def _of_records(records: Records, place: str, level: str, quantity: str) -> Data:
+def _measured(measured: Measurement, level: str, quantity: str) -> Data:
     """Each thing that a trace has at this level."""
+    records = measured.records
     chosen = records.where(level=level, quantity=quantity)
     runs = chosen.distinct("run")
     if not runs:
@@ -89,12 +88,12 @@ def _of_records(records: Records, place: str, level: str, quantity: str) -> Data
     found: dict[str, Series] = {}
     for run in runs:
         rows = chosen.where(run=run)
-        for name in rows.distinct("name"):
+        names, layers = (rows.table[column].to_pylist() for column in ("name", "layer"))
+        for name, layer in dict(zip(names, layers, strict=True)).items():
             label = name if len(runs) == 1 else f"{run}: {name}"
-            layer = rows.where(name=name).distinct("layer")[0]
             found[label] = Series(label, *rows.series(quantity, level=level, name=name), layer)
-    source = str(records.made_by.get("source") or place or ", ".join(map(str, runs)))
-    return Data(found, source, records.parameters, level, str(runs[0]) if len(runs) == 1 else "")
+    run = str(runs[0]) if len(runs) == 1 else ""
+    return Data(found, measured.source, measured.parameters, level, run)
 
 
 def _joined(several: Sequence[Data]) -> Data:

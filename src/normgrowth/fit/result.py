@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, TooFewPoints
 from normgrowth.fit.laws import LAWS, Floats
 from normgrowth.records import Block, Records
 from normgrowth.results import Result
@@ -109,10 +109,7 @@ class SeriesFit(Mapping[str, LawFit]):
     def best(self) -> LawFit:
         """The law with the largest weight of evidence."""
         if self.best_law is None:
-            raise InputError(
-                f"too few points to choose a law: {self.points}; these laws need {self.points_needed}; "
-                "name one instead"
-            )
+            raise TooFewPoints(self.points, self.points_needed)
         return self.laws[self.best_law]
 
     def residuals(self, law: str | None = None) -> Floats:

@@ -178,7 +178,7 @@ def _slope(edge: Floats, phi: Floats, other: Floats, y: Floats) -> Floats:
 def _newton(
     phi0: Floats, phi1: Floats, y: Floats, start: tuple[Floats, Floats] | None, done: np.ndarray
 ) -> tuple[Floats, Floats, np.ndarray]:
-    """Minimise Σ(ℓ − 2y√ℓ) over u, w > 0; all series step together until all are done."""
+    """Minimize Σ(ℓ − 2y√ℓ) over u, w > 0; all series step together until all are done."""
     level = (y**2).mean(axis=1) + 1e-300
     u, w = (level, level) if start is None else (np.maximum(s, 1e-4 * level) for s in start)
     # Columns of size 1: for a long τ, φ1 is small everywhere and w large.

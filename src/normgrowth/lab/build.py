@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from normgrowth.errors import InputError
 from normgrowth.lab.data.corpus import Corpus, load_corpus
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.distributed import is_parallel, rank
 
@@ -25,7 +25,7 @@ def device_of(name: str | None) -> torch.device:
     return local if is_parallel() and name == "cuda" else device
 
 
-def corpus_of(settings: Settings, data: str | Path | None) -> Corpus:
+def corpus_of(settings: TrainSettings, data: str | Path | None) -> Corpus:
     return load_corpus(
         settings.corpus,
         data,
@@ -36,12 +36,12 @@ def corpus_of(settings: Settings, data: str | Path | None) -> Corpus:
     )
 
 
-def total_steps(settings: Settings, corpus: Corpus) -> int:
+def total_steps(settings: TrainSettings, corpus: Corpus) -> int:
     """Of the whole run."""
     return min(settings.steps or 2**62, settings.epochs * -(-len(corpus.train) // settings.batch))
 
 
-def new_model(settings: Settings, corpus: Corpus) -> LanguageModel:
+def new_model(settings: TrainSettings, corpus: Corpus) -> LanguageModel:
     """As PyTorch initialises it, from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
@@ -49,7 +49,7 @@ def new_model(settings: Settings, corpus: Corpus) -> LanguageModel:
         return LanguageModel(config, tied=settings.tied)
 
 
-def new_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
+def new_optimizer(settings: TrainSettings, model: nn.Module) -> Optimizer:
     kinds = {
         "adamw": lambda p: torch.optim.AdamW(p, settings.lr, weight_decay=settings.decay, fused=True),
         "adam": lambda p: torch.optim.Adam(p, settings.lr, weight_decay=settings.decay, fused=True),

@@ -93,7 +93,7 @@ def levels(model: LanguageModel, rows: Sequence[Row]) -> list[Block]:
         mask = batch["attention_mask"] if leaking else None
         return cast(list[Tensor], cast(Encoder, encoder)(batch["input_ids"], mask, return_states=True))
 
-    return _blocks(saturation(model.encoder, batches, states=states))
+    return _blocks(saturation(model.encoder, batches=batches, states=states).records)
 
 
 def as_blocks(step: int, values: dict[str, float], more: Sequence[Block] = ()) -> list[Block]:

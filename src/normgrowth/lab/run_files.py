@@ -19,7 +19,7 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from normgrowth.errors import FolderMismatch, InputError, SchemaError, is_mistake
-from normgrowth.lab.settings import Settings, difference
+from normgrowth.lab.settings import TrainSettings, difference
 from normgrowth.network.models.encoder_folder import write
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.records import FILE, Records, replacing
@@ -41,7 +41,7 @@ class RunFolder:
 
     @staticmethod
     def open(
-        out: str | Path, settings: Settings, facts: Mapping[str, Any], *, overwrite: bool = False
+        out: str | Path, settings: TrainSettings, facts: Mapping[str, Any], *, overwrite: bool = False
     ) -> "RunFolder":
         """Lock it, and see that it is empty or holds this run. facts: what the settings stand for (the corpus).
 
@@ -155,6 +155,9 @@ def _tidy(folder: Path) -> None:
                 old.rename(target)
 
 
+TORCH_WRITER = ("inline_container", "iostream error", "PytorchStreamWriter", "Parent directory")
+
+
 class _disk:
     """A disk that is full: what was there is whole, and a line says so."""
 
@@ -166,8 +169,8 @@ class _disk:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         # torch's writer says RuntimeError for what the system refuses, safetensors its own SafetensorError
-        written = isinstance(error, OSError | RuntimeError) or type(error).__name__ == "SafetensorError"
-        if written:
+        by_torch = isinstance(error, RuntimeError) and any(word in str(error) for word in TORCH_WRITER)
+        if isinstance(error, OSError) or by_torch or type(error).__name__ == "SafetensorError":
             said = getattr(error, "strerror", None) or str(error).splitlines()[0]
             raise InputError(
                 f"{self.path}: cannot be written ({said}); the run stops. What was saved before is whole: make "

@@ -1,22 +1,26 @@
 """What a training run of the lab is: every choice that its weights depend on, in one place."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields, replace
 from math import isfinite
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.errors import InputError
-from normgrowth.network.models.encoders import EncoderConfig, Kind
 from normgrowth.schedules import SHAPES, Schedule
 from normgrowth.tracking.due import due
 
+if TYPE_CHECKING:
+    from normgrowth.network.models.encoders import EncoderConfig
+
+Kind = Literal["paper_pre_norm", "usual_pre_norm", "post_norm"]
 Optimizers = Literal["adamw", "adam", "sgd", "adafactor"]
 DECAY = {"adamw": 0.01, "adam": 0.0, "sgd": 0.0, "adafactor": 0.0}  # PyTorch's defaults
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class TrainSettings:
     """The defaults are the paper's (§A): AdamW as PyTorch has it, no dropout, 16 sentences a batch, 5 epochs."""
 
     corpus: str
@@ -79,9 +83,12 @@ class Settings:
                 raise InputError(f"{name} is {' or '.join(words)} or a number of steps, not {value!r}")
         if self.include not in ("blocks", "all"):
             raise InputError(f"include is blocks or all, not {self.include!r}")
-        self.encoder(vocabulary=1, positions=1)  # says what is wrong with the shape
+        with suppress(ImportError):  # without torch, settings of a saved result are read all the same
+            self.encoder(vocabulary=1, positions=1)  # says what is wrong with the shape
 
-    def encoder(self, vocabulary: int, positions: int) -> EncoderConfig:
+    def encoder(self, vocabulary: int, positions: int) -> "EncoderConfig":
+        from normgrowth.network.models.encoders import EncoderConfig
+
         return EncoderConfig(
             vocabulary=vocabulary,
             max_length=positions,
@@ -116,6 +123,8 @@ def every(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
+DEFAULTS = {field.name: field.default for field in fields(TrainSettings) if field.default is not MISSING}
+
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "small": {"layers": 4, "width": 128, "heads": 4, "feedforward": 256, "epochs": 1, "evaluate": "powers"},
@@ -135,16 +144,20 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def preset(name: str, corpus: str, **changes: Any) -> Settings:
+def preset(name: str, corpus: str, **changes: Any) -> TrainSettings:
     if name not in PRESETS:
         raise InputError(f"preset {name!r} is none of {', '.join(PRESETS)}")
-    return replace(Settings(corpus=corpus, **PRESETS[name]), **changes)
+    return replace(TrainSettings(corpus=corpus, **PRESETS[name]), **changes)
 
 
 def difference(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """What is not the same, in both; None if nothing is. The kind of a network is told from that of a result."""
+    """What is not the same, in both; None if nothing is. The kind of a network is told from that of a result.
+
+    TrainSettings that an earlier version did not have are compared by their defaults.
+    """
+    old = {**{name: value for name, value in DEFAULTS.items() if name in new}, **old}
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     ours, theirs = (
         {"network" if name == "kind" else name: said.get(name) for name in names} for said in (old, new)

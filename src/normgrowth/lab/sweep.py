@@ -7,13 +7,10 @@ Every cell is a run of `train` without a folder (`training.cells`), and its outc
     records, level "column"   for each value of the first setting, where growth ends in the second (`boundary`)
 """
 
-import platform
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import version
 from math import inf, nan
 from pathlib import Path
 
@@ -23,22 +20,26 @@ import torch
 from normgrowth.engine import Engine, Lost, map_or_lose
 from normgrowth.errors import InputError
 from normgrowth.lab.build import total_steps
+from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY, Axis
 from normgrowth.lab.cells.cell import Outcome, train_alone
 from normgrowth.lab.cells.cell_store import CellStore
 from normgrowth.lab.cells.edge_search import Cell, wanted
 from normgrowth.lab.cells.edges import edges
-from normgrowth.lab.cells.grid import LEARNING_RATE, WEIGHT_DECAY, Axis, Corpora, Grid
+from normgrowth.lab.cells.grid import Corpora, Grid
 from normgrowth.lab.cells.stacked_cells import in_common, pays, stackable, train_together
 from normgrowth.lab.data.corpus import Corpus, describe
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.run import CorpusSummary
+from normgrowth.lab.settings import TrainSettings
+from normgrowth.lab.sweep_result import Sweep
 from normgrowth.records import Block, Records
+from normgrowth.results import Provenance
 
 GRACE = 60.0  # seconds beyond its limit after which a cell that does not end is given up
 Progress = Callable[[int, int, str], None]  # cells done, of how many so far, the last one's name
 
 
 def sweep(
-    settings: Settings,
+    settings: TrainSettings,
     out: str | Path,
     *,
     x: Axis = LEARNING_RATE,
@@ -51,7 +52,7 @@ def sweep(
     together: int | None = None,
     progress: Progress | None = None,
     overwrite: bool = False,
-) -> Records:
+) -> Sweep:
     """Train a model for each cell, or with `refine` for those that tell where growth ends.
 
     x, y: the settings, columns and rows of the grid. limit: seconds for each cell. engine: by default a process for
@@ -79,9 +80,9 @@ def sweep(
         finally:
             if own is not None:
                 own.close()
-        records = _records(Path(out).resolve().name, grid, run, refine, limit)
-        folder.write(records)
-    return records
+        result = _result(Path(out).resolve().name, grid, run, refine, limit)
+        folder.write(result.records)
+    return result
 
 
 class _Run:
@@ -136,7 +137,7 @@ class _Run:
 
     def _groups(self, cells: list[Cell]) -> list[list[Cell]]:
         """Cells that train in one stack: alike in shape, no more than pay, and some for every worker."""
-        alike: dict[tuple[Settings, bool], list[Cell]] = {}
+        alike: dict[tuple[TrainSettings, bool], list[Cell]] = {}
         for cell in cells:
             own = self.grid.cells[cell]
             alike.setdefault((in_common(own), stackable(own)), []).append(cell)
@@ -152,7 +153,7 @@ class _Run:
             self.progress(len(self.outcomes) + len(self.lost), self.asked, name)
 
 
-def train_cells(corpora: Corpora, limit: float | None, cells: tuple[Settings, ...]) -> list[Outcome]:
+def train_cells(corpora: Corpora, limit: float | None, cells: tuple[TrainSettings, ...]) -> list[Outcome]:
     """The task: one process trains these with one thread, so that outcomes do not depend on the machine's cores."""
     corpus = corpora.of(cells[0])
     with one_thread():
@@ -171,7 +172,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _records(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None) -> Records:
+def _result(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None) -> Sweep:
     cells = sorted(run.outcomes)
     corpus = grid.corpora.of(grid.cells[0, 0])
     step = total_steps(grid.settings, corpus)
@@ -190,31 +191,23 @@ def _records(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None
         found = edges(grid.settings, grid.x, grid.y, run.outcomes, run.grows(), run.lost)
         columns = [grid.x.name(i) for i in range(len(found))]
         blocks.append(_block("column", columns, step, _transposed(found)))
-    made_by = {
-        "command": "sweep",
-        "settings": asdict(grid.settings),
-        "selection": {"include": grid.settings.include},
-        "x": {"setting": grid.x.setting, "values": list(grid.x.values)},
-        "y": {"setting": grid.y.setting, "values": list(grid.y.values)},
-        "corpus": describe(corpus, grid.settings.dev_sentences),
-        "refine": refine,
-        "limit": limit,
-        "together": run.largest,
-        "cells": len(cells),
-        "of": len(grid.cells),
-        "lost": [
-            list(cell) for cell in sorted(run.lost)
-        ],  # killed or out of memory: whether they grow is unknown
-        "notes": grid.corpora.notes,
-        "problems": [f"{grid.name(cell)}: {why}" for cell, why in sorted(run.lost.items())],
-        "versions": {
-            "normgrowth": version("normgrowth"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    return Records.from_blocks(name, blocks, made_by)
+    return Sweep(
+        records=Records.from_blocks(name, blocks, {}),
+        settings=grid.settings,
+        x=grid.x,
+        y=grid.y,
+        corpus=CorpusSummary(**describe(corpus, grid.settings.dev_sentences)),
+        cells=len(cells),
+        of=len(grid.cells),
+        lost=tuple(sorted(run.lost)),
+        refine=refine,
+        limit=limit,
+        together=run.largest,
+        selection={"include": grid.settings.include},
+        notes=tuple(grid.corpora.notes),
+        problems=tuple(f"{grid.name(cell)}: {why}" for cell, why in sorted(run.lost.items())),
+        provenance=Provenance.now(),
+    )
 
 
 def _block(level: str, names: Sequence[str], step: int, values: Mapping[str, Sequence[float]]) -> Block:

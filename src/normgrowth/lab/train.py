@@ -23,10 +23,12 @@ from normgrowth.lab.build import corpus_of, device_of, new_model, new_optimizer,
 from normgrowth.lab.data.corpus import Corpus, describe, in_batches, padded
 from normgrowth.lab.evaluate import NextToken, as_blocks, evaluate, levels
 from normgrowth.lab.interrupt import heard_between_steps
+from normgrowth.lab.run import CorpusSummary, Run
 from normgrowth.lab.run_files import STATE, TRACKER, RunFolder
-from normgrowth.lab.settings import Settings, every
+from normgrowth.lab.settings import TrainSettings, every
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.records import Block, Records
+from normgrowth.results import Provenance
 from normgrowth.schema import mismatch
 from normgrowth.tracking.distributed import is_main, is_parallel, of_main, rank, shared, world_size
 from normgrowth.tracking.parameters import watch
@@ -63,7 +65,7 @@ Progress = Callable[[int, int, dict[str, float]], None]  # steps done, of how ma
 
 
 def train(
-    settings: Settings,
+    settings: TrainSettings,
     out: str | Path,
     *,
     data: str | Path | None = None,
@@ -72,8 +74,8 @@ def train(
     corpus: Corpus | None = None,
     device: str | None = None,
     overwrite: bool = False,
-) -> Records:
-    """Train, or go on with, the run of a folder; the records of its evaluations and of its tracker.
+) -> Run:
+    """Train, or go on with, the run of a folder: its evaluations, and what its tracker measured.
 
     data: the folder that holds `penn` and `wikitext-2`. progress: told of every step. corpus: instead of the one that
     the settings name. device: by default a GPU where there is one. overwrite: remove another result in the folder.
@@ -83,15 +85,15 @@ def train(
     folder = _open(out, settings, corpus, overwrite)
     try:
         with heard_between_steps() as stopping:
-            return _Run(settings, corpus, folder, device_of(device), progress, save_seconds).go(stopping)
+            return _Training(settings, corpus, folder, device_of(device), progress, save_seconds).go(stopping)
     finally:
         folder.close()
 
 
-class _Run:
+class _Training:
     def __init__(
         self,
-        settings: Settings,
+        settings: TrainSettings,
         corpus: Corpus,
         folder: RunFolder,
         device: torch.device,
@@ -118,7 +120,7 @@ class _Run:
         self.save_seconds, self.saved = save_seconds, time.monotonic()
         self._load()
 
-    def go(self, stopping: Callable[[], bool]) -> Records:
+    def go(self, stopping: Callable[[], bool]) -> Run:
         with NormTracker(
             self.model,
             self.optimizer,
@@ -132,11 +134,10 @@ class _Run:
                 self._evaluate()
             while self.step < self.total:
                 self._epoch(stopping)
-        records = self._records(self._test())
+        result = self._result([*self.rows, *self._test()], _few(tracker.records) if is_main() else None)
         if is_main():
-            records = Records.joined([records, _few(tracker.records)], records.made_by)
-            self.folder.write(records)
-        return records
+            self.folder.write(result.records)
+        return result
 
     def _epoch(self, stopping: Callable[[], bool]) -> None:
         """From where this epoch was left to its end."""
@@ -204,7 +205,7 @@ class _Run:
         self.since = [0.0, 0.0]
         self._save()
         if is_main():
-            self.folder.write(self._records())
+            self.folder.write(self._result(self.rows).records)
 
     def _test(self) -> list[Block]:
         """The best checkpoint on the test part; every rank takes its part, with the weights that the first has."""
@@ -218,22 +219,22 @@ class _Run:
         found = evaluate(NextToken(model), self.corpus.test, self.corpus)
         return as_blocks(self.best[1], {f"test_{name}": value for name, value in found.items()})
 
-    def _records(self, more: list[Block] | None = None) -> Records:
-        facts = {
-            "command": "train",
-            "settings": asdict(self.settings),
-            "corpus": self.described,
-            "steps": self.total,
-            "best_step": self.best[1] if self.best else None,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
-            "selection": asdict(self.selection),
-            "counted": self.counted,
-            "threads": torch.get_num_threads(),
-            "ranks": world_size(),
-            "notes": list(self.corpus.notes),
-            "problems": [],
-        }
-        return Records.from_blocks(self.folder.name, [*self.rows, *(more or [])], facts)
+    def _result(self, evaluations: list[Block], tracked: Records | None = None) -> Run:
+        records = Records.from_blocks(self.folder.name, evaluations, {})
+        return Run(
+            records=records if tracked is None else Records.joined([records, tracked], {}),
+            settings=self.settings,
+            corpus=CorpusSummary(**self.described),
+            steps=self.total,
+            best_step=self.best[1] if self.best else None,
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            selection=asdict(self.selection),
+            counted=self.counted,
+            threads=torch.get_num_threads(),
+            ranks=world_size(),
+            notes=tuple(self.corpus.notes),
+            provenance=Provenance.now(),
+        )
 
     # Where to go on from ---------------------------------------------------------------------------------
 
@@ -286,7 +287,7 @@ class _Run:
         )
 
 
-def _open(out: str | Path, settings: Settings, corpus: Corpus, overwrite: bool) -> RunFolder:
+def _open(out: str | Path, settings: TrainSettings, corpus: Corpus, overwrite: bool) -> RunFolder:
     """The first rank holds the folder; what it finds wrong, all say."""
     folder, problem = RunFolder(Path(out), None), None
     if is_main():

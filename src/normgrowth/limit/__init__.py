@@ -1,40 +1,38 @@
 """Leading-order tensors: the exact limit of a network whose parameters grow, and the degree of every part.
 
-saturated.py      `saturated(model)`: the limit network; degrees.py: `degrees(model, inputs)`
+saturated.py      `saturated(model)`: the limit network
+degrees.py        `degrees(model, inputs)` and its result; degree_pass.py: its pass
 dispatch/         runs PyTorch on leading-order tensors: views, operations in place, one rule for each operation
-rules/            what each operation becomes; rules/attention/: softmax and attention
+rules/            what each operation becomes; rule_files.py loads all; rules/attention/: softmax and attention
 series.py         a tensor as a sum of powers of c; exponentials.py: what is smaller than any power
 parameters/       which parameters grow, which are held fixed, where they lie in memory
 forward_pass/     what is done to a model while a pass runs: hooks, kernels, saved arguments
 pass_log.py       what a pass leaves behind: sums of unequal degree, ties; findings.py: what a reader may not expect
 explanations.py   degrees in words; module_names.py: blocks that are alike
-hard_heads.py     a network with hard attention only, beside itself
 """
 
-from normgrowth.errors import NoLimit, UnsupportedOperation
-from normgrowth.limit.dispatch import RULES, Operation, rule
-from normgrowth.limit.rules import (
-    activations,
-    arithmetic,
-    comparisons,
-    data_movement,
-    lengths,
-    logarithms,
-    losses,
-    normalization,
-    pooling,
-    powers,
-    products,
-    scatter_reductions,
-    triangular,
-)
-from normgrowth.limit.rules.attention import fused, softmax
-from normgrowth.limit.series import Series, Term, by_element
+from importlib import import_module
 
-RULE_FILES = (  # loaded so that they register
-    *(activations, arithmetic, comparisons, data_movement, lengths, logarithms, losses),
-    *(fused, softmax, normalization, pooling, powers, products, scatter_reductions, triangular),
-)
+from normgrowth.errors import NoLimit, UnsupportedOperation
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from normgrowth.limit.dispatch import RULES, Operation, rule
+    from normgrowth.limit.rule_files import RULE_FILES
+    from normgrowth.limit.series import Series, Term, by_element
+
+# Loaded when they are first used: results of `degrees` are read without torch.
+_HOME = {
+    "RULES": "normgrowth.limit.dispatch",
+    "RULE_FILES": "normgrowth.limit.rule_files",
+    "Operation": "normgrowth.limit.dispatch",
+    "Series": "normgrowth.limit.series",
+    "Term": "normgrowth.limit.series",
+    "by_element": "normgrowth.limit.series",
+    "rule": "normgrowth.limit.dispatch",
+}
 
 __all__ = [
     "RULES",
@@ -47,3 +45,10 @@ __all__ = [
     "by_element",
     "rule",
 ]
+
+
+def __getattr__(name: str) -> "Any":
+    if name not in _HOME:
+        raise AttributeError(f"module 'normgrowth.limit' has no attribute {name!r}")
+    import_module("normgrowth.limit.rule_files")
+    return getattr(import_module(_HOME[name]), name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from normgrowth.limit.module_names import counted, grouped, labels, listed, place, spans
 
 if TYPE_CHECKING:
-    from normgrowth.limit.degrees import Degree, Degrees, Meeting, Row
+    from normgrowth.limit.degrees import Degree, Degrees, DroppedTerm, ModuleDegree
 
 
 def explain(found: "Degrees") -> list[str]:
@@ -42,8 +42,8 @@ def _norms(found: "Degrees") -> Iterator[str]:
         )
 
 
-def _norm_classes(found: "Degrees") -> "dict[str, list[Row]]":
-    classes = _by_class(row for row in found.rows if row.owns and row.inputs)
+def _norm_classes(found: "Degrees") -> "dict[str, list[ModuleDegree]]":
+    classes = _by_class(row for row in found.modules if row.owns and row.inputs)
     return {
         kind: rows
         for kind, rows in classes.items()
@@ -56,7 +56,7 @@ def _saturating(found: "Degrees") -> Iterator[str]:
     """No parameters, degree 0 from a positive degree: steps and signs, or a norm without a gain."""
     rows = (
         row
-        for row in found.rows
+        for row in found.modules
         if not row.owns and row.grows and row.degree == 0 and not _has_parts(found, row)
     )
     for kind, alike in _by_class(row for row in rows if row.inputs and (row.inputs[0] or 0) > 0).items():
@@ -69,10 +69,10 @@ def _saturating(found: "Degrees") -> Iterator[str]:
 
 def _products(found: "Degrees") -> Iterator[str]:
     """What enters a module has the degrees of two earlier ones together, and none of them alone."""
-    before: dict[str, list[Row]] = {}
-    gates: list[tuple[Row, Row, Row]] = []
-    entered = {row.module: row.inputs for row in found.rows}
-    for row in found.rows:
+    before: dict[str, list[ModuleDegree]] = {}
+    gates: list[tuple[ModuleDegree, ModuleDegree, ModuleDegree]] = []
+    entered = {row.module: row.inputs for row in found.modules}
+    for row in found.modules:
         parent, _, _ = row.module.rpartition(".")
         earlier = before.setdefault(parent, [])
         if row.inputs and (wanted := row.inputs[0]) is not None and wanted > 0:
@@ -83,7 +83,7 @@ def _products(found: "Degrees") -> Iterator[str]:
     for label, alike in grouped(
         gates,
         lambda gate: gate[2].module,
-        lambda gate: (*(row.degree for row in gate), *(row.kind for row in gate)),
+        lambda gate: (*(row.degree for row in gate), *(row.class_name for row in gate)),
     ):
         one, other, after = alike[0]
         yield (
@@ -93,7 +93,7 @@ def _products(found: "Degrees") -> Iterator[str]:
         )
 
 
-def _pair(rows: list["Row"], wanted: Fraction) -> "tuple[Row, Row] | None":
+def _pair(rows: list["ModuleDegree"], wanted: Fraction) -> "tuple[ModuleDegree, ModuleDegree] | None":
     """The latest two modules whose degrees, both positive, add up to what is wanted."""
     for j in range(len(rows) - 1, 0, -1):
         for i in range(j - 1, -1, -1):
@@ -104,10 +104,10 @@ def _pair(rows: list["Row"], wanted: Fraction) -> "tuple[Row, Row] | None":
 
 
 def _biases(found: "Degrees") -> Iterator[str]:
-    kinds = {row.module: row.kind for row in found.rows}
-    owners = {kind: len(rows) for kind, rows in _by_class(row for row in found.rows if row.owns).items()}
-    by_class: dict[str, list[Meeting]] = {}
-    for met in found.sums:
+    kinds = {row.module: row.class_name for row in found.modules}
+    owners = {kind: len(rows) for kind, rows in _by_class(row for row in found.modules if row.owns).items()}
+    by_class: dict[str, list[DroppedTerm]] = {}
+    for met in found.dropped_terms:
         if met.kind == "bias" and met.module in kinds:
             by_class.setdefault(kinds[met.module], []).append(met)
     for kind, sums in by_class.items():
@@ -124,9 +124,9 @@ def _biases(found: "Degrees") -> Iterator[str]:
 
 
 def _constants(found: "Degrees") -> Iterator[str]:
-    kinds = {row.module: row.kind for row in found.rows}
-    by_class: dict[str, list[Meeting]] = {}
-    for met in found.sums:
+    kinds = {row.module: row.class_name for row in found.modules}
+    by_class: dict[str, list[DroppedTerm]] = {}
+    for met in found.dropped_terms:
         if met.kind == "constant":
             by_class.setdefault(kinds.get(met.module, found.model), []).append(met)
     norms = _norm_classes(found)
@@ -140,13 +140,13 @@ def _constants(found: "Degrees") -> Iterator[str]:
 
 def _sums(found: "Degrees") -> Iterator[str]:
     blocks: dict[str, set[int]] = {}
-    for row in found.rows:
+    for row in found.modules:
         stack, block, _ = place(row.module)
         if block is not None:
             blocks.setdefault(stack, set()).add(block)
-    if all(met.kind == "constant" for met in found.sums):
+    if all(met.kind == "constant" for met in found.dropped_terms):
         yield "Apart from constants, every sum joins terms of one degree: no branch is dropped."
-    rest = [met for met in found.sums if met.kind not in ("bias", "constant")]
+    rest = [met for met in found.dropped_terms if met.kind not in ("bias", "constant")]
     for label, alike in grouped(rest, lambda met: met.module, _alike):
         here = {place(met.module).block for met in alike}
         stack = place(alike[0].module).stack
@@ -154,9 +154,9 @@ def _sums(found: "Degrees") -> Iterator[str]:
         yield f"{label or found.model}{every}{_when(alike[0], found)}: {_met(alike)}"
 
 
-def _when(met: "Meeting", found: "Degrees") -> str:
+def _when(met: "DroppedTerm", found: "Degrees") -> str:
     """Which runs are meant, of a module that ran several times and did not do so in all of them."""
-    total = next((row.runs for row in found.rows if row.module == met.module), 1)
+    total = next((row.runs for row in found.modules if row.module == met.module), 1)
     if len(met.runs) >= total:
         return ""
     if met.runs == (0,):
@@ -164,7 +164,7 @@ def _when(met: "Meeting", found: "Degrees") -> str:
     return f" (runs {spans(run + 1 for run in met.runs)} of {total})"
 
 
-def _alike(met: "Meeting") -> tuple[object, ...]:
+def _alike(met: "DroppedTerm") -> tuple[object, ...]:
     """Which sums of several blocks are told in one sentence."""
     origin = {"stream": met.kept_from, "branch": met.dropped_from}.get(met.kind)
     own = None if origin is None else place(origin)
@@ -173,18 +173,18 @@ def _alike(met: "Meeting") -> tuple[object, ...]:
     return met.kind, met.kept, met.dropped, own.rest if own and inside else origin, other, met.runs
 
 
-def _here(name: str | None, met: "Meeting") -> str | None:
+def _here(name: str | None, met: "DroppedTerm") -> str | None:
     """The part of its own block that a term comes from."""
     if name is None or (there := place(name))[:2] != place(met.module)[:2] or there.block is None:
         return None
     return there.rest or None
 
 
-def _inside(name: str, met: "Meeting") -> str:
+def _inside(name: str, met: "DroppedTerm") -> str:
     return _here(name, met) or name
 
 
-def _met(sums: list["Meeting"]) -> str:
+def _met(sums: list["DroppedTerm"]) -> str:
     first = sums[0]
     kept, dropped = _degree(first.kept), _degree(first.dropped)
     kept_from, dropped_from = (
@@ -211,7 +211,7 @@ def _met(sums: list["Meeting"]) -> str:
 
 
 def _vanished(found: "Degrees") -> Iterator[str]:
-    kinds = {row.module: row.kind for row in found.rows}
+    kinds = {row.module: row.class_name for row in found.modules}
     for why, said in (
         ("dropped", "Vanished in the limit, since what they enter is dropped"),
         ("zero", "Exactly zero, and so without a degree"),
@@ -260,7 +260,7 @@ def _ties(found: "Degrees") -> Iterator[str]:
     )
     where = listed(labels(tie.module for tie in found.ties))
     text = f"Several keys share the largest score in {tied:,} of {rows:,} softmax rows ({where})"
-    no_matter = "" if found.doubtful else ", but the keys that tie have equal values"
+    no_matter = "" if found.undecided_values else ", but the keys that tie have equal values"
     details = [
         f"in {uniform:,} they share alike" if uniform else "",
         f"in {tied - uniform:,} a lower order tells them apart" if tied > uniform else "",
@@ -274,26 +274,26 @@ def _doubts(found: "Degrees") -> Iterator[str]:
     if found.cancelled:
         where = listed(labels(found.cancelled))
         yield f"Leading terms came to exactly 0 where a lower order was left out, in {where}."
-    if found.doubtful:
-        values = "1 value hangs" if found.doubtful == 1 else f"{found.doubtful:,} values hang"
+    if found.undecided_values:
+        values = "1 value hangs" if found.undecided_values == 1 else f"{found.undecided_values:,} values hang"
         yield (
             f"{values} on what orders below the {counted(found.orders, 'order')} carried along might decide; "
             "more orders may tell."
         )
 
 
-def _by_class(rows: Iterable["Row"]) -> "dict[str, list[Row]]":
-    found: dict[str, list[Row]] = {}
+def _by_class(rows: Iterable["ModuleDegree"]) -> "dict[str, list[ModuleDegree]]":
+    found: dict[str, list[ModuleDegree]] = {}
     for row in rows:
-        found.setdefault(row.kind, []).append(row)
+        found.setdefault(row.class_name, []).append(row)
     return found
 
 
-def _has_parts(found: "Degrees", row: "Row") -> bool:
-    return any(other.module.startswith(f"{row.module}.") for other in found.rows) or not row.module
+def _has_parts(found: "Degrees", row: "ModuleDegree") -> bool:
+    return any(other.module.startswith(f"{row.module}.") for other in found.modules) or not row.module
 
 
-def _last(row: "Row") -> str:
+def _last(row: "ModuleDegree") -> str:
     return row.module.rpartition(".")[2]
 
 

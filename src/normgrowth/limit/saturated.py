@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+import normgrowth.limit.rule_files  # noqa: F401 (registers the rules)
 from normgrowth.limit.dispatch import HALVES, MARK, LimitMode
 from normgrowth.limit.findings import Finding, LeavingTorch
 from normgrowth.limit.forward_pass.compiled import run_eagerly, unwrapped
@@ -260,7 +261,8 @@ def _plain(mode: LimitMode, tensor: Tensor, found: Series) -> Tensor:
             mode.context.find(Finding("out_of_range", "", leading.degree, dtype, largest))
     if leading is found.top:
         return tensor
-    return mode.attach(replace(found, terms=found.terms[found.terms.index(leading) :]), dtype=tensor.dtype)
+    lower = found.changed(terms=found.terms[found.terms.index(leading) :])
+    return mode.attach(lower.move(torch.clone), dtype=tensor.dtype)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ Behind all powers there may be a part that is exponentially small: sigmoid(c) = 
 values rank that are equal in the limit, what their ratio is where they vanish, and what their logarithm is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -189,7 +189,7 @@ def decided(terms: list[Tensor]) -> bool:
     return bool(something.all())
 
 
-def _union(terms: tuple[Term, ...]) -> int:
+def _union(terms: Iterable[Term]) -> int:
     sources = 0
     for term in terms:
         sources |= term.sources
@@ -248,10 +248,9 @@ def _nothing(like: Series) -> Series:
 
 
 def _combined(f: Callable[..., Tensor], *series: Series) -> Series:
-    degree = series[0].top.degree
-    if all(len(s.terms) == 1 and s.top.degree == degree and not s.zero for s in series):
-        parts = {degree: (f(*(s.top.value for s in series)), _union(tuple(s.top for s in series)))}
-        found = from_parts(parts, highest(*(s.rest for s in series)))
+    if (alike := _one_degree(series)) is not None:
+        value, sources = f(*[term.value for term in alike]), _union(alike)
+        found = without_zeros([Term(alike[0].degree, value, sources)], highest(*[s.rest for s in series]))
         return found.changed(doubt=True) if any(s.doubt for s in series) else found
     degrees = sorted({term.degree for s in series for term in s.terms if not s.zero}, reverse=True)
     if not degrees:
@@ -266,6 +265,15 @@ def _combined(f: Callable[..., Tensor], *series: Series) -> Series:
         parts[degree] = f(*values), sources
     found = from_parts(parts, highest(*(s.rest for s in series)))
     return found.changed(doubt=any(s.doubt for s in series))
+
+
+def _one_degree(series: tuple[Series, ...]) -> list[Term] | None:
+    """The terms of series that have one each, all of one degree."""
+    degree = series[0].top.degree
+    for s in series:
+        if len(s.terms) != 1 or s.zero or s.terms[0].degree != degree:
+            return None
+    return [s.terms[0] for s in series]
 
 
 def product(f: Callable[[Tensor, Tensor], Tensor], a: Series, b: Series, orders: int) -> Series:
@@ -295,7 +303,12 @@ def product(f: Callable[[Tensor, Tensor], Tensor], a: Series, b: Series, orders:
         value = sources = None
         for s, t in pairs[degree]:
             found = first.value if s is a.top and t is b.top else f(s.value, t.value)
-            value = found if value is None else value + found
+            if value is None:
+                value = found
+            elif value.shape == found.shape and value.dtype == found.dtype:
+                value.add_(found)  # nobody else has it yet
+            else:
+                value = value + found
             sources = s.sources | t.sources | (sources or 0)
         assert value is not None
         empty = {degree: (value, sources or 0)}

@@ -29,13 +29,13 @@ ONE_INTERVAL, TWO_INTERVALS = 1.0, 4.0
 
 def whole_copies(e: StepTable, routes: Trajectory | None, same: Same) -> tuple[list[Finding], set[int]]:
     """Checkpoints that hold the weights of another step, and their rows."""
-    n = len(e.looks)
+    n = len(e.sampled)
     apart = routes.apart if routes else _unknown
     found: list[Finding] = []
     rows: set[int] = set()
     for members in _groups(e, same):
-        true = _owner(members, n, apart)
-        honest = _may_be_honest(e, members, true, apart)
+        true = _original_row(members, n, apart)
+        honest = _benign_reason(e, members, true, apart)
         more = f" ({len(members)} checkpoints are equal)" if len(members) > 2 else ""
         if not honest and _either(members, n, apart):
             true, more = members[0], "; either of the two may be the copy"
@@ -53,7 +53,7 @@ def _unknown(_: int, __: int) -> float:
 
 def _groups(e: StepTable, same: Same) -> list[list[int]]:
     """Rows that are equal to each other."""
-    n = len(e.looks)
+    n = len(e.sampled)
     group = list(range(n))
 
     def join(i: int, j: int) -> None:
@@ -61,14 +61,14 @@ def _groups(e: StepTable, same: Same) -> list[list[int]]:
         group[:] = [new if g == old else g for g in group]
 
     for row in range(1, n):
-        if _comparable(e, row - 1, row) and e.still[row, _columns(e, row)].all():
+        if _comparable(e, row - 1, row) and e.unchanged[row, _columns(e, row)].all():
             join(row - 1, row)
     square = np.where(np.isfinite(e.square), e.square, 0.0)  # a mask may be infinite
     total = square.sum(axis=1)
     for i in range(n):
         for j in np.flatnonzero(np.abs(total - total[i]) <= SUMS_EQUAL * total[i]).tolist():
             if i < j and group[i] != group[j] and _comparable(e, i, j) and total[i] > 0:
-                names = [name for name in e.looks[i].names if square[i, e.column[name]] > 0]
+                names = [name for name in e.sampled[i].names if square[i, e.column[name]] > 0]
                 columns = [e.column[name] for name in names]
                 near = np.abs(square[i] - square[j])[columns] <= SUMS_EQUAL * square[i, columns]
                 if near.all() and same(i, j, names).all():
@@ -78,15 +78,15 @@ def _groups(e: StepTable, same: Same) -> list[list[int]]:
 
 
 def _columns(e: StepTable, row: int) -> list[int]:
-    return [e.column[name] for name in e.looks[row].names]
+    return [e.column[name] for name in e.sampled[row].names]
 
 
 def _comparable(e: StepTable, i: int, j: int) -> bool:
-    a, b = e.looks[i], e.looks[j]
+    a, b = e.sampled[i], e.sampled[j]
     return dict(zip(a.names, a.shapes, strict=True)) == dict(zip(b.names, b.shapes, strict=True))
 
 
-def _owner(members: Sequence[int], n: int, apart: Distance) -> int:
+def _original_row(members: Sequence[int], n: int, apart: Distance) -> int:
     """The member that the weights belong to: where the way to the checkpoints beside it is shortest."""
     breaks = np.flatnonzero(np.diff(members) > 1) + 1
     runs = [(int(run[0]), int(run[-1])) for run in np.split(np.array(members), breaks)]
@@ -120,12 +120,12 @@ def _either(members: Sequence[int], n: int, apart: Distance) -> bool:
     return not (into <= ONE_INTERVAL * before or into >= TWO_INTERVALS * before)
 
 
-def _may_be_honest(e: StepTable, members: Sequence[int], true: int, apart: Distance) -> str:
+def _benign_reason(e: StepTable, members: Sequence[int], true: int, apart: Distance) -> str:
     """Why a run of equal checkpoints at either end need not be a fault, or ""."""
-    first, last, n = members[0], members[-1], len(e.looks)
+    first, last, n = members[0], members[-1], len(e.sampled)
     if last - first != len(members) - 1 or len(members) == n:
         return ""
-    steps = [look.step for look in e.looks]
+    steps = [look.step for look in e.sampled]
     if first == 0 and steps[last] - steps[0] <= max(1, START * (steps[-1] - steps[0])):
         return "usual where the learning rate warms up from 0 or the loss scale is still being searched"
     if last == n - 1 and true == first > 1:
@@ -149,7 +149,7 @@ def tensor_copies(
     for (i, j), names in sorted(_suspects(e, copied).items()):
         equal = [name for name, is_so in zip(names, same(i, j, names), strict=True) if is_so]
         if equal and 2 * len(equal) >= moving:
-            true = _owner([i, j], len(e.looks), routes.apart if routes else _unknown)
+            true = _original_row([i, j], len(e.sampled), routes.apart if routes else _unknown)
             why = f"{len(equal)} of {len(e.names)} tensors have exactly the values of {e.step(true)}"
             found.append(e.finding(i + j - true, "", "identical", why))
             rows.add(i + j - true)
@@ -173,7 +173,7 @@ def tensor_copies(
 
 def _suspects(e: StepTable, copied: set[int]) -> dict[tuple[int, int], list[str]]:
     """Pairs of rows, and the tensors with equal sums in both that are sure to have changed in between."""
-    rows = np.array([row for row in range(len(e.looks)) if row not in copied])
+    rows = np.array([row for row in range(len(e.sampled)) if row not in copied])
     moving = np.flatnonzero((e.delta > 0).any(axis=0) & (e.numel >= FEW))
     square = e.square[rows][:, moving]
     order = np.argsort(square, axis=0, kind="stable")
@@ -191,5 +191,5 @@ def _suspects(e: StepTable, copied: set[int]) -> dict[tuple[int, int], list[str]
 
 
 def _same_shape(e: StepTable, i: int, j: int, name: str) -> bool:
-    a, b = e.looks[i], e.looks[j]
+    a, b = e.sampled[i], e.sampled[j]
     return a.shapes[a.names.index(name)] == b.shapes[b.names.index(name)]

@@ -17,9 +17,9 @@ from normgrowth.trace.sample_log import SampleLog
 from normgrowth.trace.sampled_steps import SampledStep
 
 
-def in_order(findings: Iterable[Finding], looks: Sequence[SampledStep]) -> list[Finding]:
+def in_order(findings: Iterable[Finding], sampled: Sequence[SampledStep]) -> list[Finding]:
     """By step, faults first; what has no step comes last."""
-    place = {look.label: look.position for look in looks}
+    place = {look.label: look.position for look in sampled}
 
     def key(f: Finding) -> tuple[float, str, int, int, str]:
         step = np.inf if f.step is None else f.step
@@ -30,15 +30,15 @@ def in_order(findings: Iterable[Finding], looks: Sequence[SampledStep]) -> list[
 
 def judge_samples(log: SampleLog) -> tuple[Finding, ...]:
     """The findings of the sampled steps of a trace."""
-    if not log.looks:
+    if not log.sampled:
         return ()
-    table = StepTable(log.looks, log.sampler.origin)
-    return tuple(in_order(judge(table, log.sampler.buffers, log.same), log.looks))
+    table = StepTable(log.sampled, log.sampler.origin)
+    return tuple(in_order(judge(table, log.sampler.buffers, log.same), log.sampled))
 
 
 @np.errstate(all="ignore")  # damaged weights may have any size; what is not a number is not judged
 def judge(e: StepTable, buffers: Mapping[str, str], same: Same) -> list[Finding]:
-    """Everything that the looks show. A copy, or a checkpoint out of place, is not judged a second time."""
+    """Everything that the sampled steps show. A copy, or a checkpoint out of place, is not judged a second time."""
     routes = e.routes()
     copied, copies = whole_copies(e, routes, same)
     partly, more = tensor_copies(e, routes, copies, same)
@@ -46,7 +46,7 @@ def judge(e: StepTable, buffers: Mapping[str, str], same: Same) -> list[Finding]
     findings = [*index_faults(e), *nonfinite_faults(e, buffers), *copied, *untrained(e)]
     if routes is not None:
         known = _Known(copies, [*copied, *partly])
-        breaks = _trajectory(e, routes, known, range(len(e.looks)))
+        breaks = _trajectory(e, routes, known, range(len(e.sampled)))
         if parts := named_apart(e) if _whole(breaks) else []:
             each = [finding for part in parts for finding in _trajectory(e, routes, known, part)]
             if _whole(each) < _whole(breaks):
@@ -68,8 +68,8 @@ def _trajectory(e: StepTable, routes: Trajectory, known: _Known, rows: Sequence[
     line = [place for place, row in enumerate(routes.rows) if row not in known.rows and row in rows]
     moved, healed = order_faults(e, routes, line)
     wrong = {finding.step for finding in moved if finding.severity == "fault"}
-    others = set(range(len(e.looks))) - set(rows)
-    misplaced = {row for row, look in enumerate(e.looks) if look.step in wrong}
+    others = set(range(len(e.sampled))) - set(rows)
+    misplaced = {row for row, look in enumerate(e.sampled) if look.step in wrong}
     stored = list(stored_order(e, known.rows | misplaced | others))
     whole = wrong | {finding.step for finding in (*known.findings, *stored) if not finding.name}
     single = {(finding.step, finding.name) for finding in known.findings}

@@ -84,12 +84,14 @@ def other_series(main: Sequence[Member], others: Sequence[Sequence[Member]]) -> 
 
 def named_apart(e: StepTable) -> list[list[int]]:
     """Rows by the names of their files, if these tell two series or more of at least two checkpoints each."""
-    parts = by_pattern([(look.label, look.step) for look in e.looks])
+    parts = by_pattern([(look.label, look.step) for look in e.sampled])
     return parts if len(parts) > 1 and all(len(part) > 1 for part in parts) else []
 
 
 def two_runs(e: StepTable, parts: Sequence[Sequence[int]]) -> Finding:
-    commands = lint_commands([[(e.looks[row].label, e.looks[row].step) for row in part] for part in parts])
+    commands = lint_commands(
+        [[(e.sampled[row].label, e.sampled[row].step) for row in part] for part in parts]
+    )
     why = f"{len(parts)} series? Files named alike continue from each other, the others do not. Check each: {commands}"
     return e.finding(parts[1][0], "", "mixed", why.replace("2 series", "two series", 1))
 

@@ -20,9 +20,9 @@ from normgrowth.lint.trajectory import (
     Stray,
     Trajectory,
     leads_on,
+    outliers,
     reordered,
     rescaled,
-    strays,
 )
 
 ALONE = 9.0  # of d²: a tensor that jumps alone goes three times as far as the model in that interval
@@ -75,7 +75,9 @@ def _interleaved(count: int, distance: Distance) -> bool:
 
 def stored_order(e: StepTable, known: set[int]) -> Iterator[Finding]:
     """Steps stored inside the files that go down while those of the names go up; not of rows known as wrong."""
-    told = [(k, look.stored) for k, look in enumerate(e.looks) if look.stored is not None and k not in known]
+    told = [
+        (k, look.stored) for k, look in enumerate(e.sampled) if look.stored is not None and k not in known
+    ]
     for (before, earlier), (row, later) in pairwise(told):
         if later < earlier:
             why = (
@@ -105,11 +107,11 @@ class _Way:
             return self.routes.distance(i, j)
         return float(self.routes.tensors(i, j)[self.tensor])
 
-    def left(self, a: int, b: int) -> float:
+    def retained(self, a: int, b: int) -> float:
         i, j = self.line[a], self.line[b]
         if self.tensor is None:
             return self.routes.left_of_model(i, j)
-        return float(self.routes.left(i, j)[self.tensor])
+        return float(self.routes.retained(i, j)[self.tensor])
 
     def cosine(self, a: int, b: int) -> float:
         return self.routes.cosine(self.line[a], self.line[b], self.tensor)
@@ -123,11 +125,11 @@ class _Way:
             return f"sampled cosine {self.cosine(a, b):.3f}"
         return "cosine undefined" if np.isnan(exact) else f"cosine {exact:.3f}"
 
-    def strays(self) -> Iterator[tuple[Stray, int]]:
+    def outliers(self) -> Iterator[tuple[Stray, int]]:
         """Each stray, with each place to report."""
-        steps = sorted(self.e.looks[self.row(k)].step for k in range(len(self.line)))
+        steps = sorted(self.e.sampled[self.row(k)].step for k in range(len(self.line)))
         least = LEFT_MODEL if self.tensor is None else LEFT_TENSOR
-        for stray in strays(steps, self.distance, self.left, self.cosine, least=least):
+        for stray in outliers(steps, self.distance, self.retained, self.cosine, least=least):
             for k in stray.places if stray.returns else stray.places[:1]:
                 yield stray, k
 
@@ -137,7 +139,7 @@ class _Way:
 
         before, after = stray.before, stray.after
         near = 1 if before is None else before
-        if rescaled(times := self.left(near, k), self.cosine(near, k)):
+        if rescaled(times := self.retained(near, k), self.cosine(near, k)):
             return f"is about {step(near)} times {times:.3g} ({self.cosine_text(near, k)}): rescaled"
         if before is None:
             why = f"{step(1)} does not continue from it ({self.cosine_text(0, 1)}), unlike the steps after it"
@@ -169,7 +171,7 @@ def run_faults(
     """
     model = _Way(e, routes, line)
     said: set[int] = set()
-    for stray, k in model.strays():
+    for stray, k in model.outliers():
         said |= {k, stray.places.stop} if stray.returns else {k}
         fresh = (
             stray.before is not None and _fresh(e, model.row(k)) - _fresh(e, model.row(stray.before)) > 0.5
@@ -178,7 +180,7 @@ def run_faults(
         yield e.finding(model.row(k), "", "initial" if fresh else "run", why)
     yield from _strange_tensors(model, said)
     known = {model.row(k) for k in said if k < len(line)}
-    rows = [row for row in range(1, len(e.looks)) if row not in known and not {row - 1, row} & set(other)]
+    rows = [row for row in range(1, len(e.sampled)) if row not in known and not {row - 1, row} & set(other)]
     yield from _reset_tensors(e, rows)
 
 
@@ -187,14 +189,14 @@ def _strange_tensors(model: _Way, said: set[int]) -> Iterator[Finding]:
     e, routes, line = model.e, model.routes, model.line
     if len(line) < 3:
         return
-    strange = np.stack([routes.strangeness(a, b) for a, b in pairwise(line)])
-    for t in np.flatnonzero(routes.votes & (strange >= STRANGE).any(axis=0)).tolist():
+    strange = np.stack([routes.relative_distance(a, b) for a, b in pairwise(line)])
+    for t in np.flatnonzero(routes.representative & (strange >= STRANGE).any(axis=0)).tolist():
         way = _Way(e, routes, line, t)
         column = e.column[routes.names[t]]
-        for stray, k in way.strays():
+        for stray, k in way.outliers():
             near = stray.before if stray.before is not None else stray.places.stop
             alone = way.distance(near, k) > ALONE * routes.usual[t] * model.distance(near, k)
-            stranger = routes.strangeness(line[near], line[k])[t] >= STRANGE
+            stranger = routes.relative_distance(line[near], line[k])[t] >= STRANGE
             shape, before = e.pattern[way.row(k), column], e.pattern[way.row(near), column]
             if k in said or not alone or not stranger or shape in RESET:
                 continue
@@ -210,7 +212,7 @@ def _strange_tensors(model: _Way, said: set[int]) -> Iterator[Finding]:
 
 def _vectors(e: StepTable, row: int) -> list[int]:
     """Columns of gains and biases."""
-    look = e.looks[row]
+    look = e.sampled[row]
     entries = zip(look.names, look.shapes, strict=True)
     return [e.column[name] for name, shape in entries if len(shape) == 1 and shape[0] >= 4]
 
@@ -227,7 +229,7 @@ def _reset_tensors(e: StepTable, rows: list[int]) -> Iterator[Finding]:
     Half: in bfloat16 a gain may leave 1 and come back to it in honest training.
     """
     for row in rows:
-        columns = [e.column[name] for name in e.looks[row].names]
+        columns = [e.column[name] for name in e.sampled[row].names]
         reset = [
             i for i in columns if e.pattern[row, i] in RESET and e.changed[row, i] >= 0.5 and e.numel[i] >= 4
         ]
@@ -249,5 +251,5 @@ def untrained(e: StepTable) -> Iterator[Finding]:
     """What the first checkpoint shows by itself; a lone one has nothing to be compared with."""
     if not e.square[0].any():
         yield e.finding(0, "", "initial", "all values of all tensors are 0")
-    elif len(e.looks) == 1 and _fresh(e, 0) == 1:
+    elif len(e.sampled) == 1 and _fresh(e, 0) == 1:
         yield e.finding(0, "", "initial", "all gains are exactly 1 and all biases 0: untrained?", "remark")

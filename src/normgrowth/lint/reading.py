@@ -9,7 +9,6 @@ import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
 from normgrowth.checkpoints.parameters import Reading
-from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.selection import NothingCounts, Selection
 from normgrowth.checkpoints.series import Entry, Series
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
@@ -32,7 +31,7 @@ class Pass:
     sampler: StepSampler
     mixture: Mixture = field(default_factory=Mixture)
     chosen: list[Entry] = field(default_factory=list)  # the checkpoints to sample
-    looks: list[SampledStep] = field(default_factory=list)
+    sampled: list[SampledStep] = field(default_factory=list)
     unread: list[Finding] = field(default_factory=list)
     unsupported: list[Finding] = field(default_factory=list)  # tensors in a dtype that cannot be measured
     parameters: tuple[int, int] = 0, 0  # how many were checked, of how many; the most of any checkpoint
@@ -76,7 +75,7 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
                 found.chosen.append(entry)
                 names = _measurable(current, readings)
                 size = sum(current.tensors[name].nbytes for name in names)
-                if position == 0 and isinstance(current, RemoteCheckpoint):
+                if position == 0 and current.is_remote:
                     together = _read_once(series, names, selection, workers, progress)
                 if together:
                     sums, seen = together.moments(position), together.samples(position)
@@ -88,7 +87,7 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
                     if progress:
                         progress(done, max(size, 1) * len(series), entry.label)
                     look = found.sampler.sample(position, entry.step, current, names)
-                found.looks.append(look)
+                found.sampled.append(look)
                 found.note_parameters(entry, current, readings)
                 done += size
             except (InputError, OSError) as error:
@@ -105,7 +104,7 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
     finally:
         if last is not None:
             last.close()
-    if not found.looks:
+    if not found.sampled:
         raise first_error or _nothing_to_check(series.entries[0], selection)
     return found
 
@@ -145,7 +144,7 @@ def _read_once(
         for position, entry in enumerate(series.entries):
             current = opened[position] = entry.open()
             if (
-                not isinstance(current, RemoteCheckpoint)
+                not current.is_remote
                 or _measurable(current, selection.readings(current.tensors, current.aliases)) != names
             ):
                 return None

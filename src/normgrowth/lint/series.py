@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint
-from normgrowth.checkpoints.local_files import find_units
+from normgrowth.checkpoints.local_files import find_checkpoints
 from normgrowth.checkpoints.remote.discovery import is_remote
 from normgrowth.checkpoints.remote.hub import is_hub
-from normgrowth.checkpoints.remote.website import shown
+from normgrowth.checkpoints.remote.website import redact_url
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import Series, _roots, open_source
-from normgrowth.checkpoints.steps import likely_step, sure_step
+from normgrowth.checkpoints.steps import explicit_step, guessed_step
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.judge import in_order, judge
@@ -69,23 +69,23 @@ def lint_series(
         series = replace(series, entries=tuple(member.entry for member in main))
         found = read_series(series, selection, workers, progress)
         unread = [*unread, *found.unread]
-    looks, sampler = found.looks, found.sampler
+    sampled, sampler = found.sampled, found.sampler
     findings = [
         *broken,
         *(Finding(None, "", "partial", f"cannot be read: {why}", label) for label, why in series.damaged),
         *unread,
         *found.unsupported,
         *other_series(main, others),
-        *judge(StepTable(looks, sampler.origin), sampler.buffers, _Comparison(series, looks, workers)),
+        *judge(StepTable(sampled, sampler.origin), sampler.buffers, _Comparison(series, sampled, workers)),
     ]
-    steps = tuple(look.step for look in looks)
+    steps = tuple(look.step for look in sampled)
     return Findings(
         source=series.label,
         steps=steps,
         selection=selection,
         tensors=found.parameters[0],
         of_tensors=found.parameters[1],
-        findings=tuple(in_order(findings, looks)),
+        findings=tuple(in_order(findings, sampled)),
         notes=tuple(series.notes),
         provenance=Provenance.now(),
     )
@@ -94,14 +94,14 @@ def lint_series(
 class _Comparison:
     """Reads two checkpoints again to say which of their tensors are equal; only where sums say they may be."""
 
-    def __init__(self, series: Series, looks: Sequence[SampledStep], workers: int | None) -> None:
-        self.series, self.looks, self.workers = series, looks, workers
+    def __init__(self, series: Series, sampled: Sequence[SampledStep], workers: int | None) -> None:
+        self.series, self.sampled, self.workers = series, sampled, workers
 
     def __call__(self, i: int, j: int, names: Sequence[str]) -> NDArray[np.bool_]:
         opened: list[Checkpoint] = []
         try:
             views: list[Checkpoint] = []
-            for look in (self.looks[i], self.looks[j]):
+            for look in (self.sampled[i], self.sampled[j]):
                 opened.append(self.series.entries[look.position].open())
                 views.append(opened[-1].renamed({name: look.spelling(name) for name in names}))
             found = measure(views[1], [("other", views[0])], list(names), workers=self.workers)
@@ -125,14 +125,14 @@ def _open(source: str | Path | Sequence[str | Path], endpoint: str | None) -> tu
         broken: list[Finding] = []
         for part in parts:
             try:
-                if not isinstance(part, Path) or find_units(part):
+                if not isinstance(part, Path) or find_checkpoints(part):
                     open_source(part, endpoint=endpoint)
                     sound.append(part)
             except InputError as error:
-                where = shown(str(part))
+                where = redact_url(str(part))
                 name = Path(where).name
-                step = sure_step(name)
-                step = likely_step(name) if step is None else step
+                step = explicit_step(name)
+                step = guessed_step(name) if step is None else step
                 reason = str(error).removeprefix(f"{where}: ")
                 broken.append(Finding(step, "", "partial", f"cannot be read: {reason}", where))
         if not broken or not sound:

@@ -1,4 +1,4 @@
-"""What lint judges: all looks side by side."""
+"""What lint judges: all sampled steps side by side."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ LOST = 1e-24  # of the square before: the direction of weights that shrank to le
 
 @dataclass(frozen=True)
 class StepTable:
-    """All looks, side by side: rows are checkpoints, columns are tensors by their first name."""
+    """All sampled steps, side by side: rows are checkpoints, columns are tensors by their first name."""
 
-    looks: Sequence[SampledStep]
+    sampled: Sequence[SampledStep]
     origin: Mapping[tuple[str, tuple[int, ...]], Floats]  # what the sketches leave off
 
     @cached_property
@@ -39,7 +39,7 @@ class StepTable:
     def index(self) -> dict[str, Tensor]:
         """Every tensor, as it was first seen."""
         found: dict[str, Tensor] = {}
-        for look in self.looks:
+        for look in self.sampled:
             for name, dtype, shape in zip(look.names, look.dtypes, look.shapes, strict=True):
                 found.setdefault(name, Tensor(dtype, shape))
         return found
@@ -50,8 +50,8 @@ class StepTable:
         return read_names(self.index, include="all")
 
     def _table(self, field: str, absent: Any, kind: Any) -> NDArray[Any]:
-        table = np.full((len(self.looks), len(self.names)), absent, kind)
-        for row, look in zip(table, self.looks, strict=True):
+        table = np.full((len(self.sampled), len(self.names)), absent, kind)
+        for row, look in zip(table, self.sampled, strict=True):
             row[[self.column[name] for name in look.names]] = getattr(look, field)
         return table
 
@@ -80,7 +80,7 @@ class StepTable:
         return self._table("patterns", "", object)
 
     @cached_property
-    def still(self) -> NDArray[np.bool_]:
+    def unchanged(self) -> NDArray[np.bool_]:
         """Did not move since the row before. Of infinite values (a mask) only the sample can say it."""
         return (self.delta == 0) | (np.isnan(self.delta) & (self.nonfinite > 0) & (self.changed == 0))
 
@@ -89,7 +89,7 @@ class StepTable:
 
         NaN if it is undefined; None if there are no sums of the two.
         """
-        look = self.looks[row]
+        look = self.sampled[row]
         items = [look.index[name]] if name else [look.index[n] for n in look.names if n not in self.copies]
         largest = np.zeros(len(look.names))  # not kept, and not needed
         moments = Moments(look.numel, look.square, largest, look.nonfinite, {"previous": look.pair})
@@ -113,11 +113,11 @@ class StepTable:
         return {name for name in ends if self.square[0, self.column[name]] > 0} - set(seen.values())
 
     def finding(self, row: int, name: str, kind: Kind, why: str, severity: Severity = "fault") -> Finding:
-        look = self.looks[row]
+        look = self.sampled[row]
         return Finding(look.step, look.spelling(name) if name else "", kind, why, look.label, severity)
 
     def step(self, row: int) -> str:
-        return f"step {self.looks[row].step}"
+        return f"step {self.sampled[row].step}"
 
     def routes(self) -> Trajectory | None:
         """The way of the tensors that checkpoints have in common; None where there is none.
@@ -125,19 +125,19 @@ class StepTable:
         A checkpoint that lacks half of them, or has no finite values in half of them, is left out, so
         that it does not take them from the rest.
         """
-        shapes = [dict(zip(look.names, look.shapes, strict=True)) for look in self.looks]
+        shapes = [dict(zip(look.names, look.shapes, strict=True)) for look in self.sampled]
         usual = [Counter(found.get(name) for found in shapes).most_common(1)[0][0] for name in self.names]
         alike = np.array(
             [[f.get(name) == shape for name, shape in zip(self.names, usual, strict=True)] for f in shapes]
         )
         sound = alike & (self.nonfinite == 0) & (self.numel > 0) & [shape is not None for shape in usual]
-        often = 2 * sound.sum(axis=0) > len(self.looks)
+        often = 2 * sound.sum(axis=0) > len(self.sampled)
         rows = np.flatnonzero(2 * sound[:, often].sum(axis=1) > often.sum())
         columns = np.flatnonzero(sound[rows].all(axis=0)) if len(rows) else rows
         if len(rows) < 2 or not len(columns):
             return None
         names = [self.names[i] for i in columns]
-        parts = [_parts(self.looks[row]) for row in rows.tolist()]
+        parts = [_parts(self.sampled[row]) for row in rows.tolist()]
         sizes = [len(parts[0][name]) for name in names]
         delta = self.delta[np.ix_(rows[1:], columns)]
         moved = delta > 0

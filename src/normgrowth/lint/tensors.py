@@ -22,16 +22,16 @@ def odd_runs(values: Sequence[Hashable]) -> list[tuple[int, int]]:
 
 def index_faults(e: StepTable) -> Iterator[Finding]:
     """Missing, new, renamed, reshaped tensors, and other dtypes."""
-    first = e.looks[0]
+    first = e.sampled[0]
     if all(
         (look.names, look.shapes, look.dtypes) == (first.names, first.shapes, first.dtypes) and not look.spelt
-        for look in e.looks
+        for look in e.sampled
     ):
         return
     fields: dict[str, list[list[Hashable]]] = {"dtype": [], "shape": [], "spelt": [], "here": []}
     entries = [
         dict(zip(k.names, zip(k.dtypes, k.shapes, map(k.spelling, k.names), strict=True), strict=True))
-        for k in e.looks
+        for k in e.sampled
     ]
     for name in e.names:
         own = [found.get(name) for found in entries]
@@ -44,7 +44,7 @@ def index_faults(e: StepTable) -> Iterator[Finding]:
                 filled.append(last)
             fields[field].append(filled)
         fields["here"].append(
-            [bool(entry) or name in look.hidden for entry, look in zip(own, e.looks, strict=True)]
+            [bool(entry) or name in look.hidden for entry, look in zip(own, e.sampled, strict=True)]
         )
 
     def changes(field: str) -> Iterator[tuple[int, str, str, Hashable, Hashable]]:
@@ -80,7 +80,7 @@ def index_faults(e: StepTable) -> Iterator[Finding]:
             rows = list(group)
             _, name, when, here, usual = rows[0]
             why = text.format(usual=usual, here=here, when=when)
-            if len(rows) > 1 and len(rows) == len(e.looks[row].names):
+            if len(rows) > 1 and len(rows) == len(e.sampled[row].names):
                 yield e.finding(row, "", kind, f"all {len(rows)} tensors: {why}", severity)
             else:
                 for _, name, when, here, usual in rows:
@@ -96,14 +96,14 @@ def _tied(e: StepTable, row: int, name: str) -> str:
     last = e.square[there[-1]]
     twins = [
         other
-        for other in e.looks[row].names
+        for other in e.sampled[row].names
         if last[e.column[other]] == last[i] > 0 and e.numel[e.column[other]] == e.numel[i]
     ]
     return twins[0] if twins else ""
 
 
 def nonfinite_faults(e: StepTable, buffers: Mapping[str, str]) -> Iterator[Finding]:
-    for row, look in enumerate(e.looks):
+    for row, look in enumerate(e.sampled):
         bad = [i for i in np.flatnonzero(e.nonfinite[row]) if e.names[i] not in buffers]
         if len(bad) > 1 and len(bad) == len(look.names):
             total = int(e.nonfinite[row].sum())

@@ -52,7 +52,7 @@ class Trajectory:
     start: NDArray[np.intp]  # where each tensor's values start
     weight: Floats  # values of the tensor for each one sampled
     usual: Floats  # the usual Σδ² of each tensor between checkpoints; 0: it hardly ever moves
-    votes: NDArray[np.bool_]  # the tensors that speak for the model
+    representative: NDArray[np.bool_]  # the tensors that speak for the model
     exact: Floats  # (checkpoints, tensors): Σδ² to the row before, of all values
 
     @cached_property
@@ -72,37 +72,39 @@ class Trajectory:
         """d² of each tensor."""
         return self.sums(i, j)[0]
 
-    def strangeness(self, i: int, j: int) -> Floats:
+    def relative_distance(self, i: int, j: int) -> Floats:
         """d² of each tensor over the mean of both squares: 0 for equals, 2 for strangers."""
         d, aa, _, bb = self.sums(i, j)
         return 2 * d / (aa + bb)
 
-    def left(self, i: int, j: int) -> Floats:
+    def retained(self, i: int, j: int) -> Floats:
         """What is left of each tensor of i in j: ⟨a,b⟩/‖a‖²."""
         _, aa, ab, _ = self.sums(i, j)
         return ab / aa
 
     def left_of_model(self, i: int, j: int) -> float:
-        found = self.left(i, j)[self.votes]
+        found = self.retained(i, j)[self.representative]
         return float(np.nanmedian(found)) if np.isfinite(found).any() else float("nan")
 
     def cosine(self, i: int, j: int, tensor: int | None = None) -> float:
         """Of one tensor, or of those that speak for the model together."""
-        which = self.votes if tensor is None else [tensor]
+        which = self.representative if tensor is None else [tensor]
         _, aa, ab, bb = (values[which].sum() for values in self.sums(i, j))
         return float(ab / np.sqrt(aa * bb)) if aa > 0 and bb > 0 else 0.0
 
     @cached_property
     def distances(self) -> Floats:
         """d² of the model, of every pair."""
-        n, votes = len(self.sketch), self.votes
+        n, representative = len(self.sketch), self.representative
         found = np.zeros((n, n))
-        if not votes.any():
+        if not representative.any():
             return found
         for i in range(1, n):
             squares = (self.sketch[:i].astype(np.float64) - self.sketch[i]) ** 2
             each = np.add.reduceat(squares, self.start, axis=1) * self.weight
-            found[i, :i] = found[:i, i] = np.median(each[:, votes] / self.usual[votes], axis=1)
+            found[i, :i] = found[:i, i] = np.median(
+                each[:, representative] / self.usual[representative], axis=1
+            )
         return found
 
     def distance(self, i: int, j: int) -> float:
@@ -110,9 +112,13 @@ class Trajectory:
 
     def apart(self, row: int, next_row: int) -> float:
         """... of two rows that follow each other, from their exact sums; infinite where one is not in here."""
-        if next_row != row + 1 or not {row, next_row} <= set(self.rows) or not self.votes.any():
+        if next_row != row + 1 or not {row, next_row} <= set(self.rows) or not self.representative.any():
             return np.inf
-        return float(np.median(self.exact[self.rows.index(next_row), self.votes] / self.usual[self.votes]))
+        return float(
+            np.median(
+                self.exact[self.rows.index(next_row), self.representative] / self.usual[self.representative]
+            )
+        )
 
 
 # Order -----------------------------------------------------------------------------------------------
@@ -306,7 +312,7 @@ def rescaled(left: float, cosine: float) -> bool:
     return cosine >= ALIGNED and not 1 / SCALED < left < SCALED
 
 
-def strays(
+def outliers(
     steps: Sequence[int], distance: Distance, left: Distance, cosine: Distance, *, least: float
 ) -> list[Stray]:
     """least: what is left of the old weights at a break, at most."""

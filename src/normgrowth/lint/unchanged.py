@@ -31,8 +31,8 @@ def unchanged_tensors(e: StepTable, copies: set[int], buffers: Mapping[str, str]
     """Stale tensors (faults); frozen and untrained ones (remarks); buffers that count as parameters (faults)."""
     table = _Intervals(e, copies)
     for column, name in enumerate(e.names):
-        if not table.still[:, column].any() or not e.numel[column]:
-            if len(e.looks) == 1 and name in buffers:
+        if not table.unchanged[:, column].any() or not e.numel[column]:
+            if len(e.sampled) == 1 and name in buffers:
                 yield e.finding(0, name, "buffer", _buffer(buffers[name], name, "counts as a parameter"))
         elif not table.moved[:, column].any():
             yield _never_moved(e, column, buffers)
@@ -56,11 +56,13 @@ class _Intervals:
     def rows(self) -> list[int]:
         """The later checkpoint of each usable interval: neither end is a copy, and something moved."""
         e = self.e
-        return [k for k in range(1, len(e.looks)) if not {k - 1, k} & self.copies and (e.delta[k] > 0).any()]
+        return [
+            k for k in range(1, len(e.sampled)) if not {k - 1, k} & self.copies and (e.delta[k] > 0).any()
+        ]
 
     @cached_property
-    def still(self) -> NDArray[np.bool_]:
-        return self.e.still[self.rows]
+    def unchanged(self) -> NDArray[np.bool_]:
+        return self.e.unchanged[self.rows]
 
     @cached_property
     def moved(self) -> NDArray[np.bool_]:
@@ -69,17 +71,17 @@ class _Intervals:
     @cached_property
     def together(self) -> NDArray[np.bool_]:
         """Where a tensor stood still and a whole module, or the same tensor of every layer, did so with it."""
-        found = np.zeros_like(self.still)
+        found = np.zeros_like(self.unchanged)
         of_layers = [columns for layer, columns in self.layers.items() if layer is not None]
         for columns in (*of_layers, *_modules(self.e)):
-            found[:, columns] |= self.still[:, columns] & self.whole(columns)[:, None]
+            found[:, columns] |= self.unchanged[:, columns] & self.whole(columns)[:, None]
         # Of the same tensor in every layer, a layer that stands still as a whole proves nothing.
         resting = {layer: self.whole(columns) for layer, columns in self.layers.items()}
         for columns in _same_in_every_layer(self.e):
             own = [self.e.readings[self.e.names[i]].layer_name for i in columns]
             at_work = ~np.stack([resting[layer] for layer in own], axis=1)
             several = self.whole(columns) & (at_work.sum(axis=1) > 1)
-            found[:, columns] |= self.still[:, columns] & at_work & several[:, None]
+            found[:, columns] |= self.unchanged[:, columns] & at_work & several[:, None]
         return found
 
     def whole(self, columns: list[int]) -> NDArray[np.bool_]:
@@ -89,16 +91,16 @@ class _Intervals:
     @cached_property
     def sure(self) -> NDArray[np.bool_]:
         """Where a tensor stood still and rounding alone does not explain it."""
-        found = np.zeros_like(self.still)
-        for column in np.flatnonzero(self.still.any(axis=0) & self.moved.any(axis=0)).tolist():
-            for run in self.runs(column, self.still):
+        found = np.zeros_like(self.unchanged)
+        for column in np.flatnonzero(self.unchanged.any(axis=0) & self.moved.any(axis=0)).tolist():
+            for run in self.runs(column, self.unchanged):
                 at = slice(*run)
-                found[at, column] = self.still[at, column] & self.surely(column, run)
+                found[at, column] = self.unchanged[at, column] & self.surely(column, run)
         return found
 
     def judge(self, column: int) -> Iterator[Finding]:
         frozen: list[Run] = []
-        for run in self.runs(column, self.still):
+        for run in self.runs(column, self.unchanged):
             parts = [part for part in self.runs(column, self.together) if run[0] <= part[0] < run[1]]
             frozen += parts
             alone = [part for part in _between(run, parts) if self.surely(column, part)]
@@ -114,7 +116,7 @@ class _Intervals:
 
     def runs(self, column: int, where: NDArray[np.bool_]) -> list[Run]:
         """Intervals in a row for which it holds; those in which the tensor has no pair are passed over."""
-        own = np.flatnonzero(self.still[:, column] | self.moved[:, column]).tolist()
+        own = np.flatnonzero(self.unchanged[:, column] | self.moved[:, column]).tolist()
         found: list[Run] = []
         for holds, run in groupby(own, key=lambda k: bool(where[k, column])):
             if holds:
@@ -182,15 +184,15 @@ class _Intervals:
     def stale_runs(self) -> set[Run]:
         """The runs in which a tensor stood still alone, between moves."""
         found: set[Run] = set()
-        for column in np.flatnonzero(self.still.any(axis=0) & self.moved.any(axis=0)).tolist():
-            whole = self.runs(column, self.still)
+        for column in np.flatnonzero(self.unchanged.any(axis=0) & self.moved.any(axis=0)).tolist():
+            whole = self.runs(column, self.unchanged)
             alone = [run for run in whole if not self.together[run[0] : run[1], column].any()]
             found |= {run for run in alone if self.surely(column, run) and all(self.ends(column, run))}
         return found
 
     def steps(self, run: Run) -> str:
         first, last = self.rows[run[0]] - 1, self.rows[run[1] - 1]
-        return f"{self.e.looks[first].step} to {self.e.looks[last].step}"
+        return f"{self.e.sampled[first].step} to {self.e.sampled[last].step}"
 
 
 def _between(run: Run, parts: list[Run]) -> list[Run]:
@@ -232,7 +234,7 @@ def _same_in_every_layer(e: StepTable) -> list[list[int]]:
 
 def _never_moved(e: StepTable, i: int, buffers: Mapping[str, str]) -> Finding:
     name = e.names[i]
-    rows = [row for row, look in enumerate(e.looks) if name in look.index]
+    rows = [row for row, look in enumerate(e.sampled) if name in look.index]
     row = rows[1] if len(rows) > 1 else rows[0]
     if name in buffers:
         return e.finding(row, name, "buffer", _buffer(buffers[name], name, "never changes"))

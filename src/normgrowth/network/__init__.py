@@ -2,6 +2,8 @@
 
 Everything here takes an `nn.Module`; nothing here reads checkpoints (that is `normgrowth.checkpoints`).
 
-    encoders.py   the paper's encoder and its two cousins
-    scaling.py    `saturate(model, c)`: the parameters are c times themselves for a while
+    saturation.py, scaling.py, heads/heads.py   verbs and their results, without torch
+    state_comparison.py, saturation_series.py, scaling_curves.py, heads/measurement.py   the passes behind them
+    scaled_weights.py   the parameters are c times themselves for a while
+    models/, inputs/    models by their names; texts and batches
 """

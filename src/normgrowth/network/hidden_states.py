@@ -21,7 +21,7 @@ WITHIN = "network."  # names of parameters in a `Network` begin so
 
 
 class Network(nn.Module):
-    """A network whose output is the list of its states: what `saturated` and `saturate` are applied to."""
+    """A network whose output is the list of its states: what `saturated` and `scaled_weights` are applied to."""
 
     def __init__(self, network: nn.Module, states: States | None):
         super().__init__()

@@ -1,294 +1,335 @@
-"""`saturation`: how close a network is to its saturated self, layer by layer (the paper's section 4.1).
+"""`saturation`: how close a network is to its saturated limit, layer by layer (the paper's section 4.1).
 
 The level of a layer is the mean over real tokens of cos(f(x; θ), s f(x; θ)), where s f is the exact limit of
 f(x; cθ) as c grows (`saturated`), or, as in the paper, f(x; cθ) itself at a large c.
 
     saturation                 by the exact limit
     saturation_c1000           at c = 1000
+    saturation_hard_attention  the weights as they are, and every softmax of attention as its limit
     …_others                   the same with the saturated states of the other tokens of the sentence
     …_stderr                   standard error, over sentences: the tokens of one are not independent
     …_random, …_random_std     mean and standard deviation over networks with random weights
     evaluation_tokens, evaluation_sentences    of the text that was measured with (of the model)
 
-A level says something about a token only as far as it is above that of the others: where all states of a network
-share a direction, each is close to every saturated one, whatever attention does.
+Only the excess over the cosine to *other* tokens indicates saturation: where all states of a network share a
+direction, each is close to every saturated one, whatever attention does.
 
 Level "layer": the embeddings (name "embeddings", no layer number), then the output of each block, numbered from 0
-as in every record; the last one is what the network gives out, after its final norm if it has one. Level "model":
+as in every record; the last one is the output of the network, after its final norm if it has one. Level "model":
 the mean over blocks. A level that is undefined for one token (overflow; a state of zero) is NaN, and notes say so.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+from normgrowth.checkpoints.selection import CountedParameters, Selection
 from normgrowth.errors import InputError
-from normgrowth.limit.findings import Finding, messages
-from normgrowth.limit.parameters import fixed_within
-from normgrowth.limit.parameters.fixed import note
-from normgrowth.limit.saturated import saturated
-from normgrowth.network.hidden_states import (
-    Network,
-    States,
-    check_scales,
-    check_weights,
-    evaluating,
-    measured_part,
-    names_of_network,
-    out_of_memory_hint,
-    random_twin,
-    running,
-)
-from normgrowth.network.inputs.batches import FROM_PYTHON, Batch, Texts, make_batches, read_input
-from normgrowth.network.inputs.sentences import SENTENCES
-from normgrowth.network.models.load import Loaded
-from normgrowth.network.overflow import OverflowAsNan
-from normgrowth.network.scaled_weights import saturate
-from normgrowth.records import Block, Records
+from normgrowth.lint.finding import Finding
+from normgrowth.network.measured import ModelInfo, each_once, from_sidecar, naming
+from normgrowth.network.result_folder import ResultFolder
+from normgrowth.records import Records
+from normgrowth.results import Provenance, Result
 
-Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
+if TYPE_CHECKING:
+    from torch import nn
+
+    from normgrowth.network.hidden_states import States
+    from normgrowth.network.models.load import LoadedModel
+
 Floats = NDArray[np.float64]
-Sums = dict[str, Floats]  # method -> (sentences, layers): cosines, summed over the tokens of a sentence
-
-EXACT = "saturation"
+Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
+EXACT, HARD = "saturation", "saturation_hard_attention"
+SENTENCES = 100
 BATCH_TOKENS = 2048
-MOST_UNCHANGED = 0.05  # beyond that no rounding is the reason, in any dtype
+EMBEDDINGS = -1  # where layers are numbered
+SCALED = re.compile(r"saturation_c([^_]+)")
+
+
+def quantity_at(c: float | None) -> str:
+    """The quantity of levels at c; infinity is the exact limit, None is hard attention."""
+    return HARD if c is None else EXACT if c == inf else f"{EXACT}_c{c:g}"
 
 
 @dataclass(frozen=True)
-class _Ways:
-    """How to saturate: by the exact limit, at values of c, or both; which parameters do not grow."""
+class LayerCurve:
+    """The levels of one network at one c: of the embeddings and blocks, and the mean over blocks.
 
-    exact: bool
-    scales: tuple[float, ...]
-    fixed: tuple[str, ...]  # names of the Network's parameters
+    c: infinity is the exact limit, None is hard attention. baseline: the mean over networks of the same architecture
+    with random weights.
+    layers: 0 is the first block; EMBEDDINGS comes before. errors: standard error over sentences; of a baseline,
+    deviation over seeds. others: the same with other tokens' saturated states.
+    """
+
+    run: str
+    c: float | None
+    random_weights: bool
+    baseline: bool
+    layers: list[int]
+    values: Floats
+    errors: Floats
+    others: Floats
+    mean: float
+
+    @property
+    def blocks(self) -> list[int]:
+        """Where in `layers` the blocks are: all but the embeddings."""
+        return [i for i, layer in enumerate(self.layers) if layer != EMBEDDINGS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saturation(Result):
+    """Levels of saturation of models, or of every checkpoint of a series together with its trace.
+
+    models: by run. c: the factors of the weights; exact, hard_attention: whether these were measured. random_init:
+    networks with random weights that were measured for each model. Of a series: config is what the checkpoints are
+    weights of, steps are those that have levels, and selection, counted and findings are those of its trace.
+    """
+
+    kind: ClassVar[str] = "saturation"
+
+    source: str = ""
+    models: dict[str, ModelInfo] = field(default_factory=dict)
+    c: tuple[float, ...] = ()
+    exact: bool = True
+    hard_attention: bool = False
+    fixed: tuple[str, ...] = ()
+    random_init: int = 0
+    seed: int = 0
+    config: str | None = None
+    steps: tuple[int, ...] = ()
+    selection: Selection | None = None
+    counted: CountedParameters | None = None
+    findings: tuple[Finding, ...] | None = None
+
+    @property
+    def scales(self) -> list[float | None]:
+        """Every c that was measured, first infinity: the exact limit; last None: hard attention."""
+        return [*([inf] if self.exact else []), *self.c, *([None] if self.hard_attention else [])]
+
+    @property
+    def curves(self) -> list[LayerCurve]:
+        """Levels by layer, of models that were measured once: models, values of c, and baselines after the model."""
+        found = []
+        for run in self.records.distinct("run"):
+            rows = _levels(self.records, run)
+            known = self.models.get(run) or ModelInfo(run)
+            for c in self.scales:
+                method = quantity_at(c)
+                for baseline, own, error in ((False, "", "_stderr"), (True, "_random", "_random_std")):
+                    if f"{method}{own}" in rows:
+                        names = (f"{method}{own}", f"{method}{error}", f"{method}_others{own}")
+                        found.append(_curve(rows, names, run, c, known.random_weights or baseline, baseline))
+        return found
+
+    @classmethod
+    def from_records(cls, records: Records) -> Self:
+        """The result whose table and fields were read from a folder, also of an earlier version."""
+        if records.made_by.get("kind") != cls.kind:
+            records = _from_schema_1(records)
+        return super().from_records(records)
 
 
 def saturation(
-    model: "nn.Module | Loaded",
-    texts_or_batches: "Texts | Iterable[Any] | None" = None,
+    model: "str | Path | nn.Module | LoadedModel | Sequence[Any]",
+    texts: "str | Path | Sequence[str] | None" = None,
     *,
+    batches: Iterable[Any] | None = None,
     tokenizer: Any = None,
+    config: "str | Path | nn.Module | LoadedModel | None" = None,
     sentences: int = SENTENCES,
-    scales: Sequence[float] = (1000,),
+    c: Sequence[float] = (1000,),
     exact: bool = True,
-    batch_tokens: int = BATCH_TOKENS,
+    hard_attention: bool = False,
     random_init: int = 0,
     seed: int = 0,
     fixed: Sequence[str] = (),
-    states: States | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    states: "States | None" = None,
+    dtype: str | None = None,
+    attention: str | None = None,
+    model_type: str | None = None,
+    include: str = "blocks",
+    endpoint: str | None = None,
     run: str | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
-) -> Records:
-    """The level of every layer of a model, as records; the model is left as it was, to the bit.
+) -> Saturation:
+    """The saturation level of every layer of a model; the model is left as it was, to the bit.
 
-    texts_or_batches: sentences, a file with one a line, or batches (tensors by name; `attention_mask` says what
-    is padding); without, sentences of the Python documentation. Of a model with encoder and decoder the encoder
-    is measured. scales: values of c; c times the weights need one more copy of them at most. random_init: so many
-    networks of the same architecture with random weights, from the seeds after `seed`, one at a time.
+    model: a module, a name as `load_model` takes it, or several of them. With `config`: a series of checkpoints as
+    `trace` takes it; each is measured, and the records have the trace, too.
+    texts: sentences, or a file with one a line; without, sentences of the Python documentation. batches: instead of
+    texts, tensors by name; `attention_mask` says what is padding. Of a model with encoder and decoder the encoder is
+    measured.
+    config: what the checkpoints are weights of: a config.json, a folder or hub id that has one, or a module, which
+    has its own weights back afterwards. A checkpoint with NaN or infinite weights has no levels, and `problems` names
+    the parameter. include, endpoint: of a series, as for `trace`.
+    c: factors of the weights; c times the weights need one more copy of them at most. exact: measure the exact limit.
+    hard_attention: also compare with the same weights and every softmax of attention replaced by its limit.
+    random_init: also measure this many networks of the same architecture with random weights, from the seeds after
+    `seed`, one at a time.
     fixed: parameters that do not grow, by name or pattern, as `saturated` takes them (`["*.A_log"]`).
     states: for modules that are not of transformers: a function of the module and a batch that returns its states,
     each (rows, tokens, size), first the embeddings, then the output of every block.
+    dtype, attention, model_type: for a name, as `load_model` takes them. run: the name of a single model's run.
+    out: output folder; with a series, the same call resumes. overwrite: replace another result there.
     """
-    if isinstance(model, Loaded):
-        loaded, model = model, model.model
-        tokenizer = tokenizer or loaded.tokenizer
-    else:
-        loaded = Loaded(type(model).__name__, model)
-    scales = tuple(scales)
-    if not (exact or scales) or batch_tokens < 1 or sentences < 1 or random_init < 0:
+    if not (exact or c or hard_attention) or batch_tokens < 1 or sentences < 1 or random_init < 0:
         raise InputError(
-            "saturation needs exact=True or a scale, and at least one sentence and one token a batch"
+            "saturation needs exact=True or a value of c, and at least one sentence and one token per batch"
         )
-    check_scales(scales)
-    check_weights(model)
-    part = measured_part(model, states)
-    whole = Network(part, states)
-    ways = _Ways(exact, scales, tuple(fixed_within(model, whole, fixed)))
-    text, batches = read_input(model, part, texts_or_batches, tokenizer, sentences, batch_tokens)
-    notes = [*loaded.notes, *note(fixed), *(text.notes if text else [])]
-    if text and any(batch.padded for batch in batches) and _padding_shows(whole, batches, ways):
-        batches = make_batches(text, part, batch_tokens, pad=False)
-        notes.append(
-            "padding would change this network's states: only sentences of equal length share a pass"
-        )
-    tell = _Steps(progress, len(batches) * (1 + random_init), loaded.source)
-    sums, counts = _measure(whole, batches, ways, notes, tell)
-    values = {}
-    for method, found in sums.items():
-        values[method], values[f"{method}_stderr"] = _mean_and_error(found, _counts(method, counts))
-    baselines: dict[str, list[Floats]] = {}
-    for number in range(random_init):
-        twin = Network(measured_part(random_twin(model, seed + 1 + number), states), states)
-        found, _ = _measure(twin, batches, ways, notes, tell)
-        for method, one in found.items():
-            baselines.setdefault(method, []).append(_mean_and_error(one, _counts(method, counts))[0])
-    for method, several in baselines.items():
-        values[f"{method}_random"] = np.mean(several, 0)
-        spread = np.std(several, 0, ddof=1) if len(several) > 1 else np.full_like(several[0], np.nan)
-        values[f"{method}_random_std"] = spread
-    made_by = {
-        "command": "saturation",
-        "source": loaded.source,
-        "random_weights": loaded.random,
-        "architecture": type(model).__name__,
-        **(text.facts() if text else FROM_PYTHON),
-        "scales": list(map(float, ways.scales)),
+    load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
+    passes = {
+        "tokenizer": tokenizer,
+        "sentences": sentences,
+        "c": tuple(float(one) for one in c),
         "exact": exact,
-        "fixed": list(fixed),
-        "random_init": random_init,
-        "seed": seed,
-        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        "notes": list(dict.fromkeys(notes)),
-        "problems": [],
+        "hard_attention": hard_attention,
+        "fixed": tuple(fixed),
+        "batch_tokens": batch_tokens,
+        "states": states,
     }
-    stack = "encoder" if part is not model else "layer"
-    return Records.from_blocks(run or loaded.source, _blocks(values, counts, stack), made_by)
+    if config is not None:
+        from normgrowth.network.models.load import load_model
+        from normgrowth.network.saturation_series import of_series
 
-
-def _measure(
-    whole: Network, batches: Sequence[Batch], ways: _Ways, notes: list[str], tell: Callable[[], None]
-) -> tuple[Sums, Floats]:
-    """Sums of cosines of every sentence, and its number of tokens."""
-    parts: dict[str, list[Floats]] = {}
-    counts: list[Floats] = []
-    limit, doubtful = saturated(whole, fixed=ways.fixed), False
-    findings: dict[Finding, None] = {}
-    with evaluating(whole):
-        for batch in batches:
-            with out_of_memory_hint(whole, batch.size):
-                with running(whole, batch.size):
-                    own = whole(batch.inputs)
-                real = _real(own, batch)
-                if ways.exact:
-                    with names_of_network():
-                        states = limit(batch.inputs)
-                    _compare(EXACT, own, states, real, parts)
-                    doubtful = doubtful or limit.doubtful > 0
-                    findings |= dict.fromkeys(limit.findings)
-                for c in ways.scales:
-                    with saturate(whole, c, fixed=ways.fixed), OverflowAsNan():
-                        scaled = whole(batch.inputs)
-                    _compare(f"{EXACT}_c{c:g}", own, scaled, real, parts)
-            counts.append(real.sum(1).double().cpu().numpy())
-            tell()
-    sums = {method: np.concatenate(found) for method, found in parts.items()}
-    notes += messages(findings)
-    if doubtful:
-        notes.append("the limit has ties that an order left out might decide; tied positions share alike")
-    for method, found in sums.items():
-        bad = [_name(layer, "layer") for layer, good in enumerate(np.isfinite(found).T) if not good.all()]
-        if bad and not method.endswith("_others"):  # the same ones
-            why = "a state is zero or not finite" if method == EXACT else "overflow, or a state that is zero"
-            notes.append(f"{method} is NaN at {', '.join(bad)}: {why}")
-    return sums, np.concatenate(counts)
-
-
-def _real(states: Sequence[Tensor], batch: Batch) -> Tensor:
-    shape = tuple(states[0].shape[:2])
-    if any(state.ndim != 3 or tuple(state.shape[:2]) != shape for state in states):
-        raise InputError(
-            f"states of unlike shape, {[tuple(s.shape) for s in states]}: (rows, tokens, size) is wanted"
+        if random_init:
+            raise InputError("random_init is for models, not for a series")
+        source: Any = model
+        if isinstance(source, list | tuple) and len(source) == 1:
+            source = source[0]
+        return of_series(
+            source,
+            config if not isinstance(config, str | Path) else load_model(config, **load),
+            texts,
+            batches,
+            include=include,
+            endpoint=endpoint,
+            run=run,
+            out=out,
+            overwrite=overwrite,
+            progress=progress,
+            **passes,
         )
-    if batch.real is None:
-        return torch.ones(shape, dtype=torch.bool, device=states[0].device)
-    if tuple(batch.real.shape) != shape:
-        raise InputError(f"a mask of {tuple(batch.real.shape)} for states of {shape} (rows, tokens)")
-    return batch.real
+    from normgrowth.network.state_comparison import measure
+
+    models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
+    names = each_once(models)
+    request = {"model": names, "text": _named(texts), "sentences": sentences, "c": list(passes["c"])}
+    request |= {
+        "exact": exact,
+        "hard_attention": hard_attention,
+        "random_init": random_init,
+        "fixed": list(fixed),
+        **load,
+    }
+    folder = ResultFolder(out, "saturation", request, overwrite)
+    if batches is not None:
+        batches = [batches] if hasattr(batches, "keys") or hasattr(batches, "shape") else list(batches)
+    parts = []
+    for one, name in zip(models, names, strict=True):
+        with naming(one):
+            found = measure(
+                one,
+                texts,
+                batches,
+                load=load,
+                random_init=random_init,
+                seed=seed,
+                run=run or name,
+                progress=progress,
+                **passes,
+            )
+        parts.append(found)
+    several = len(parts) > 1
+    notes = [f"{f'{part.source}: ' if several else ''}{note}" for part in parts for note in part.notes]
+    result = replace(
+        parts[0],
+        records=Records.joined([part.records for part in parts], {}),
+        source=", ".join(names),
+        models={run: known for part in parts for run, known in part.models.items()},
+        notes=tuple(notes),
+        provenance=Provenance.now(),
+    )
+    folder.write(result)
+    return result
 
 
-def _compare(
-    method: str,
-    own: Sequence[Tensor],
-    other: Sequence[Tensor],
-    real: Tensor,
-    parts: dict[str, list[Floats]],
-) -> None:
-    """Add sums over the real tokens of each row, (rows, layers): cosines to the token's own saturated state, and to
-    those of the row's other tokens, mean over them. In float64; NaN where a cosine is undefined.
-    """
-    same, others = [], []
-    count = real.sum(1)
-    for a, b in zip(own, other, strict=True):
-        a, b = (x.double() / x.double().norm(dim=-1, keepdim=True) for x in (a, b))  # (rows, tokens, size)
-        here = real.to(a.device)[..., None]
-        a, b = (torch.where(here, x, 0.0) for x in (a, b))
-        cosine = (a * b).sum(-1).clamp(-1, 1).sum(1)
-        same.append(cosine)
-        # Σᵢ Σⱼ≠ᵢ aᵢ·bⱼ = (Σᵢ aᵢ)·(Σⱼ bⱼ) − Σᵢ aᵢ·bᵢ
-        every = (a.sum(1) * b.sum(1)).sum(-1)
-        others.append((every - cosine) / (count.to(a.device) - 1).clamp(min=1))
-    parts.setdefault(method, []).append(torch.stack(same, 1).cpu().numpy())
-    parts.setdefault(f"{method}_others", []).append(torch.stack(others, 1).cpu().numpy())
+def _named(texts: Any) -> Any:
+    return str(texts) if isinstance(texts, str | Path) or texts is None else "sentences from Python"
 
 
-def _counts(method: str, counts: Floats) -> Floats:
-    """The tokens of each sentence that count: a token alone has no others."""
-    return np.where(counts > 1, counts, 0.0) if method.endswith("_others") else counts
+def _levels(records: Records, run: str) -> dict[str, dict[int | None, float]]:
+    """quantity -> layer -> level; the mean over blocks under None."""
+    found: dict[str, dict[int | None, float]] = {}
+    for row in records.where(run=run).table.to_pylist():
+        if row["quantity"].startswith(EXACT):
+            layer = EMBEDDINGS if row["layer"] is None else row["layer"]
+            layer = None if row["level"] == "model" else layer
+            found.setdefault(row["quantity"], {})[layer] = row["value"]
+    return found
 
 
-def _mean_and_error(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Of embeddings, blocks and, last, the mean over blocks: means over tokens, and their errors over sentences."""
-    sums = np.column_stack([sums, sums[:, 1:].mean(1)])[counts > 0]
-    counts = counts[counts > 0]
-    tokens, rows = counts.sum(), len(counts)
-    if rows == 0:
-        return np.full(sums.shape[1], np.nan), np.full(sums.shape[1], np.nan)
-    mean = sums.sum(0) / tokens
-    rest = np.square(sums - mean * counts[:, None]).sum(0)
-    error = np.sqrt(rest * rows / (rows - 1)) / tokens if rows > 1 else np.full_like(mean, np.nan)
-    return mean, error
+def _curve(
+    rows: dict[str, dict[int | None, float]],
+    quantities: tuple[str, str, str],
+    run: str,
+    c: float | None,
+    random_weights: bool,
+    baseline: bool,
+) -> LayerCurve:
+    level = rows[quantities[0]]
+    layers = sorted(layer for layer in level if layer is not None)
+    values, errors, others = (
+        np.array([rows.get(quantity, {}).get(layer, nan) for layer in layers]) for quantity in quantities
+    )
+    return LayerCurve(run, c, random_weights, baseline, layers, values, errors, others, level.get(None, nan))
 
 
-def _blocks(values: Mapping[str, Floats], counts: Floats, stack: str) -> list[Block]:
-    layers = len(next(iter(values.values()))) - 1
-    names, none = [_name(layer, stack) for layer in range(layers)], [None] * layers
-    numbers = [None if layer == 0 else layer - 1 for layer in range(layers)]
-    own = {"evaluation_tokens": counts.sum().reshape(1, 1)}
-    own["evaluation_sentences"] = np.array([[float(len(counts))]])
-    means = {quantity: value[None, -1:] for quantity, value in values.items()}
-    return [
-        Block("layer", names, numbers, none, [0], {quantity: v[None, :-1] for quantity, v in values.items()}),
-        Block("model", ["model"], [None], [None], [0], means | own),
-    ]
+def _from_schema_1(records: Records) -> Records:
+    """Records of earlier versions, and of other commands that measured levels: what they say of each run."""
+    made_by = records.made_by
+    if made_by.get("command") not in (
+        "saturation",
+        "published",
+        None,
+    ):  # one that also measured something else
+        made_by = {key: made_by[key] for key in ("notes", "problems") if made_by.get(key)}
+    known, series = made_by.get("runs"), made_by.get("saturation")
+    models = {}
+    for run in records.distinct("run"):
+        own = known.get(run) if isinstance(known, dict) else None
+        own = own if isinstance(own, dict) else series if isinstance(series, dict) else made_by
+        rows = records.where(run=run, level="model").table.to_pylist()
+        models[run] = from_sidecar(run, own, {row["quantity"]: row["value"] for row in rows})
+    first = next(iter(known.values()), made_by) if isinstance(known, dict) else made_by
+    first = first if isinstance(first, dict) else {}
+    quantities = records.distinct("quantity")
+    scales = [float(found[1]) for name in quantities if (found := SCALED.fullmatch(name))]
+    random = [float(found[1]) for name in quantities if (found := SCALED.match(name))]
+    added: dict[str, Any] = {
+        "models": models,
+        "c": list(dict.fromkeys([*scales, *random])),
+        "exact": any(name.startswith(EXACT) and not SCALED.match(name) for name in quantities),
+        **{name: first[name] for name in ("random_init", "seed", "fixed") if name in first},
+    }
+    if isinstance(series, dict):
+        steps = records.where(level="model").table.to_pylist()
+        added["config"] = series.get("config") or ""
+        added["steps"] = list(
+            dict.fromkeys(row["step"] for row in steps if row["quantity"].startswith(EXACT))
+        )
+    else:
+        added["steps"] = []
+    return Records(records.table, {**made_by, **added})
 
 
-def _name(layer: int, stack: str) -> str:
-    return f"{stack}.{layer - 1}" if layer else "embeddings"
-
-
-def padding_tolerance(dtype: torch.dtype) -> float:
-    """How far padding may move a state by rounding, relative to its size: half of the digits of the dtype, times 3."""
-    return min(3 * torch.finfo(dtype).eps ** 0.5, MOST_UNCHANGED)
-
-
-def _padding_shows(whole: Network, batches: Sequence[Batch], ways: _Ways) -> bool:
-    """Whether a sentence gives the same alone as in the batch that pads it most. Not all networks heed a mask."""
-    shares = [0.0 if batch.real is None else 1 - float(batch.real[-1].double().mean()) for batch in batches]
-    together = batches[int(np.argmax(shares))].rows([0, -1])
-    assert together.real is not None
-    length = int(together.real[-1].sum())
-    unchanged = padding_tolerance(next(whole.parameters()).dtype)
-    alone = together.rows([-1], length)
-    with evaluating(whole), running(whole, together.size):
-        for a, b in zip(whole(together.inputs), whole(alone.inputs), strict=True):
-            if float((a[-1, :length] - b[0]).double().norm()) > unchanged * float(b.double().norm()):
-                return True
-    both, one = (_measure(whole, [batch], ways, [], lambda: None)[0] for batch in (together, alone))
-    apart = [np.nan_to_num(np.abs(both[method][-1] - one[method][-1])).max() for method in both]
-    return max(apart) > unchanged * length
-
-
-class _Steps:
-    def __init__(self, progress: Progress | None, total: int, label: str):
-        self.progress, self.total, self.label, self.done = progress, total, label, 0
-
-    def __call__(self) -> None:
-        self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, self.total, self.label)
+__all__ = ["LayerCurve", "Saturation", "quantity_at", "saturation"]

@@ -1,4 +1,4 @@
-"""`saturation_profile`: the saturation of every checkpoint of a series, beside its trace.
+"""The saturation of every checkpoint of a series, together with its trace: `saturation(series, config=...)`.
 
 Levels of a step depend on nothing but its checkpoint, the architecture and the text, so each is kept in a file with
 a key that names them: what was interrupted goes on where it was.
@@ -14,22 +14,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from msgspec import convert
 from torch import Tensor, nn
 
-from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import Entry
+from normgrowth.errors import InputError
 from normgrowth.lint.judge import judge_samples
 from normgrowth.network.checkpoint_loader import Filler, weights_kept
 from normgrowth.network.hidden_states import States
 from normgrowth.network.inputs.batches import read_rows
-from normgrowth.network.models.load import Loaded, load_model
-from normgrowth.network.saturation import BATCH_TOKENS, SENTENCES, saturation
+from normgrowth.network.measured import ModelInfo, from_sidecar
+from normgrowth.network.models.load import LoadedModel, load_model
+from normgrowth.network.saturation import Saturation
+from normgrowth.network.state_comparison import measure
 from normgrowth.record_schema import conformed
 from normgrowth.records import Records, concatenated, read_parquet, write_parquet
+from normgrowth.results import Provenance
 from normgrowth.schema import parse_json
 from normgrowth.trace.request import Tracing
-from normgrowth.trace.result import Trace
 from normgrowth.trace.store import KEY, Store
 from normgrowth.trace.stream import Reader
 from normgrowth.workspace import Workspace
@@ -41,8 +44,6 @@ MADE_BY = {
     "text": str,
     "token_ids": str,
     "unknown_share": (float, None),
-    "scales": [float],
-    "exact": bool,
     "architecture": str,
     "dtype": str,
     "notes": [str],
@@ -52,49 +53,50 @@ Progress = Callable[[int, int, str], None]  # checkpoints done, of how many, whi
 Levels: TypeAlias = "tuple[pa.Table, dict[str, Any]]"  # of one step, and what made them
 
 
-def saturation_profile(
+def of_series(
     source: str | Path | Sequence[str | Path],
-    config: "str | Path | nn.Module | Loaded",
-    texts_or_batches: Any = None,
+    config: "nn.Module | LoadedModel",
+    texts: Any,
+    batches: Any,
     *,
-    out: str | Path | None = None,
-    overwrite: bool = False,
-    include: str = DEFAULT_INCLUDE,
-    tokenizer: Any = None,
-    sentences: int = SENTENCES,
-    scales: Sequence[float] = (1000,),
-    exact: bool = True,
-    batch_tokens: int = BATCH_TOKENS,
-    fixed: Sequence[str] = (),
-    states: States | None = None,
-    run: str | None = None,
-    endpoint: str | None = None,
-    progress: Progress | None = None,
-) -> Records:
-    """The trace of a series and, at each of its steps, the levels of `normgrowth.saturation`, in one table.
-
-    config: what the checkpoints are weights of: a config.json, a folder or hub id that has one, or a module, which
-    has its own weights back afterwards. out: output folder; the same call resumes, and steps whose checkpoints are
-    gone stay. overwrite: replace what the folder holds. A checkpoint with NaN or infinite weights has no levels, and
-    `made_by["problems"]` names the parameter. fixed: parameters that do not grow, as for `saturation`.
-    """
-    loaded = config if isinstance(config, Loaded) else load_model(config)
-    model, given = loaded.model, _held(texts_or_batches)
-    asked = [LEVELS_VERSION, _architecture(model), list(scales), exact, *([list(fixed)] if fixed else [])]
-    tokens = _tokens(model, given, tokenizer or loaded.tokenizer, sentences)
+    tokenizer: Any,
+    sentences: int,
+    c: tuple[float, ...],
+    exact: bool,
+    hard_attention: bool,
+    fixed: tuple[str, ...],
+    batch_tokens: int,
+    states: States | None,
+    include: str,
+    endpoint: str | None,
+    run: str | None,
+    out: str | Path | None,
+    overwrite: bool,
+    progress: Progress | None,
+) -> Saturation:
+    """The trace of a series and, at each of its steps, the levels of its checkpoint. See `saturation`."""
+    loaded = config if isinstance(config, LoadedModel) else load_model(config)
+    model, texts, batches = loaded.model, _held(texts), _held(batches)
+    tokenizer = tokenizer or loaded.tokenizer
+    asked = [LEVELS_VERSION, _architecture(model), list(c), exact, *([list(fixed)] if fixed else [])]
+    asked += ["hard_attention"] if hard_attention else []
+    tokens = batches
+    if batches is None:  # a text gives token ids only together with a tokenizer
+        tokens = [str(row) for row in read_rows(model, texts, tokenizer, sentences).rows]
     text = _content(tokens)
     asked.append(text)
     opening = {"endpoint": endpoint}
     source = source if isinstance(source, str | Path) else list(source)
     tracing = Tracing(source, Selection(include), run=run, judge=judge_samples, opening=opening)
     request = {
-        "scales": list(scales),
+        "scales": list(c),
         "exact": exact,
+        "hard_attention": hard_attention or None,
         "fixed": list(fixed) or None,
         "text": f"{_counted(tokens)} (sha256 {text[:12]})",
         "model": _named(model),
     }
-    steps: list[Levels] = []
+    steps: dict[int, Levels] = {}
     problems: list[str] = []
     filler = Filler(model, states)
     with Workspace.open(out, "saturation", overwrite=overwrite) as workspace, weights_kept(model):
@@ -118,34 +120,48 @@ def saturation_profile(
                 if (bad := _not_finite(model)) is not None:
                     problems.append(f"{entry.label}: {bad} holds NaN or infinity; no level at this step")
                     continue
-                levels = saturation(
-                    Loaded(entry.label, model, tokenizer or loaded.tokenizer),
-                    given,
+                levels = measure(
+                    LoadedModel(entry.label, model, tokenizer),
+                    texts,
+                    batches,
+                    tokenizer=tokenizer,
                     sentences=sentences,
-                    scales=scales,
+                    c=c,
                     exact=exact,
+                    hard_attention=hard_attention,
                     batch_tokens=batch_tokens,
                     fixed=fixed,
                     states=states,
                 )
                 found = _at_step(levels, entry.step)
                 _save(store, entry.step, key, found)
-            steps.append(found)
+            steps[place.step] = found
         if progress:
             progress(len(places), len(places), name)
-        records = _joined(traced, name, steps, loaded, list(fixed), filler.notes, problems)
-        store.write(records)
-    traced.warn()
-    return records
-
-
-def _tokens(model: nn.Module, given: Any, tokenizer: Any, sentences: int) -> Any:
-    """What the network will read: token ids, which a text gives only together with a tokenizer; or the batches."""
-    if isinstance(given, Mapping | Tensor) or (
-        isinstance(given, list) and not all(isinstance(one, str) for one in given)
-    ):
-        return given
-    return [str(row) for row in read_rows(model, given, tokenizer, sentences).rows]
+        if not steps:
+            raise InputError(problems[-1] if problems else f"{source}: no checkpoint has levels")
+        last = steps[max(steps)][1]
+        said = dict.fromkeys(note for _, made_by in steps.values() for note in made_by["notes"])
+        result = Saturation(
+            records=_joined(traced.records, name, [table for table, _ in steps.values()]),
+            source=traced.source,
+            models={name: convert(from_sidecar(name, last, _sizes(steps[max(steps)][0])), ModelInfo)},
+            c=c,
+            exact=exact,
+            hard_attention=hard_attention,
+            fixed=fixed,
+            config=loaded.source,
+            steps=tuple(sorted(steps)),
+            selection=traced.selection,
+            counted=traced.counted,
+            findings=traced.findings,
+            notes=(*traced.notes, *filler.notes, *said),
+            problems=(*traced.problems, *problems),
+            provenance=Provenance.now(),
+        )
+        store.write(result.records)
+    traced.warn(stacklevel=3)
+    return result
 
 
 def _fill(filler: Filler, entry: Entry) -> None:
@@ -200,13 +216,28 @@ def _content(given: Any) -> str:
     return digest.hexdigest()
 
 
-def _at_step(levels: Records, step: int) -> Levels:
+def _at_step(levels: Saturation, step: int) -> Levels:
     import pyarrow as pa
 
-    table = levels.table
+    table = levels.records.table
     steps = pa.array([step] * len(table), table.schema.field("step").type)
     table = table.set_column(table.schema.get_field_index("step"), "step", steps)
-    return table, {what: levels.made_by[what] for what in MADE_BY}
+    (known,) = levels.models.values()
+    ids = {True: "tokenizer", False: "order of appearance", None: "given"}[known.text.tokenized]
+    made_by = {
+        "text": known.text.source,
+        "token_ids": ids,
+        "unknown_share": known.text.unknown_share,
+        "architecture": known.architecture,
+        "dtype": known.dtype,
+        "notes": list(levels.notes),
+    }
+    return table, made_by
+
+
+def _sizes(table: "pa.Table") -> dict[str, float]:
+    rows = Records(table).where(level="model").table.to_pylist()
+    return {row["quantity"]: row["value"] for row in rows}
 
 
 def _path(store: Store, step: int) -> Path | None:
@@ -238,29 +269,12 @@ def _load(store: Store, step: int, key: str) -> "Levels | None":
         return None  # damaged: it is measured again
 
 
-def _joined(
-    traced: Trace,
-    run: str,
-    steps: Sequence[Levels],
-    loaded: Loaded,
-    fixed: list[str],
-    notes: list[str],
-    problems: list[str],
-) -> Records:
+def _joined(traced: Records, run: str, levels: "Sequence[pa.Table]") -> Records:
     import pyarrow as pa
 
-    tables = [traced.records.table]
-    for table, _ in steps:
-        kind = traced.records.table.schema.field("run").type
+    tables = [traced.table]
+    for table in levels:
+        kind = traced.table.schema.field("run").type
         runs = pa.array([run] * len(table)).cast(kind)
         tables.append(table.set_column(table.schema.get_field_index("run"), "run", runs))
-    said = dict.fromkeys(note for _, made_by in steps for note in made_by["notes"])
-    levels = {what: value for what, value in steps[-1][1].items() if what != "notes"} if steps else {}
-    made_by = traced.records.made_by | {
-        "kind": "saturation",
-        "command": "saturation",
-        "saturation": levels | {"config": loaded.source, "fixed": fixed},
-        "notes": [*traced.notes, *notes, *said],
-        "problems": [*traced.problems, *problems],
-    }
-    return Records(concatenated(tables), made_by)
+    return Records(concatenated(tables))

@@ -1,4 +1,4 @@
-"""`saturate`: a network with c times its weights, for as long as a `with` block lasts.
+"""`scaled_weights`: a network with c times its weights, for as long as a `with` block lasts.
 
 Scaling back by 1/c does not bring weights back: most products are rounded. So a tensor is copied, and the
 copy put back, unless c is a power of two and no bit is lost on the way there and back; then it is scaled
@@ -31,23 +31,23 @@ from normgrowth.limit.parameters.memory import (
     refuse_packed_weights,
 )
 
-Select = str | Callable[[str], bool]
+Include = str | Callable[[str], bool]
 Weights = nn.Module | Tensor | Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 Given = TypeVar("Given", bound=Weights)
 
 PIECE = 1 << 18  # values that are looked at together, where a whole tensor would mean another copy
 
 
-def saturate(
-    model_or_parameters: Given, c: float = 1000, select: Select | None = None, fixed: Sequence[str] = ()
+def scaled_weights(
+    model_or_parameters: Given, c: float = 1000, include: Include | None = None, fixed: Sequence[str] = ()
 ) -> AbstractContextManager[Given]:
     """Within the block the parameters are c times themselves; after it they are what they were, to the bit.
 
-        with saturate(model, 1000):
+        with scaled_weights(model, 1000):
             states = model(ids)
 
     Takes a module, a tensor, a dict, an iterable of tensors (their names are "0", "1", ...) or of
-    (name, tensor). `select` is a regular expression searched for in the names, or a function of the name;
+    (name, tensor). `include` is a regular expression searched for in the names, or a function of the name;
     a tied parameter is chosen by any of its names. `fixed` has names or patterns (`*.A_log`) of parameters to leave as
     they are, as `saturated` has it. Buffers are left alone, and so are gradients.
 
@@ -61,9 +61,9 @@ def saturate(
     Raises InputError, with nothing changed, if a finite weight would overflow its dtype, and for
     parameters that cannot be scaled (integers, that is packed or quantised ones, float8, complex, sparse,
     meta): a network of which some weights stay behind would be neither f(θ) nor f(cθ). If they are not
-    weights, leave them out with `select`.
+    weights, leave them out with `include`.
     """
-    return _Scaled(model_or_parameters, _factor(c), _chooser(select), fixed)
+    return _Scaled(model_or_parameters, _factor(c), _chooser(include), fixed)
 
 
 class _Scaled(AbstractContextManager[Given]):
@@ -119,15 +119,15 @@ def _factor(c: float) -> float:
     return factor
 
 
-def _chooser(select: Select | None) -> Callable[[str], bool] | None:
-    if not isinstance(select, str):
-        if select is None or callable(select):
-            return select
-        raise InputError(f"select must be a regular expression or a function of the name, not {select!r}")
+def _chooser(include: Include | None) -> Callable[[str], bool] | None:
+    if not isinstance(include, str):
+        if include is None or callable(include):
+            return include
+        raise InputError(f"include must be a regular expression or a function of the name, not {include!r}")
     try:
-        pattern = re.compile(select)
+        pattern = re.compile(include)
     except (re.error, RecursionError, OverflowError) as error:
-        raise InputError(f"select {select!r} is not a regular expression: {error}") from None
+        raise InputError(f"include {include!r} is not a regular expression: {error}") from None
     return lambda name: pattern.search(name) is not None
 
 
@@ -138,12 +138,12 @@ def _named(given: Weights) -> Named:
     if isinstance(given, Tensor):  # iterating over it would give its rows
         given = [given]
     if not isinstance(given, Iterable):
-        raise InputError(f"saturate takes a module or parameters, not {type(given).__name__}")
+        raise InputError(f"scaled_weights takes a module or parameters, not {type(given).__name__}")
     named: Named = []
     for position, entry in enumerate(given.items() if isinstance(given, Mapping) else given):
         name, tensor = entry if isinstance(entry, tuple) and len(entry) == 2 else (str(position), entry)
         if not (isinstance(name, str) and isinstance(tensor, Tensor)):
-            raise InputError(f"saturate takes a module or parameters; entry {position} is {entry!r}")
+            raise InputError(f"scaled_weights takes a module or parameters; entry {position} is {entry!r}")
         named.append((name, tensor))
     if not named:
         raise InputError("no parameters were given (an iterator that was used up before?)")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from normgrowth.network.hidden_states import States
     from normgrowth.network.models.encoders import EncoderConfig
-    from normgrowth.network.models.load import Loaded
+    from normgrowth.network.models.load import LoadedModel
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
@@ -175,7 +175,7 @@ class Scaling(Result):
 
 
 def scaling(
-    model: "str | Path | EncoderConfig | nn.Module | Loaded",
+    model: "str | Path | EncoderConfig | nn.Module | LoadedModel",
     inputs: "Tensor | Mapping[str, Tensor] | None" = None,
     *,
     text: Path | str | None = None,

@@ -27,9 +27,9 @@ from normgrowth.network.hidden_states import (
 )
 from normgrowth.network.inputs.sentences import default_inputs
 from normgrowth.network.models.encoders import Encoder, EncoderConfig, Kind
-from normgrowth.network.models.load import Loaded, load_model
+from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.overflow import OverflowAsNan
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.network.scaling import Progress, ScaledNetwork, Scaling, joined
 from normgrowth.records import Block, Records
 
@@ -64,7 +64,7 @@ def of_config(
 
 
 def of_module(
-    model: "nn.Module | Loaded",
+    model: "nn.Module | LoadedModel",
     inputs: Inputs | None,
     text: Path | str | None,
     scales: Floats,
@@ -76,7 +76,7 @@ def of_module(
     progress: Progress | None = None,
 ) -> Scaling:
     """A network as it is."""
-    loaded = model if isinstance(model, Loaded) else Loaded(type(model).__name__, model)
+    loaded = model if isinstance(model, LoadedModel) else LoadedModel(type(model).__name__, model)
     run, notes = run or loaded.source, [*loaded.notes, *note(fixed)]
     said, unknown = "given", None
     if inputs is None and states is None:
@@ -185,7 +185,7 @@ def _curve(
         unit = 0.0
         for i, c in enumerate(scales):
             tell(i / len(scales))
-            with saturate(network, float(c), fixed=fixed), OverflowAsNan() as scaled_pass:
+            with scaled_weights(network, float(c), fixed=fixed), OverflowAsNan() as scaled_pass:
                 found = network(batch)[1:]
             unit = max(unit, scaled_pass.rounding(found[-1]))
             for j, state in enumerate(found):

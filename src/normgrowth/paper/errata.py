@@ -1,161 +1,162 @@
-"""Where the paper is wrong as printed, each with both sides measured; `departures` has where the authors' code is."""
+"""Statements that are wrong as printed, each with the numbers of both sides; `departures` has the authors' code.
 
+None is taken for granted: if the printed statement held, `differs` would be False.
+"""
+
+from dataclasses import dataclass
 from math import exp
+from typing import Self
 
 import numpy as np
 
-from normgrowth.paper.claim import Evidence
-from normgrowth.paper.claims.homogeneity import runs
-from normgrowth.paper.departures import DEPARTURES
-from normgrowth.paper.erratum import Erratum
+from normgrowth.paper.claim import Erratum, number
+from normgrowth.paper.evidence import Evidence
 
 SMALL = 1e-3
 
 
-def _head_degree(evidence: Evidence) -> dict[str, float]:
-    row = runs(evidence, "theory", "table1: ")["attention head (Prop. 4)"]
-    return {"degree, printed": row["printed"], "degree, measured": row["degree_measured"]}
+@dataclass(frozen=True)
+class HeadDegree(Erratum):
+    id, where, needs = "prop-4", "Prop. 4", ("theory",)
+    printed = "An attention head AV has degree 1."
+    correct = "It has degree 2: A has 0, V has 2. The sublayer's degree stays, since the norm resets it."
+    degree_printed: float = number("degree, printed")
+    degree_measured: float = number("degree, measured")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        row = evidence.theory.table1["attention head (Prop. 4)"]
+        return cls(row.printed, row.measured)
+
+    def differs(self) -> bool:
+        return abs(self.degree_printed - self.degree_measured) > SMALL
 
 
-def _softmax_error(evidence: Evidence) -> dict[str, float]:
-    """x = (M, M − 0.1), c = 100."""
-    del evidence
+@dataclass(frozen=True)
+class TiedScores(Erratum):
+    id, where, needs = "prop-2", "Prop. 2", ("theory",)
+    printed = "Growth that is uniform up to o(t) makes a network its saturated self."
+    correct = "Where scores tie, o(t) decides, and the limit is another."
+    saturated: float = number("largest weight, saturated")
+    moved: float = number("largest weight as t grows")
 
-    def error(size: float, gap: float) -> float:
-        x = np.array([size, size - gap])
-        weights = [np.exp(scale * (x - x.max())) for scale in (1.0, 100.0)]
-        one, other = (w / w.sum() for w in weights)
-        return float(np.abs(one - other).max())
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        return cls(evidence.theory.tie.saturated, evidence.theory.tie.moved)
 
-    return {
-        "error, ‖x‖ large (M = 10)": error(10.0, 0.1),
-        "error, ‖x‖ larger (M = 10⁶)": error(1e6, 0.1),
-        "error, the gap larger (M = 10, gap 10)": error(10.0, 10.0),
-    }
-
-
-def _scaling_error(evidence: Evidence) -> dict[str, float]:
-    """f(θ) = θσ(θ), of degree 1, at θ = 20: |f(cθ) − c·f(θ)|, and the same over c; c = 10¹²."""
-    del evidence
-    theta, c = 20.0, 1e12
-    short = theta / (
-        1 + exp(theta)
-    )  # θ(1 − σ(θ)): what f(θ) lacks; f(cθ) lacks nothing that a float can hold
-    return {"error, printed": c * short, "error, divided by cᵏ": short}
+    def differs(self) -> bool:
+        return abs(self.saturated - self.moved) > SMALL
 
 
-def _norm_bound(evidence: Evidence) -> dict[str, float]:
+@dataclass(frozen=True)
+class SoftmaxError(Erratum):
+    """x = (M, M − gap), c = 100."""
+
+    id, where = "lemma-7", "Lemma 7"
+    printed = "The scaling error of softmax vanishes as ‖x‖ grows."
+    correct = "It vanishes as the gap between the largest entry and the next grows."
+    large: float = number("error, ‖x‖ large (M = 10)")
+    larger: float = number("error, ‖x‖ larger (M = 10⁶)")
+    wide_gap: float = number("error, the gap larger (M = 10, gap 10)")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        def error(size: float, gap: float) -> float:
+            x = np.array([size, size - gap])
+            weights = [np.exp(scale * (x - x.max())) for scale in (1.0, 100.0)]
+            one, other = (w / w.sum() for w in weights)
+            return float(np.abs(one - other).max())
+
+        return cls(error(10.0, 0.1), error(1e6, 0.1), error(10.0, 10.0))
+
+    def differs(self) -> bool:
+        return self.larger > 0.9 * self.large
+
+
+@dataclass(frozen=True)
+class ScalingError(Erratum):
+    """f(θ) = θσ(θ), of degree 1, at θ = 20: |f(cθ) − c·f(θ)|, and the same divided by c; c = 10¹²."""
+
+    id, where = "definition-3", "Definition 3, Lemma 4"
+    printed = "The scaling error is ‖f(cθ) − cᵏf(θ)‖."
+    correct = "It must be ‖f(cθ)/cᵏ − f(θ)‖: without the division θσ(θ) has an error that grows with c."
+    error: float = number("error, printed")
+    divided: float = number("error, divided by cᵏ")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        theta, c = 20.0, 1e12
+        # θ(1 − σ(θ)) is missing from f(θ); nothing that a float can hold is missing from f(cθ).
+        missing = theta / (1 + exp(theta))
+        return cls(c * missing, missing)
+
+    def differs(self) -> bool:
+        return self.error > 1 and self.divided < SMALL
+
+
+@dataclass(frozen=True)
+class NormBound(Erratum):
     """Layer norm of (1, 0, −1) + ε(1, −1, 0), ε = 10⁻⁸: the last bound of the proof, and the error itself."""
-    del evidence
 
-    def layer_norm(x: np.ndarray) -> np.ndarray:
-        centred = x - x.mean()
-        return centred / np.linalg.norm(centred)
+    id, where = "lemma-5", "Lemma 5"
+    printed = "The scaling error of layer norm is bounded by something that vanishes."
+    correct = "The last bound printed does not vanish; 2‖ε‖/‖f − μ‖ does, and bounds it."
+    bound: float = number("bound, printed")
+    error: float = number("error")
 
-    base, small = np.array([1.0, 0.0, -1.0]), 1e-8 * np.array([1.0, -1.0, 0.0])
-    value, size = layer_norm(base), np.linalg.norm(small)
-    return {
-        "bound, printed": float(np.abs(small - size * value).max() / size),
-        "error": float(np.abs(layer_norm(base + small) - value).max()),
-    }
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        def layer_norm(x: np.ndarray) -> np.ndarray:
+            centered = x - x.mean()
+            return centered / np.linalg.norm(centered)
 
+        base, small = np.array([1.0, 0.0, -1.0]), 1e-8 * np.array([1.0, -1.0, 0.0])
+        value, size = layer_norm(base), np.linalg.norm(small)
+        bound = np.abs(small - size * value).max() / size
+        return cls(bound, np.abs(layer_norm(base + small) - value).max())
 
-def _tie(evidence: Evidence) -> dict[str, float]:
-    found = runs(evidence, "theory", "tie")[""]
-    return {"largest weight, saturated": found["saturated"], "largest weight as t grows": found["moved"]}
-
-
-def _pre_norm(evidence: Evidence) -> dict[str, float]:
-    rows = runs(evidence, "theory", "table1: ")
-    return {
-        "degree, its pre-norm": rows["paper's encoder"]["degree_measured"],
-        "degree, the usual one": rows["usual pre-norm encoder"]["degree_measured"],
-    }
+    def differs(self) -> bool:
+        return self.bound > 0.1 and self.error < SMALL
 
 
-def _vanishing(evidence: Evidence) -> dict[str, float]:
-    found = runs(evidence, "theory", "vanishing")[""]
-    return {
-        "1 − cosine without later attention, c = 1": found["turned"],
-        "the same at c = 1000": found["turned_scaled"],
-    }
+@dataclass(frozen=True)
+class PreNorm(Erratum):
+    id, where, needs = "pre-norm", "§3, §A, Definitions 5 and 6", ("theory",)
+    printed = "Its pre-norm is the standard one (Xiong et al., 2020)."
+    correct = "The standard one is x + f(LN(x)), of degree 3; its own is x + LN(f(x)), of degree 1."
+    paper: float = number("degree, its pre-norm")
+    usual: float = number("degree, the usual one")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        rows = evidence.theory.table1
+        return cls(rows["paper's encoder"].measured, rows["usual pre-norm encoder"].measured)
+
+    def differs(self) -> bool:
+        return abs(self.paper - self.usual) > SMALL
 
 
-PRINTED = [
-    Erratum(
-        id="prop-4",
-        kind="erratum",
-        where="Prop. 4",
-        printed="An attention head AV has degree 1.",
-        true="It has degree 2: A has 0, V has 2. The sublayer's degree stays, since the norm resets it.",
-        stages=("theory",),
-        measure=_head_degree,
-        fails=lambda n: abs(n["degree, printed"] - n["degree, measured"]) > SMALL,
-    ),
-    Erratum(
-        id="prop-2",
-        kind="erratum",
-        where="Prop. 2",
-        printed="Growth that is uniform up to o(t) makes a network its saturated self.",
-        true="Where scores tie, o(t) decides, and the limit is another.",
-        stages=("theory",),
-        measure=_tie,
-        fails=lambda n: abs(n["largest weight, saturated"] - n["largest weight as t grows"]) > SMALL,
-    ),
-    Erratum(
-        id="lemma-7",
-        kind="erratum",
-        where="Lemma 7",
-        printed="The scaling error of softmax vanishes as ‖x‖ grows.",
-        true="It vanishes as the gap between the largest entry and the next grows.",
-        stages=(),
-        measure=_softmax_error,
-        fails=lambda n: n["error, ‖x‖ larger (M = 10⁶)"] > 0.9 * n["error, ‖x‖ large (M = 10)"],
-    ),
-    Erratum(
-        id="definition-3",
-        kind="erratum",
-        where="Definition 3, Lemma 4",
-        printed="The scaling error is ‖f(cθ) − cᵏf(θ)‖.",
-        true="It must be ‖f(cθ)/cᵏ − f(θ)‖: without the division θσ(θ) has an error that grows with c.",
-        stages=(),
-        measure=_scaling_error,
-        fails=lambda n: n["error, printed"] > 1 and n["error, divided by cᵏ"] < SMALL,
-    ),
-    Erratum(
-        id="lemma-5",
-        kind="erratum",
-        where="Lemma 5",
-        printed="The scaling error of layer norm is bounded by something that vanishes.",
-        true="The last bound printed does not vanish; 2‖ε‖/‖f − μ‖ does, and bounds it.",
-        stages=(),
-        measure=_norm_bound,
-        fails=lambda n: n["bound, printed"] > 0.1 and n["error"] < SMALL,
-    ),
-    Erratum(
-        id="pre-norm",
-        kind="erratum",
-        where="§3, §A, Definitions 5 and 6",
-        printed="Its pre-norm is the standard one (Xiong et al., 2020).",
-        true="The standard one is x + f(LN(x)), of degree 3; its own is x + LN(f(x)), of degree 1.",
-        stages=("theory",),
-        measure=_pre_norm,
-        fails=lambda n: abs(n["degree, its pre-norm"] - n["degree, the usual one"]) > SMALL,
-    ),
-    Erratum(
-        id="vanishing",
-        kind="erratum",
-        where="§5.2, §D",
-        printed="Transformers are almost homogeneous, encoders without biases of degree 1.",
-        true=(
-            "Where branches differ in degree those of lower degree vanish: in gated networks, such as Llama, all "
-            "attention after the first layer."
-        ),
-        stages=("theory",),
-        measure=_vanishing,
-        fails=lambda n: (
-            n["1 − cosine without later attention, c = 1"] > 0.01 and n["the same at c = 1000"] < 1e-6
-        ),
-    ),
-]
-ERRATA: dict[str, Erratum] = {one.id: one for one in [*PRINTED, *DEPARTURES]}
+@dataclass(frozen=True)
+class VanishingAttention(Erratum):
+    id, where, needs = "vanishing", "§5.2, §D", ("theory",)
+    printed = "Transformers are almost homogeneous, encoders without biases of degree 1."
+    correct = (
+        "Where branches differ in degree those of lower degree vanish: in gated networks, such as Llama, all attention "
+        "after the first layer."
+    )
+    turned: float = number("1 − cosine without later attention, c = 1")
+    turned_scaled: float = number("the same at c = 1000")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        found = evidence.theory.vanishing
+        return cls(found.turned, found.turned_scaled)
+
+    def differs(self) -> bool:
+        return self.turned > 0.01 and self.turned_scaled < 1e-6
+
+
+ERRATA: dict[str, type[Erratum]] = {
+    one.id: one
+    for one in (HeadDegree, TiedScores, SoftmaxError, ScalingError, NormBound, PreNorm, VanishingAttention)
+}

@@ -1,81 +1,119 @@
-"""The paper's figures, drawn of what was measured here, with the published numbers beside where there are any."""
+"""The paper's figures: what was measured here, with the published numbers where there are any."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from normgrowth.network.scaling import Scaling
+from normgrowth.network.heads.heads import Heads
+from normgrowth.network.saturation import Saturation
+from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.published.figure1 import t5_trace
-from normgrowth.paper.published.figure2 import saturation_records
-from normgrowth.paper.published.figure3 import heads_records
+from normgrowth.paper.published.figure2 import figure2
+from normgrowth.paper.published.figure3 import figure3
 from normgrowth.paper.published.figure4 import figure4
 from normgrowth.records import Records
-from normgrowth.report.figures.heads import figure_positions
+from normgrowth.report.figures.heads import positions as head_positions
+from normgrowth.report.figures.saturation import levels as saturation_levels
 from normgrowth.report.figures.scaling import curves as scaling_curves
 from normgrowth.report.figures.style import FORMATS, save
 from normgrowth.report.figures.sweep import figure_phase
 from normgrowth.report.figures.trace import figure_alignment_step, figure_norm_direction
-from normgrowth.report.terminal.saturation import figure_saturation
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLES = {
-    "fig1": "Norm and direction of T5, as published, and of a model trained here",
-    "fig2": "Saturation of trained and random networks",
-    "fig3": "Positions that saturated heads attend to, with a true and with a leaking mask",
-    "fig4": "Cosine to the saturated network as weights grow",
-    "fig5": "Alignment and step size of T5, derived from Figure 1, and of a model trained here",
-    "fig6": "Where the norm grows, over learning rate and weight decay",
+PENN_WINDOW = 83  # tokens, as in Figure 3
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """needs: stages without which it cannot be drawn. overlay: stages whose results are added to published ones."""
+
+    name: str
+    title: str
+    needs: tuple[str, ...]
+    draw: "Callable[[Evidence], Figure | None]"
+    overlay: tuple[str, ...] = ()
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return (*self.needs, *self.overlay)
+
+
+def _own_trace(evidence: Evidence) -> list[Trace]:
+    """The checkpoints of the first model, the paper's pre-norm."""
+    return [next(iter(evidence.language_models)).trace] if evidence.has("language_models") else []
+
+
+def _heads(evidence: Evidence) -> "Figure | None":
+    models = evidence.language_models.where(optimizer="adamw")
+    facts = {run: known for model in models for run, known in model.heads.made_by["runs"].items()}
+    own = Records.joined([model.heads for model in models], {"command": "heads", "runs": facts})
+    return head_positions(Heads.from_records(own), figure3(PENN_WINDOW))
+
+
+FIGURES: dict[str, PaperFigure] = {
+    figure.name: figure
+    for figure in (
+        PaperFigure(
+            "fig1",
+            "Norm and direction of T5, as published, and of a model trained here",
+            (),
+            lambda evidence: figure_norm_direction(t5_trace(), overlay=_own_trace(evidence)),
+            overlay=("language_models",),
+        ),
+        PaperFigure(
+            "fig2",
+            "Saturation of trained and random networks",
+            ("pretrained",),
+            lambda evidence: saturation_levels(
+                Saturation.from_records(evidence.records_of("pretrained")), figure2()
+            ),
+        ),
+        PaperFigure(
+            "fig3",
+            "Positions that saturated heads attend to, with a true and with a leaking mask",
+            ("language_models",),
+            _heads,
+        ),
+        PaperFigure(
+            "fig4",
+            "Cosine to the saturated network as weights grow",
+            ("scaling",),
+            lambda evidence: scaling_curves(evidence.scaling, figure4()),
+        ),
+        PaperFigure(
+            "fig5",
+            "Alignment and step size of T5, derived from Figure 1, and of a model trained here",
+            (),
+            lambda evidence: figure_alignment_step(t5_trace(), overlay=_own_trace(evidence)),
+            overlay=("language_models",),
+        ),
+        PaperFigure(
+            "fig6",
+            "Where the norm grows, over learning rate and weight decay",
+            ("decay",),
+            lambda evidence: figure_phase(evidence.records_of("decay")),
+        ),
+    )
 }
 
 
-def figures(evidence: Mapping[str, Records]) -> dict[str, tuple[str, "Figure"]]:
-    """Name -> title and figure, of what the evidence has. T5's own are drawn whatever was run."""
-    own = [_traced(evidence["language_models"])] if "language_models" in evidence else []
-    drawn: dict[str, Any] = {
-        "fig1": figure_norm_direction(t5_trace(), overlay=own),
-        "fig5": figure_alignment_step(t5_trace(), overlay=own),
-    }
-    if "pretrained" in evidence:
-        drawn["fig2"] = figure_saturation(evidence["pretrained"], saturation_records())
-    if "language_models" in evidence:
-        drawn["fig3"] = figure_positions(_heads(evidence["language_models"]), heads_records(83))
-    if "scaling" in evidence:
-        drawn["fig4"] = scaling_curves(Scaling.from_records(evidence["scaling"]), figure4())
-    if "decay" in evidence:
-        drawn["fig6"] = figure_phase(evidence["decay"])
-    return {name: (TITLES[name], drawn[name]) for name in sorted(drawn) if drawn[name] is not None}
+def figures(evidence: Evidence, only: Sequence[str] = ()) -> "dict[str, Figure]":
+    """The figures that the evidence suffices for, by name. only: names of figures and of anything else; all without."""
+    wanted = [one for one in FIGURES.values() if (not only or one.name in only) and evidence.has(*one.needs)]
+    drawn = {one.name: one.draw(evidence) for one in wanted}
+    return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
 def draw_figures(
-    evidence: Mapping[str, Records],
-    folder: Path | str,
-    *,
-    only: Sequence[str] = (),
-    formats: Sequence[str] = FORMATS,
+    evidence: Evidence, folder: Path | str, *, only: Sequence[str] = (), formats: Sequence[str] = FORMATS
 ) -> list[Path]:
-    """only: names of figures and whatever else was asked for; all figures without."""
+    """Write the figures and return the paths of the files."""
     paths = []
-    for name, one in figures(evidence).items():
-        if not only or name in only:
-            paths += save({name: one}, folder, formats, one[0])
+    for name, figure in figures(evidence, only).items():
+        title = FIGURES[name].title
+        paths += save({name: (title, figure)}, folder, formats, title)
     return paths
-
-
-def _traced(lab: Records) -> Trace:
-    """The checkpoints of the first model: the paper's pre-norm."""
-    name = next(iter(lab.made_by["models"]))
-    return Trace(records=lab.where(run=f"{name}, checkpoints"), source=name)
-
-
-def _heads(lab: Records) -> Records:
-    """Of the models trained with AdamW."""
-    parts, facts = [], {}
-    for name, known in lab.made_by["models"].items():
-        if known["optimizer"] != "adamw":
-            continue
-        parts.append(lab.where(run=f"{name}, heads"))
-        facts[f"{name}, heads"] = lab.made_by["heads"][name]
-    return Records.joined(parts, {"command": "heads", "runs": facts, "notes": [], "problems": []})

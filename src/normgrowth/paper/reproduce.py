@@ -1,65 +1,40 @@
 """`reproduce`: compute what the paper shows and judge each of its claims.
 
     out/stages/NAME/        the records of a stage, its working folder, and error.log if it failed
-    out/claims.json         every claim: published, measured, rule, verdict and reason
+    out/claims.json         the Reproduction: every claim, published, measured, rule, verdict and reason
     out/figures/            Figures 1 to 6 as png, svg and pdf
+    out/report.html         everything on one page
 
 A stage is not run again if its version and settings are the same. A stage that fails does not stop the others: the
 claims that need it are undecided.
 """
 
-import platform
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from normgrowth.engine import Engine
 from normgrowth.errors import InputError, SchemaError
-from normgrowth.paper.claim import Judged, judged
+from normgrowth.paper.claim import Claim, check, judge
 from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.departures import DEPARTURES
 from normgrowth.paper.errata import ERRATA
-from normgrowth.paper.erratum import Checked, checked
-from normgrowth.paper.reproduction import StageOutcome
+from normgrowth.paper.evidence import Evidence, MissingEvidence
+from normgrowth.paper.page import write_page
+from normgrowth.paper.paper_figures import FIGURES, draw_figures
+from normgrowth.paper.reproduction import Reproduction, StageOutcome, TableRow
 from normgrowth.paper.stages import STAGES
 from normgrowth.paper.stages.stage import Progress, Scale, Stage, StageContext, StageSettings, demo_corpus
 from normgrowth.records import Records
+from normgrowth.results import Provenance
 from normgrowth.schema import read_json
 from normgrowth.workspace import Workspace, write_json
 
-KEY, RESULTS, LOG = "stage.json", "claims.json", "error.log"
-FIGURES = {  # of the paper -> stages that its picture here is made of
-    "fig1": ("language_models",),
-    "fig2": ("pretrained",),
-    "fig3": ("language_models",),
-    "fig4": ("scaling",),
-    "fig5": ("language_models",),
-    "fig6": ("decay",),
-    "table1": ("theory",),
-}
-
-
-@dataclass(frozen=True)
-class Reproduced:
-    """Evidence by stage, how the stages ended, and verdicts in the order of the paper."""
-
-    evidence: dict[str, Records]
-    stages: tuple[StageOutcome, ...]
-    verdicts: list[Judged]
-    errata: list[Checked]  # with all claims only
-    made_by: dict[str, Any]
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            **self.made_by,
-            "stages": {one.name: str(one) for one in self.stages},
-            "claims": [_plain(one) for one in self.verdicts],
-            "errata": [_plain_erratum(one) for one in self.errata],
-        }
+KEY, LOG = "stage.json", "error.log"
+TABLES = {"table1": ("theory",)}  # of the paper -> stages that compute it
 
 
 def reproduce(
@@ -71,14 +46,15 @@ def reproduce(
     engine: Engine | None = None,
     progress: Progress | None = None,
     overwrite: bool = False,
-) -> Reproduced:
-    """Run the stages that are needed and judge the claims that rest on them.
+) -> Reproduction:
+    """Reproduce the paper: run the stages that are needed, judge its claims, draw its figures, write one page.
 
-    only: claims ("heads-bimodal"), figures ("fig2") or "table1"; all by default. data: a folder with `penn`,
-    `wikitext-2` or both. engine: trains models, by default one process per core. overwrite: replace a reproduction
-    with another scale or corpus.
+    out: output folder; a second call runs only stages whose version or settings changed. scale: "demo" uses what is
+    embedded and takes minutes, "paper" trains the paper's sizes. only: claims ("heads-bimodal"), figures ("fig2") or
+    "table1"; all by default. data: a folder with `penn`, `wikitext-2` or both. engine: trains the models, by default
+    one process per core. overwrite: replace a reproduction with another scale or corpus.
     """
-    claims, needed = chosen(only)
+    claims, needed = select(only)
     corpora = Path(data) if data else None
     settings = settings_of(scale, corpora)
     request = {"scale": scale, "corpus": demo_corpus(corpora)[0] if scale == "demo" else "paper"}
@@ -88,36 +64,51 @@ def reproduce(
 
         engine = own = Processes()
     try:
-        with Workspace.open(out, "reproduction", request, overwrite=overwrite) as workspace:
+        with Workspace.open(out, Reproduction.kind, request, overwrite=overwrite) as workspace:
             assert workspace.folder is not None
-            evidence: dict[str, Records] = {}
+            records: dict[str, Records] = {}
             outcomes = []
             for name in (name for name in STAGES if name in needed):
                 folder = workspace.folder / "stages" / name
-                found = run_stage(STAGES[name], settings[name], scale, folder, engine, corpora, progress)
-                if found[1] is not None:
-                    evidence[name] = found[1]
-                outcomes.append(found[0])
-            failed = {one.name: one.reason for one in outcomes if one.failed}
-            made_by = {
-                "command": "reproduce",
-                "scale": scale,
-                "only": list(only),
-                "versions": {"normgrowth": version("normgrowth"), "python": platform.python_version()},
-                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            }
-            result = Reproduced(
-                evidence,
-                tuple(outcomes),
-                [judged(claim, evidence, failed) for claim in claims],
-                [] if only else [checked(erratum, evidence, failed) for erratum in ERRATA.values()],
-                made_by,
+                outcome, found = run_stage(
+                    STAGES[name], settings[name], scale, folder, engine, corpora, progress
+                )
+                outcomes.append(outcome)
+                if found is not None:
+                    records[name] = found
+            evidence = Evidence(records, {one.name: one.reason for one in outcomes if one.failed})
+            result = Reproduction.of(
+                scale=scale,
+                only=tuple(only),
+                claims=tuple(judge(claim, evidence) for claim in claims),
+                errata=() if only else tuple(check(one, evidence) for one in ERRATA.values()),
+                departures=() if only else tuple(check(one, evidence) for one in DEPARTURES.values()),
+                stages=tuple(outcomes),
+                table1=_table1(evidence),
+                provenance=Provenance.now(),
             )
-            write_json(workspace.folder / RESULTS, result.facts())
+            result.write(workspace.folder)
+            drawn = draw_figures(evidence, workspace.folder / "figures", only=only)
+            write_page(workspace.folder, result, drawn)
             return result
     finally:
         if own is not None:
             own.close()
+
+
+def _table1(evidence: Evidence) -> tuple[TableRow, ...]:
+    try:
+        rows = evidence.theory.table1
+    except MissingEvidence:
+        return ()
+
+    def known(value: float) -> float | None:
+        return value if isfinite(value) else None
+
+    return tuple(
+        TableRow(name, known(row.printed), known(row.computed), known(row.measured))
+        for name, row in rows.items()
+    )
 
 
 def settings_of(scale: Scale, data: Path | None) -> dict[str, StageSettings]:
@@ -184,47 +175,14 @@ def _kept(folder: Path, key: str) -> Records | None:
         return None
 
 
-def chosen(only: Sequence[str]) -> tuple[list[Any], set[str]]:
+def select(only: Sequence[str]) -> tuple[list[type[Claim]], set[str]]:
     """The claims that are asked for, and the stages that they and the figures asked for need."""
     if not only:
         return list(CLAIMS.values()), set(STAGES)
-    unknown = [name for name in only if name not in CLAIMS and name not in FIGURES]
+    names = {**TABLES, **{name: figure.stages for name, figure in FIGURES.items()}}
+    unknown = [name for name in only if name not in CLAIMS and name not in names]
     if unknown:
-        raise InputError(f"--only {unknown[0]}: is none of {', '.join([*FIGURES, *CLAIMS])}")
+        raise InputError(f"unknown name {unknown[0]!r}; choose from {', '.join([*names, *CLAIMS])}")
     claims = [claim for name, claim in CLAIMS.items() if name in only]
-    needed = {stage for claim in claims for stage in claim.stages}
-    return claims, needed | {stage for name in only for stage in FIGURES.get(name, ())}
-
-
-def _plain(one: Judged) -> dict[str, Any]:
-    claim = one.claim
-    return {
-        "id": claim.id,
-        "where": claim.where,
-        "statement": claim.statement,
-        "published": claim.published,
-        "source": claim.source,
-        "measured": _finite(one.numbers),
-        "rule": claim.rule,
-        "verdict": one.ruling.verdict,
-        "reason": one.ruling.reason,
-        "stages": list(claim.stages),
-    }
-
-
-def _plain_erratum(one: Checked) -> dict[str, Any]:
-    erratum = one.erratum
-    return {
-        "id": erratum.id,
-        "kind": erratum.kind,
-        "where": erratum.where,
-        "printed": erratum.printed,
-        "true": erratum.true,
-        "measured": _finite(one.numbers),
-        "fails": one.fails,
-        "why": one.why,
-    }
-
-
-def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
-    return {name: float(value) if isfinite(value) else None for name, value in numbers.items()}
+    needed = {stage for claim in claims for stage in claim.needs}
+    return claims, needed | {stage for name in only for stage in names.get(name, ())}

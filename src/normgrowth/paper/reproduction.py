@@ -1,7 +1,58 @@
-"""What a reproduction of the paper found. Needs no torch: a saved one can be read and shown in the base install."""
+"""What a reproduction of the paper found. Needs no torch: a saved one is read and shown in the base install.
 
-from dataclasses import dataclass
-from typing import Literal
+reproduction = ng.reproduce(only=["norm-sqrt"])
+reproduction["norm-sqrt"].verdict
+ng.load("reproduction")          # from claims.json, also of earlier versions
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from normgrowth.errors import InputError, SchemaError
+from normgrowth.records import Block, Records
+from normgrowth.results import CLAIMS, Result
+from normgrowth.schema import read_json
+from normgrowth.workspace import Workspace, replacing
+
+Verdict = Literal["holds", "in part", "does not hold", "undecided", "needs weights that are not here"]
+Numbers = dict[str, float | None]  # by label; None: not finite
+ADVICE = "run `normgrowth reproduce` again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """A claim, what was measured here, and the verdict of its rule. needs: stages; figure: of the paper, if any."""
+
+    id: str
+    where: str
+    statement: str
+    published: str
+    rule: str
+    verdict: Verdict
+    reason: str
+    measured: Numbers = field(default_factory=dict)
+    source: str = ""
+    needs: tuple[str, ...] = ()
+    figure: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """An erratum or a departure. differs: whether the numbers show it; None if it was not measured, reason says why."""
+
+    id: str
+    where: str
+    stated: str
+    correct: str
+    measured: Numbers = field(default_factory=dict)
+    differs: bool | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -18,7 +69,131 @@ class StageOutcome:
     def failed(self) -> bool:
         return self.status == "failed"
 
-    def __str__(self) -> str:
-        if self.failed:
-            return f"failed: {self.reason}"
-        return "kept" if self.seconds is None else f"{self.seconds:.0f} s"
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row of Table 1. printed: None if it is not in the paper. measured: the slope of log‖f(cθ)‖."""
+
+    component: str
+    printed: float | None
+    computed: float | None
+    measured: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(Result):
+    """The claims of the paper with verdicts. The records have every measured number, a row each."""
+
+    kind: ClassVar[str] = "reproduction"
+
+    scale: str = "demo"
+    only: tuple[str, ...] = ()
+    claims: tuple[Judgement, ...] = ()
+    errata: tuple[Check, ...] = ()
+    departures: tuple[Check, ...] = ()
+    stages: tuple[StageOutcome, ...] = ()
+    table1: tuple[TableRow, ...] = ()
+
+    @classmethod
+    def of(cls, **fields: Any) -> Self:
+        """With the records that belong to these claims, errata and departures."""
+        found = cls(records=Records.from_blocks("reproduction", [_block("claim", "", {})], {}), **fields)
+        return found._with_records()
+
+    def _with_records(self) -> Self:
+        parts = {"claim": self.claims, "erratum": self.errata, "departure": self.departures}
+        blocks = [_block(level, one.id, one.measured) for level, own in parts.items() for one in own]
+        return replace(
+            self, records=Records.from_blocks("reproduction", blocks or [_block("claim", "", {})], {})
+        )
+
+    def __getitem__(self, name: str) -> Judgement | Check:
+        """A claim, an erratum or a departure by its id."""
+        for one in (*self.claims, *self.errata, *self.departures):
+            if one.id == name:
+                return one
+        raise KeyError(name)
+
+    @property
+    def failed(self) -> tuple[StageOutcome, ...]:
+        """The stages that failed."""
+        return tuple(stage for stage in self.stages if stage.failed)
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> Path:
+        """Write claims.json into an output folder and return its path."""
+        with Workspace.open(folder, self.kind, {"scale": self.scale}, overwrite=overwrite) as workspace:
+            assert workspace.folder is not None
+            self.write(workspace.folder)
+            return workspace.folder
+
+    def write(self, folder: Path) -> None:
+        content = self.to_json()
+        del content["records"]  # they are made from the rest
+        with replacing(folder / CLAIMS) as path:
+            path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path | str) -> Self:
+        """The reproduction whose claims.json a folder holds, also of earlier versions."""
+        path = Path(folder) / CLAIMS
+        content = read_json(path, {"claims": [dict], "stages?": (dict, [dict])}, advice=ADVICE)
+        if content.get("kind") != cls.kind:
+            content = _from_schema_1(content)
+        records = Records.from_blocks("reproduction", [_block("claim", "", {})], content)
+        try:
+            return super().from_records(records)._with_records()
+        except SchemaError as error:
+            raise SchemaError(path, error.place, error.problem, ADVICE) from error
+
+    @classmethod
+    def from_records(cls, records: Records) -> Self:
+        stage = records.made_by.get("stage", "a part")
+        raise InputError(
+            f"this is {stage!r} of a reproduction; load the output folder of `reproduce` instead"
+        )
+
+
+def finite(numbers: Mapping[str, float]) -> Numbers:
+    return {name: float(value) if isfinite(value) else None for name, value in numbers.items()}
+
+
+def _block(level: str, name: str, numbers: Numbers) -> Block:
+    values = {
+        label: np.array([[np.nan if value is None else value]], np.float64)
+        for label, value in numbers.items()
+    }
+    return Block(level, [name], [None], [None], [0], values)
+
+
+def _from_schema_1(content: Mapping[str, Any]) -> dict[str, Any]:
+    """claims.json as earlier versions wrote it: errata and departures in one list, stages in words."""
+
+    def checks(kind: str) -> Iterable[dict[str, Any]]:
+        names: dict[str, str] = {"printed": "stated", "true": "correct", "fails": "differs", "why": "reason"}
+        for one in content.get("errata", []):
+            if one.get("kind", "erratum") == kind:
+                yield {names.get(str(key), str(key)): value for key, value in one.items() if key != "kind"}
+
+    stages = content.get("stages", {})
+    return {
+        "scale": content.get("scale", "demo"),
+        "only": content.get("only", []),
+        "claims": [{**one, "needs": one.get("stages", [])} for one in content["claims"]],
+        "errata": list(checks("erratum")),
+        "departures": list(checks("departure")),
+        "stages": [_stage(name, str(how)) for name, how in stages.items()],
+        "provenance": {
+            "version": content.get("versions", {}).get("normgrowth", ""),
+            "python": content.get("versions", {}).get("python", ""),
+            "created": content.get("time", ""),
+        },
+    }
+
+
+def _stage(name: str, how: str) -> dict[str, Any]:
+    if how.startswith("failed"):
+        return {"name": name, "status": "failed", "reason": how.removeprefix("failed: ")}
+    if how == "kept":
+        return {"name": name, "status": "kept"}
+    seconds = how.removesuffix(" s")
+    return {"name": name, "status": "ran", "seconds": float(seconds) if seconds.isdecimal() else None}

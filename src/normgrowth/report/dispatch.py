@@ -7,7 +7,7 @@ page/sections/KIND.py   section(results): the section of the HTML page on all re
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,36 +56,24 @@ def to_html(result: Result) -> str:
     return console.export_html(inline_styles=True, code_format=form)
 
 
-def save_figures(
-    result: Result,
-    folder: Path | str,
-    *,
-    formats: Sequence[str] | None = None,
-    overwrite: bool = True,
-    **options: Any,
-) -> list[Path]:
-    """Draw all figures of a result that it has the data for; the paths of the files."""
-    from normgrowth.report.figures.style import FORMATS, known_formats, save
-
-    formats = known_formats(FORMATS if formats is None else formats)
-    made = {name: (_title(make), make(result, **options)) for name, make in figures(result).items()}
-    drawn = {name: (title, figure) for name, (title, figure) in made.items() if figure is not None}
-    module = view("figures", result.kind)
-    origin = module.origin(result) if module is not None and hasattr(module, "origin") else ""
-    return save(drawn, folder, formats, " ".join(sentences(result)), origin=origin, overwrite=overwrite)
-
-
-def sentences(result: Result) -> list[str]:
-    """What a result says, in sentences."""
-    module = view("sentences", result.kind)
-    return [] if module is None else list(module.sentences(result))
-
-
-def _title(make: Callable[..., Any]) -> str:
-    return (make.__doc__ or make.__name__).strip().splitlines()[0].rstrip(".")
-
-
 def figures(result: Result) -> Mapping[str, Callable[..., Any]]:
     """The figures of a result, by name."""
     module = view("figures", result.kind)
     return {} if module is None else module.FIGURES
+
+
+def draw(result: Result, folder: Path | str, **options: Any) -> list[Path]:
+    """Write every figure that the result has the numbers for, as png, svg and pdf; returns the paths.
+
+    options: those of `draw` in the file of its kind.
+    """
+    from normgrowth.report.figures.style import FORMATS, save
+
+    module = view("figures", result.kind)
+    if module is not None and hasattr(module, "draw"):
+        return module.draw(result, folder, **options)
+    drawn = {name: make(result) for name, make in figures(result).items()}
+    titled = {
+        name: (f"{result.kind}: {name}", figure) for name, figure in drawn.items() if figure is not None
+    }
+    return save(titled, folder, options.pop("formats", FORMATS), to_text(result), **options)

@@ -22,7 +22,7 @@ def grids_of_trace(given: Records | Result) -> "Grids":
 def _tracked(records: Records, run: str) -> bool:
     command = records.made_by.get("command")
     lab = command == "lab" and not run.endswith((", checkpoints", ", heads"))
-    return bool(records.made_by.get("tracked")) or command in ("train", "tracker") or lab
+    return bool(records.made_by.get("tracked")) or command in ("train", "run", "tracker") or lab
 
 
 class Grids:

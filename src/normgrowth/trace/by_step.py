@@ -136,7 +136,7 @@ def _tasks(
     def task(first: int, stop: int, *part: Any) -> Task:
         return Task(checkpoints, range(first, stop), names, numel, dtypes, *part)
 
-    copies_whole = any(checkpoint.copies_whole for checkpoint in checkpoints)
+    reads_whole = any(checkpoint.reads_whole for checkpoint in checkpoints)
     first, values = 0, 0  # the batch of small tensors that is being filled
     for item, (name, count) in enumerate(zip(names, numel.tolist(), strict=True)):
         if count <= CHUNK:
@@ -152,7 +152,7 @@ def _tasks(
         alike = stored_alike(checkpoints, name)
         sizes = [int(np.prod(size, dtype=np.int64)) for _, size in boxes] if boxes and alike else [count]
         for piece, size in enumerate(sizes):
-            part = size if copies_whole or not alike else TASK_VALUES
+            part = size if reads_whole or not alike else TASK_VALUES
             for start in range(0, size, max(part, 1)):
                 yield task(item, item + 1, piece, start, min(start + part, size), alike)
     if len(names) > first:

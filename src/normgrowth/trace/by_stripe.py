@@ -29,7 +29,8 @@ from normgrowth.checkpoints.checkpoint import (
     decode,
     one_piece,
 )
-from normgrowth.checkpoints.remote.remote_checkpoint import Bytes, RemoteCheckpoint, Spare
+from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+from normgrowth.checkpoints.remote.transport import BufferPool, Bytes
 from normgrowth.moments.moments import CHUNK, Moments
 from normgrowth.trace.by_step import Bits, Columns, added_rows, stored_alike, sum_arrays, sum_at
 from normgrowth.trace.sampled_steps import ValueSamples
@@ -75,7 +76,7 @@ class Job:
     names: Sequence[str]
     numel: NDArray[np.int64]
     sampled: tuple[int, ...] | None  # values of each tensor in the sample
-    spare: Spare = field(default_factory=Spare)
+    buffers: BufferPool = field(default_factory=BufferPool)
 
     def last_use(self) -> dict[int, int]:
         """Place -> the last one that needs it."""
@@ -200,7 +201,7 @@ def run(job: Job, stripe: tuple[Part, ...]) -> Result:
                     found["buffer"] = _buffers(job, stripe, place, arrays, samples)
             for p in [p for p in held if last_use[p] <= place]:
                 if (memory := held.pop(p).memory) is not None:
-                    job.spare.give(memory)
+                    job.buffers.give(memory)
                 check_unchanged(job.checkpoints[p])
                 job.checkpoints[p].close()  # its files, of which a process may not have many open
     return found
@@ -210,7 +211,7 @@ def _read(job: Job, stripe: Sequence[Part], place: int) -> LoadedParts:
     checkpoint = job.checkpoints[place]
     named = [(job.names[part.item], part) for part in stripe]
     if isinstance(checkpoint, RemoteCheckpoint):
-        memory = job.spare.take(
+        memory = job.buffers.take(
             sum(part.size * WIDTH[checkpoint.tensors[name].dtype] for name, part in named)
         )
         return LoadedParts(

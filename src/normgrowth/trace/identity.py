@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from normgrowth.checkpoints.remote.hub import is_hub
-from normgrowth.checkpoints.remote.website import shown
+from normgrowth.checkpoints.remote.website import redact_url
 from normgrowth.errors import CheckpointChanged, FolderMismatch
 from normgrowth.moments.moments import Moments
 from normgrowth.trace.plan import Plan
@@ -26,7 +26,11 @@ def where(source: str | Path | list[str | Path]) -> str:
     """Where a source is, whatever folder a command is started in; without passwords."""
     parts = [source] if isinstance(source, str | Path) else source
     return ", ".join(
-        part if is_hub(part) else shown(part) if "://" in part else str(Path(part).expanduser().absolute())
+        part
+        if is_hub(part)
+        else redact_url(part)
+        if "://" in part
+        else str(Path(part).expanduser().absolute())
         for part in map(str, parts)
     )
 

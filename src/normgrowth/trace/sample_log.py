@@ -28,11 +28,11 @@ class SampleLog:
 
     def _start(self, key: str | None) -> None:
         self.sampler = StepSampler()
-        self.looks: list[SampledStep] = []
+        self.sampled: list[SampledStep] = []
         self.start = key  # of the first look: the others are kept as differences from it
         self.taken_up = False  # whether the last sampled step was stored: its checkpoint is yet to be sampled
 
-    def sampled(self, numels: list[int]) -> tuple[int, ...] | None:
+    def sample_sizes(self, numels: list[int]) -> tuple[int, ...] | None:
         """How many values of each tensor it wants to see."""
         return None if self.tensors > MOST_TENSORS else sampled(numels)
 
@@ -54,15 +54,15 @@ class SampleLog:
         """
         if self.tensors > MOST_TENSORS:
             return {}
-        if not self.looks:
+        if not self.sampled:
             self._start(key)
         elif previous is None or not self._follows(position):
-            self.sampler.skip(self.looks[-1])
+            self.sampler.skip(self.sampled[-1])
         elif self.taken_up:
-            self.sampler.resume_from(self.looks[-1], previous, seen.get(position - 1))
+            self.sampler.resume_from(self.sampled[-1], previous, seen.get(position - 1))
         self.taken_up = False
         look = self.sampler.sample(position, step, current, names, sums, seen.get(position))
-        self.looks.append(look)
+        self.sampled.append(look)
         columns: dict[str, Sequence[Any]] = {
             "start": [self.start] * len(names),
             "stored": [look.stored] * len(names),
@@ -71,7 +71,7 @@ class SampleLog:
             "pattern": look.patterns,
             "sketch": _parts(look),
         }
-        if len(self.looks) == 1:
+        if len(self.sampled) == 1:
             shapes = zip(look.names, look.shapes, strict=True)
             columns["origin"] = [self.sampler.origin[item] for item in shapes]
             columns["buffer"] = [self.sampler.buffers.get(name) for name in names]
@@ -79,11 +79,13 @@ class SampleLog:
 
     def _follows(self, position: int) -> bool:
         """Whether the last look was at the checkpoint before."""
-        return bool(self.looks) and self.looks[-1].position == position - 1
+        return bool(self.sampled) and self.sampled[-1].position == position - 1
 
     def continues(self, columns: Columns) -> bool:
         """Whether a stored look goes on from those that are here."""
-        return "origin" in columns if not self.looks else bool(columns) and columns["start"][0] == self.start
+        return (
+            "origin" in columns if not self.sampled else bool(columns) and columns["start"][0] == self.start
+        )
 
     def restore(
         self,
@@ -103,14 +105,14 @@ class SampleLog:
             self.sampler.buffers = {
                 name: what for name, what in zip(shapes, columns["buffer"], strict=True) if what
             }
-        elif not columns or not self.looks or columns["start"][0] != self.start:
+        elif not columns or not self.sampled or columns["start"][0] != self.start:
             self._start(None)  # measured without lint, or against another first checkpoint
             return
         self.taken_up = True
         sketch = [np.asarray(values, np.float32) for values in columns["sketch"]]
         previous = sums.against.get("previous") if self._follows(position) else None
         changed = columns["changed"] if self._follows(position) else np.nan
-        self.looks.append(
+        self.sampled.append(
             SampledStep(
                 position,
                 step,
@@ -134,7 +136,7 @@ class SampleLog:
 
     def notes(self, checkpoints: int) -> list[str]:
         """Of checkpoints that have no samples, and so cannot be checked."""
-        unseen = checkpoints - len(self.looks)
+        unseen = checkpoints - len(self.sampled)
         if self.tensors > MOST_TENSORS:
             return [
                 f"{self.tensors:,} tensors are too many for integrity checks while tracing; run `normgrowth lint`"
@@ -148,7 +150,9 @@ class SampleLog:
 
     def same(self, i: int, j: int, names: Sequence[str]) -> NDArray[np.bool_]:
         """Which tensors of two steps are equal to the bit in the sample. No file is read again."""
-        a, b = (dict(zip(look.names, _parts(look), strict=True)) for look in (self.looks[i], self.looks[j]))
+        a, b = (
+            dict(zip(look.names, _parts(look), strict=True)) for look in (self.sampled[i], self.sampled[j])
+        )
         return np.array([np.array_equal(a[name], b[name]) for name in names], bool)
 
 

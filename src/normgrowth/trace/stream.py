@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.checkpoints.checkpoint import Checkpoint, MappedCheckpoint, Tensor
+from normgrowth.checkpoints.checkpoint import Checkpoint, Tensor
 from normgrowth.checkpoints.parameters import Reading
-from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.selection import Chosen, Selection
 from normgrowth.engine import Engine, Threads, available_cores, no_collection
 from normgrowth.errors import InputError
@@ -42,15 +41,7 @@ class Reader:
 
     def striped(self, opening: Checkpoint) -> bool:
         """Whether checkpoints are such as can all be open at once, and reading them twice would cost."""
-        costs = isinstance(opening, RemoteCheckpoint) or self.engine is not None
-        return costs and _can_stay_open(opening)
-
-
-def _can_stay_open(checkpoint: Checkpoint) -> bool:
-    """Not one that was fetched: many of those would fill the disk."""
-    if isinstance(checkpoint, RemoteCheckpoint):
-        return True
-    return isinstance(checkpoint, MappedCheckpoint) and checkpoint.on_close is None
+        return (opening.is_remote or self.engine is not None) and opening.can_stay_open
 
 
 class Window:
@@ -270,7 +261,7 @@ def _in_stripes(
     for position in involved:
         bar.show(plan.places[position].label)
         checkpoints[position] = get(position)
-        if not _can_stay_open(checkpoints[position]):
+        if not checkpoints[position].can_stay_open:
             return None
         check_dtypes(checkpoints[position], names)
     numel = [checkpoints[involved[0]].tensors[name].numel for name in names]
@@ -279,7 +270,7 @@ def _in_stripes(
         {i: tuple(dict.fromkeys(p for p in plan.wanted[i].values() if p in there[i])) for i in missing},
         names,
         np.array(numel, np.int64),
-        log.sampled(numel) if log else None,
+        log.sample_sizes(numel) if log else None,
     )
     check_alike(list(checkpoints.values()), names)
     found = [entry.fingerprint for p in involved if (entry := plan.places[p].entry)]

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from normgrowth.network.attention_capture import SOFTMAX, fused_scores, opened
 from normgrowth.tracking.distributed import is_parallel
-from normgrowth.tracking.tensor_sums import local
+from normgrowth.tracking.tensor_sums import local, to_double
 
 HIDDEN = -1e8  # masks are minus infinity, the smallest number of a dtype, or -1e9 and beyond: scores are not
 
@@ -53,7 +53,7 @@ class Logits:
         largest = [value.max() for value in self._scores.found]
         outputs, self._scores.found, self._outputs = self._outputs, [], []
         self.blind = not (largest or outputs)
-        top = torch.stack([x.double() for x in largest]).max().item() if largest else nan
+        top = torch.stack([to_double(x) for x in largest]).max().item() if largest else nan
         square = sum(s.item() for s, _, _ in outputs)
         count = sum(n for _, n, _ in outputs)
         high = max((m.item() for *_, m in outputs), default=nan)
@@ -78,7 +78,7 @@ class Logits:
             self._scores.__exit__(None, None, None)
         logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
         if isinstance(logits, Tensor) and logits.dim() and logits.numel():  # a single number is a loss
-            values = local(logits).double()
+            values = to_double(local(logits))
             self._outputs.append((values.square().sum(), values.numel(), values.abs().max()))
 
 

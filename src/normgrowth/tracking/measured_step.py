@@ -5,6 +5,8 @@ a whole step and not around a group of parameters, so that all copies are there 
 """
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from math import nan
 from typing import NamedTuple
 
 import torch
@@ -25,7 +27,7 @@ class Gradients(NamedTuple):
 class Held(NamedTuple):
     """The weights before a step, and what is known only then."""
 
-    before: list[Tensor]
+    before: list[Tensor] | None  # None if there was no memory for a copy
     gradients: Gradients | None  # None where the step itself computes them
     scale: Tensor | None  # what a gradient scaler leaves to a fused optimizer to divide by
 
@@ -33,8 +35,11 @@ class Held(NamedTuple):
 def hold(optimizer: Optimizer, tensors: Sequence[Tensor], *, closure: bool) -> Held:
     """closure: the step computes the gradients itself. Else they are summed now: some optimizers change them."""
     moves = {place(p) for group in optimizer.param_groups for p in group["params"]}
-    # What the optimizer does not hold stays as it is, and is its own copy.
-    before = [local(p).clone() if place(p) in moves else local(p) for p in tensors]
+    try:
+        # What the optimizer does not hold stays as it is, and is its own copy.
+        before = [local(p).clone() if place(p) in moves else local(p) for p in tensors]
+    except torch.OutOfMemoryError:
+        before = None
     found = None if closure else _gradients(optimizer, tensors)
     return Held(before, found, getattr(optimizer, "grad_scale", None))
 
@@ -42,8 +47,15 @@ def hold(optimizer: Optimizer, tensors: Sequence[Tensor], *, closure: bool) -> H
 def done(
     held: Held, optimizer: Optimizer, tensors: Sequence[Tensor], first: Sequence[Tensor] | None
 ) -> tuple[Tensor, list[bool]]:
-    """The sums of the step over all ranks, Σg² behind the kernel's columns; and which parameters it moved."""
-    sums = summed([local(p) for p in tensors], held.before, *([first] if first else []))
+    """The sums of the step over all ranks, Σg² behind the kernel's columns; and which parameters it moved.
+
+    Where a rank ran out of memory all sums are NaN. It still takes part in the reduction: others wait for it.
+    """
+    references = 2 if first else 1
+    sums = torch.full((len(tensors), 3 + 3 * references), nan, dtype=torch.float64)
+    if held.before is not None:
+        with suppress(torch.OutOfMemoryError):
+            sums = summed([local(p) for p in tensors], held.before, *([first] if first else []))
     squares, there = held.gradients or _gradients(optimizer, tensors)
     if held.scale is not None and held.gradients is not None:
         squares = squares / held.scale.to(squares) ** 2

@@ -46,8 +46,19 @@ def place(tensor: Tensor) -> Hashable:
     return id(tensor)
 
 
+def reshard(model: nn.Module) -> None:
+    """Undo what a forward-only pass leaves behind: FSDP2 keeps the root's parameters whole until the next backward.
+
+    These copies are not what the optimizer steps.
+    """
+    for module in model.modules():
+        if type(module).__name__.startswith("FSDP") and hasattr(module, "reshard"):
+            module.reshard()  # pyright: ignore[reportCallIssue]
+
+
 def watch(model: nn.Module, selection: Selection) -> Watched:
     """Read the model's parameters as they are now; tied ones count once, under their first name."""
+    reshard(model)
     for module in model.modules():
         if type(module).__name__ == "FullyShardedDataParallel":
             raise InputError(

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.parameters import Reading
+from normgrowth.moments.levels import levels_of
 from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block
-from normgrowth.trace.request import levels_of
 
 Floats = NDArray[np.float64]
 Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the three sums of the budget so far
@@ -22,6 +22,7 @@ Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the thr
 OF_MODEL = ("attention_logit", "logit_rms", "logit_largest")
 STATE = ("decay_so_far",)  # what a run that is resumed goes on from: Σηλ over all steps
 OF_RUN = ("gradient", "learning_rate", "decay", "equilibrium_norm", "equilibrium_angle", *OF_MODEL, *STATE)
+NONFINITE = 2  # the kernel's column with the number of NaN and infinite values
 LEVELS = ("tensor", "layer", "role", "model")
 TOTALS = tuple(f"total_{term}" for term in BUDGET)
 
@@ -106,7 +107,11 @@ def unpacked(layout: StepLayout, rows: Floats) -> tuple[Moments, dict[str, Float
     flat = rows.reshape(-1, rows.shape[-1])
     kernel = flat.shape[1] - len(layout.of_run)
     numel = np.tile(np.asarray(layout.numel, np.int64), len(flat) // len(layout.numel))
-    moments = Moments.from_columns(numel, flat[:, :kernel], layout.references)
+    columns = flat[:, :kernel]
+    if np.isnan(columns[:, NONFINITE]).any():  # a step that was not measured: its counts are not known either
+        columns = columns.copy()
+        columns[:, NONFINITE] = np.nan_to_num(columns[:, NONFINITE])
+    moments = Moments.from_columns(numel, columns, layout.references)
     return moments, {name: flat[:, kernel + i] for i, name in enumerate(layout.of_run)}
 
 

@@ -9,6 +9,7 @@ reducing there would count the same values again, which is how norms get wrong b
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from normgrowth import engine
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, RanksDiffer
 from normgrowth.moments.moments import CHUNK
 from normgrowth.trace.by_step import added_rows, sum_at
+from normgrowth.tracking.distributed import is_parallel, world_size
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -111,6 +113,47 @@ def add_over_ranks(columns: Tensor, parameters: Sequence[Tensor]) -> None:
         columns[rows] = part.to(columns.device)
 
 
+@cache
+def supports_float64(device_type: str) -> bool:
+    """Whether a kind of device computes in float64; Apple's mps does not."""
+    if device_type == "cpu":
+        return True
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device_type)
+    except (TypeError, RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+def to_double(tensor: Tensor) -> Tensor:
+    """In float64, on the CPU where the device has none."""
+    return tensor.double() if supports_float64(tensor.device.type) else tensor.cpu().double()
+
+
+def check_replicated(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
+    """Raise RanksDiffer on every rank if plain tensors are not the same everywhere.
+
+    Megatron's tensor parallelism, expert parallelism and pipelines keep parts of a model in plain tensors. Nothing says
+    how these belong together, and the part of rank 0 would be recorded as the model.
+    """
+    if not is_parallel():
+        return
+    plain = [(name, t) for name, t in zip(names, tensors, strict=True) if not is_distributed(t)]
+    own: dict[str, tuple[tuple[int, ...], float]] = {}
+    if plain:
+        squares = summed([local(t) for _, t in plain])[:, 0].tolist()
+        own = {name: (tuple(t.shape), s) for (name, t), s in zip(plain, squares, strict=True)}
+    told: list[Any] = [None] * world_size()
+    torch.distributed.all_gather_object(told, own)
+    for rank, theirs in enumerate(told):
+        for name in {**told[0], **theirs}:
+            ours, other = told[0].get(name), theirs.get(name)
+            if ours is None or other is None or ours[0] != other[0]:
+                raise RanksDiffer(name, rank)
+            if not np.isclose(ours[1], other[1], rtol=1e-9, atol=0.0, equal_nan=True):
+                raise RanksDiffer(name, rank)
+
+
 def summed(tensors: Sequence[Tensor], *references: Sequence[Tensor]) -> Tensor:
     """The kernel's columns of flat local tensors, a row each: three of their own, three for each reference."""
     lists = [tensors, *references]
@@ -120,14 +163,20 @@ def summed(tensors: Sequence[Tensor], *references: Sequence[Tensor]) -> Tensor:
     parts = [_on_device(device, [[x[i] for i in rows] for x in lists]) for device, rows in places.items()]
     if len(parts) == 1:
         return parts[0]
-    whole = torch.zeros(len(tensors), 3 * len(lists), dtype=torch.float64, device=tensors[0].device)
+    whole = torch.zeros(len(tensors), 3 * len(lists), dtype=torch.float64, device=parts[0].device)
     for rows, part in zip(places.values(), parts, strict=True):
         whole[rows] = part.to(whole.device)
     return whole
 
 
 def _on_device(device: torch.device, lists: list[list[Tensor]]) -> Tensor:
-    return torch.from_numpy(by_kernel(lists)) if device.type == "cpu" else by_torch(lists)
+    if device.type == "cpu":
+        return torch.from_numpy(by_kernel(lists))
+    if supports_float64(device.type):
+        return by_torch(lists)
+    # One tensor at a time, so that few copies are there at once.
+    rows = [by_kernel([[tensor.cpu()] for tensor in row]) for row in zip(*lists, strict=True)]
+    return torch.from_numpy(np.concatenate(rows))
 
 
 def by_kernel(lists: Sequence[Sequence[Tensor]]) -> NDArray[np.float64]:

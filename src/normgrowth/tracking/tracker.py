@@ -26,11 +26,11 @@ from normgrowth.tracking.due import Every, due
 from normgrowth.tracking.logits import Logits
 from normgrowth.tracking.measured_step import Held, done, hold
 from normgrowth.tracking.optimizer_rules import innermost, rules
-from normgrowth.tracking.parameters import Watched, strangers, watch
+from normgrowth.tracking.parameters import Watched, reshard, strangers, watch
 from normgrowth.tracking.run_warnings import Alarms
 from normgrowth.tracking.step_log import COMMAND, StepLog
-from normgrowth.tracking.step_records import LEVELS, StepLayout, blocks, packed, unpacked
-from normgrowth.tracking.tensor_sums import local
+from normgrowth.tracking.step_records import LEVELS, NONFINITE, StepLayout, blocks, packed, unpacked
+from normgrowth.tracking.tensor_sums import check_replicated, local
 
 LOGGED = ("norm", "relative_step", "angle", "equilibrium_angle", "alignment", "gradient_norm")  # unasked
 
@@ -66,7 +66,7 @@ class NormTracker:
 
     Under DDP, FSDP2 (also hybrid), tensor parallelism or several at once the numbers are those of one process.
     Every rank must have a tracker, and measure at the same steps; the one of rank 0 writes. With a folder
-    `records` is there alone, without one on every rank. Of a pipeline each rank sees its own stage.
+    `records` is there alone, without one on every rank. Plain tensors that differ between ranks are refused.
 
     A measured step holds a copy of the weights that the optimizer moves, until the step is done; no copy is
     kept between steps. Observing changes nothing: the losses are the same to the bit.
@@ -104,6 +104,7 @@ class NormTracker:
         self._watched = watch(model, self._selection)
         if foreign := strangers(self._watched, optimizer):
             raise InputError(f"{foreign}: give the tracker the whole model that the optimizer trains")
+        check_replicated([reading.name for reading in self._watched.readings], self._watched.tensors)
         self._levels = [level for level in LEVELS if level in levels]
         self._wants_first = first and not self.step
         self._first: dict[str, Tensor] = {}
@@ -191,6 +192,7 @@ class NormTracker:
             self._keep_first()
         if not self._due(self.step + 1):
             return
+        reshard(self._model)
         if not self._watched.is_current(self._model):
             self._look_again(optimizer)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -220,6 +222,11 @@ class NormTracker:
         passed = 0 if skipped else self.step - self._looked
         self._latest = packed(self._layout, columns.cpu().numpy(), rule, scores, before, passed)
         self._log.append(self.step, self._latest)
+        if np.isnan(self._latest[:, NONFINITE]).any():
+            self._note(
+                f"step {self.step}: out of memory while the weights were copied: its numbers are missing (NaN)"
+            )
+            return
         if skipped:  # a scaler tries a scale, and infinite gradients are how it learns
             return
         self._looked = self.step

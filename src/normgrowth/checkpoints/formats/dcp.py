@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from normgrowth.checkpoints.checkpoint import (
@@ -33,12 +33,13 @@ from normgrowth.checkpoints.formats.torch_archive import (
     TENSOR_NAMES,
     Archive,
     Global,
-    Made,
-    Malformed,
+    MalformedPickle,
+    RecordedCall,
     StoredTensor,
     stored_tensor,
     unpickle,
 )
+from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.checkpoints.steps import LARGEST_STEP
 from normgrowth.checkpoints.storage.boxes import Box, Corner, covering
 from normgrowth.checkpoints.storage.mapped_file import FileState, opened_map, unreadable
@@ -116,13 +117,13 @@ def read_distributed(folder: Path) -> MappedCheckpoint:
     path = folder / ".metadata"
     try:
         if path.stat().st_size > METADATA_LIMIT:
-            raise Malformed(f"has more than {METADATA_LIMIT} bytes, too many for what it is")
+            raise MalformedPickle(f"has more than {METADATA_LIMIT} bytes, too many for what it is")
         content = path.read_bytes()
         root = unpickle(content, str(path), METADATA_NAMES)
         entries, places = _entries(root, len(content)), _places(root)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except Malformed as error:
+    except MalformedPickle as error:
         raise InputError(f"{path}: {error}") from error
 
     by_file: dict[str, list[_Item]] = defaultdict(list)
@@ -160,21 +161,21 @@ def _entries(root: Any, size: int) -> dict[str, tuple[Tensor, tuple[Box, ...]]]:
     count = 0
     entries: dict[str, tuple[Tensor, tuple[Box, ...]]] = {}
     for name, entry in _field(root, "Metadata", "state_dict_metadata", dict).items():
-        if type(name) is not str or not name.isprintable() or type(entry) is not Made:
-            raise Malformed("has an entry without a proper name or description")
+        if type(name) is not str or not name.isprintable() or type(entry) is not RecordedCall:
+            raise MalformedPickle("has an entry without a proper name or description")
         if entry.name.endswith(".BytesStorageMetadata") or "_extra_state" in _components(name):
             continue
-        properties = _field(entry, "TensorStorageMetadata", "properties", Made).state
+        properties = _field(entry, "TensorStorageMetadata", "properties", RecordedCall).state
         if type(properties) is not tuple or not properties or type(properties[0]) is not Global:
-            raise Malformed(f"has no dtype for tensor {name!r}")
+            raise MalformedPickle(f"has no dtype for tensor {name!r}")
         dtype = DTYPES.get(properties[0], str(properties[0]))
         shape = _sizes(_field(entry, "TensorStorageMetadata", "size", tuple))
         if prod(shape) >= MOST_VALUES:
-            raise Malformed(f"has a tensor {name!r} of {prod(shape)} values")
+            raise MalformedPickle(f"has a tensor {name!r} of {prod(shape)} values")
         chunks = _field(entry, "TensorStorageMetadata", "chunks", list)
         count += len(chunks)
         if count > size:  # a pickle can name one long list many times
-            raise Malformed(f"has more than {size} chunks, more than so many bytes can describe")
+            raise MalformedPickle(f"has more than {size} chunks, more than so many bytes can describe")
         fields = [_state(chunk, "ChunkStorageMetadata") for chunk in chunks]
         boxes = {(_sizes(field.get("offsets")), _sizes(field.get("sizes"))) for field in fields}
         entries[name] = Tensor(dtype, shape), covering(name, shape, boxes) if dtype in STORAGE else ()
@@ -188,7 +189,7 @@ def _places(root: Any) -> dict[tuple[str, Corner | None], _Place]:
         name = _field(index, "MetadataIndex", "fqn", str)
         corner = index.state.get("offset")
         if _state(info, "_StorageInfo").get("transform_descriptors"):
-            raise Malformed(
+            raise MalformedPickle(
                 f"says that {name!r} was compressed or encrypted when saved; only plain items are read"
             )
         relative, offset, length = (
@@ -196,29 +197,33 @@ def _places(root: Any) -> dict[tuple[str, Corner | None], _Place]:
             for key, kind in (("relative_path", str), ("offset", int), ("length", int))
         )
         if offset < 0 or length < 0:
-            raise Malformed(f"places {name!r} at byte {offset}, with {length} bytes")
+            raise MalformedPickle(f"places {name!r} at byte {offset}, with {length} bytes")
         places[name, None if corner is None else _sizes(corner)] = _Place(relative, offset, length)
     return places
 
 
 def _state(thing: Any, kind: str) -> dict[str, Any]:
-    if type(thing) is not Made or not thing.name.endswith(f".{kind}") or type(thing.state) is not dict:
-        raise Malformed(f"has no valid {kind} where a checkpoint has one")
+    if (
+        type(thing) is not RecordedCall
+        or not thing.name.endswith(f".{kind}")
+        or type(thing.state) is not dict
+    ):
+        raise MalformedPickle(f"has no valid {kind} where a checkpoint has one")
     return thing.state
 
 
 def _field(thing: Any, kind: str, key: str, wanted: type) -> Any:
     value = _state(thing, kind).get(key)
     if type(value) is not wanted:
-        raise Malformed(f"has a {kind} without a valid {key}")
+        raise MalformedPickle(f"has a {kind} without a valid {key}")
     return value
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
     if type(value) is not tuple or not all(type(n) is int and 0 <= n < 2**62 for n in value):
-        raise Malformed("has a shape or a corner that is no tuple of sizes")
+        raise MalformedPickle("has a shape or a corner that is no tuple of sizes")
     if len(value) > MOST_AXES:
-        raise Malformed(f"has a tensor of {len(value)} axes; at most {MOST_AXES} can be read")
+        raise MalformedPickle(f"has a tensor of {len(value)} axes; at most {MOST_AXES} can be read")
     return value
 
 
@@ -240,8 +245,7 @@ def _check_apart(files: Mapping[str, Path], by_file: Mapping[str, Sequence[_Item
 
 
 def _file_below(folder: Path, relative: str, metadata: Path) -> Path:
-    parts = PurePosixPath(relative.replace("\\", "/"))
-    if not relative or "\0" in relative or parts.is_absolute() or ".." in parts.parts or ":" in relative:
+    if not relative or not stays_below(relative):
         raise InputError(f"{metadata}: names {relative!r}, a path outside its folder; refused")
     path = folder / relative
     if not path.is_file():
@@ -272,7 +276,7 @@ def _look_at(
         try:
             archive = Archive(data, item.place.offset, item.place.length)
             if archive.span("data.pkl")[1] > PICKLE_LIMIT:
-                raise Malformed("has a description that is too long")
+                raise MalformedPickle("has a description that is too long")
             pickled = archive.read("data.pkl")
             if item.box is None:
                 _note_number(pickled, item.name, numbers)
@@ -281,7 +285,7 @@ def _look_at(
                 where = f"{path}: tensor {item.name!r}"
                 known[pickled] = stored_tensor(unpickle(pickled, where, TENSOR_NAMES, storages=True))
             spots[item.name, item.box] = _spot(archive, item, item.box, known[pickled])
-        except Malformed as error:
+        except MalformedPickle as error:
             if item.box is not None:
                 raise InputError(f"{path}: tensor {item.name!r} {error}") from error
 
@@ -289,10 +293,10 @@ def _look_at(
 def _spot(archive: Archive, item: _Item, box: Box, stored: StoredTensor) -> _Spot:
     if (stored.dtype, stored.shape) != (item.dtype, box[1]):
         wanted = f"{item.dtype} of shape {list(box[1])}"
-        raise Malformed(f"should be {wanted}, but is {stored.dtype} of shape {list(stored.shape)}")
+        raise MalformedPickle(f"should be {wanted}, but is {stored.dtype} of shape {list(stored.shape)}")
     start, size = archive.span(stored.entry)
     if size != stored.entry_bytes:
-        raise Malformed(f"should have {stored.entry_bytes} bytes, but has {size}")
+        raise MalformedPickle(f"should have {stored.entry_bytes} bytes, but has {size}")
     start += stored.offset * STORAGE[stored.dtype].itemsize
     return _Spot(Piece(item.place.relative_path, start, prod(box[1])), stored.strides)
 

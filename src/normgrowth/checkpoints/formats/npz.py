@@ -20,7 +20,7 @@ from normgrowth.checkpoints.checkpoint import (
     Tensor,
 )
 from normgrowth.checkpoints.formats.numpy_arrays import DTYPES
-from normgrowth.checkpoints.formats.pickled.pickle_values import Malformed
+from normgrowth.checkpoints.formats.pickled.pickle_values import MalformedPickle
 from normgrowth.checkpoints.formats.torch_archive import DEFLATED, Archive
 from normgrowth.checkpoints.formats.torch_file import ZIP_START
 from normgrowth.checkpoints.formats.torch_tensors import LARGEST, Unreadable
@@ -51,7 +51,7 @@ def read_npz(path: Path) -> MappedCheckpoint:
         with opened_map(path) as mapped:
             data, state = mapped.memory, mapped.state
             if isinstance(data, bytes):
-                raise Malformed("is empty")
+                raise MalformedPickle("is empty")
             archive = Archive(data, 0, len(data), top_folder=False)
             for entry in archive.names():
                 name = entry.removesuffix(_ENDING)
@@ -63,14 +63,14 @@ def read_npz(path: Path) -> MappedCheckpoint:
                     left_out.append(f"{name} ({error})")
                     continue
                 ranges[name] = (piece,)
-    except Malformed as error:
+    except MalformedPickle as error:
         raise InputError(f"{path}: {error}") from error
     if not tensors:
         raise InputError(f"{path}: holds no arrays of numbers")
     notes = (f"arrays left out: {', '.join(left_out[:3])}",) if left_out else ()
     packed = any(not isinstance(pieces[0], Piece) for pieces in ranges.values())
     checkpoint = MappedCheckpoint(
-        str(path), path, tensors, ranges, copies_whole=packed, states={"": state}, notes=notes
+        str(path), path, tensors, ranges, reads_whole=packed, states={"": state}, notes=notes
     )
     checkpoint.step = _step(checkpoint)
     return checkpoint
@@ -82,14 +82,16 @@ def _array(archive: Archive, entry: str, data: mmap.mmap) -> tuple[Tensor, AnyPi
         try:
             head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data[start : start + stored], 2 * _HEADER)
         except zlib.error as error:
-            raise Malformed(f"is an archive whose {entry} is damaged") from error
+            raise MalformedPickle(f"is an archive whose {entry} is damaged") from error
     else:
         archive.span(entry)
         head = data[start : start + min(stored, 2 * _HEADER)]
     dtype, shape, transposed, header = _header(head, entry)
     numel = prod(shape)
     if header + numel * WIDTH[dtype] != size:
-        raise Malformed(f"says that {entry} has {numel} values, but it has {size - header} bytes of them")
+        raise MalformedPickle(
+            f"says that {entry} has {numel} values, but it has {size - header} bytes of them"
+        )
     strides = tuple(prod(shape[:axis]) for axis in range(len(shape)))
     tensor = Tensor(dtype, shape, Strided(strides) if transposed and len(shape) > 1 and numel else None)
     if method == DEFLATED:
@@ -106,16 +108,18 @@ def _header(head: bytes, entry: str) -> tuple[str, tuple[int, ...], bool, int]:
     start = 12 if wide else 10
     length = int.from_bytes(head[8:start], "little")
     if not head.startswith(_MAGIC) or head[6:7] not in _VERSIONS or length > min(_HEADER, len(head) - start):
-        raise Malformed(f"has {entry}, which is no array of numpy's, or one with a header that is too long")
+        raise MalformedPickle(
+            f"has {entry}, which is no array of numpy's, or one with a header that is too long"
+        )
     try:
         fields = ast.literal_eval(head[start : start + length].decode("utf-8"))
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        raise Malformed(f"has {entry}, whose header is damaged") from error
+        raise MalformedPickle(f"has {entry}, whose header is damaged") from error
     if type(fields) is not dict or set(fields) != {"descr", "fortran_order", "shape"}:
-        raise Malformed(f"has {entry}, whose header is damaged")
+        raise MalformedPickle(f"has {entry}, whose header is damaged")
     dtype, transposed, shape = fields["descr"], fields["fortran_order"], fields["shape"]
     if type(shape) is not tuple or not all(type(n) is int and 0 <= n < LARGEST for n in shape):
-        raise Malformed(f"has {entry}, whose shape is invalid")
+        raise MalformedPickle(f"has {entry}, whose shape is invalid")
     if type(dtype) is not str or (name := dtype.lstrip("<|=")) not in DTYPES:
         raise Unreadable(f"of dtype {str(dtype)[:40]}")
     return DTYPES[name], shape, transposed is True, start + length

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from normgrowth.checkpoints.checkpoint import WIDTH, Piece, Strided, Tensor
-from normgrowth.checkpoints.formats.pickled.pickle_values import Made, Malformed, Stretch
+from normgrowth.checkpoints.formats.pickled.pickle_values import MalformedPickle, RecordedCall, Stretch
 from normgrowth.checkpoints.formats.torch_tensors import DIMENSIONS, LARGEST, Unreadable
 from normgrowth.checkpoints.storage.encoded import Encoded, Inline
 
@@ -40,7 +40,7 @@ class _Array(NamedTuple):
 
 
 def is_array(value: Any) -> bool:
-    return type(value) is Made and value.name in ARRAY_CALLS
+    return type(value) is RecordedCall and value.name in ARRAY_CALLS
 
 
 def is_matrix(value: Any) -> bool:
@@ -52,28 +52,30 @@ def is_matrix(value: Any) -> bool:
             and len(array.shape) > 1
             and _dtype(array.dtype) in ("F64", "F32", "F16")
         )
-    except Malformed:
+    except MalformedPickle:
         return False
 
 
-def array_of(value: Made, number: int, start: int, file: str) -> tuple[Tensor, Piece | Encoded | Inline]:
+def array_of(
+    value: RecordedCall, number: int, start: int, file: str
+) -> tuple[Tensor, Piece | Encoded | Inline]:
     """An array and where its values lie, given its number and where the pickle starts in the file.
 
-    Raises `Unreadable` for arrays that cannot be summed, else `Malformed`.
+    Raises `Unreadable` for arrays that cannot be summed, else `MalformedPickle`.
     """
     array = _array(value)
     dtype, shape = _dtype(array.dtype), array.shape
     if type(shape) is not tuple or len(shape) > DIMENSIONS:
-        raise Malformed("is no plain array")
+        raise MalformedPickle("is no plain array")
     if not all(type(n) is int and 0 <= n < LARGEST for n in shape) or prod(shape) >= LARGEST:
-        raise Malformed("is no plain array")
+        raise MalformedPickle("is no plain array")
     strides = tuple(prod(shape[:axis]) for axis in range(len(shape)))
     layout = Strided(strides) if array.transposed and len(shape) > 1 and prod(shape) else None
     return Tensor(dtype, shape, layout), _piece(array.raw, prod(shape), WIDTH[dtype], number, start, file)
 
 
 def _piece(raw: Any, numel: int, width: int, number: int, start: int, file: str) -> Piece | Encoded | Inline:
-    is_text = type(raw) is Made and raw.name == "_codecs.encode" and len(raw.args) == 2
+    is_text = type(raw) is RecordedCall and raw.name == "_codecs.encode" and len(raw.args) == 2
     content = raw.args[0] if is_text else raw
     size = numel * width
     if not size:
@@ -86,12 +88,12 @@ def _piece(raw: Any, numel: int, width: int, number: int, start: int, file: str)
             return Encoded(file, start + content.start, numel, content.size, "latin-1")
     elif type(content) is (str if is_text else bytes) and len(content) == size:
         if isinstance(content, str) and any(character > "\xff" for character in content):
-            raise Malformed("has text for values, but not of bytes")
+            raise MalformedPickle("has text for values, but not of bytes")
         return Inline(file, number, numel, content)
-    raise Malformed(f"should have {size} bytes of values, and has not")
+    raise MalformedPickle(f"should have {size} bytes of values, and has not")
 
 
-def _array(value: Made) -> _Array:
+def _array(value: RecordedCall) -> _Array:
     if value.name in _FROM_BUFFER and len(value.args) == 4:
         raw, dtype, shape, order = value.args
         return _Array(shape, dtype, order == "F", raw)
@@ -99,12 +101,12 @@ def _array(value: Made) -> _Array:
     if value.name in _RECONSTRUCT and type(state) is tuple and len(state) == 5:
         _, shape, dtype, transposed, raw = state
         return _Array(shape, dtype, transposed is True, raw)
-    raise Malformed("is no plain array")
+    raise MalformedPickle("is no plain array")
 
 
 def _dtype(value: Any) -> str:
     if (
-        type(value) is not Made
+        type(value) is not RecordedCall
         or value.name != "numpy.dtype"
         or not value.args
         or type(value.args[0]) is not str

@@ -16,7 +16,7 @@ import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, MappedCheckpoint, Piece, Ranges, Strided, Tensor
 from normgrowth.checkpoints.formats.numpy_arrays import ARRAY_CALLS, array_of, is_array
-from normgrowth.checkpoints.formats.pickled.pickle_values import Made, Malformed
+from normgrowth.checkpoints.formats.pickled.pickle_values import MalformedPickle, RecordedCall
 from normgrowth.checkpoints.formats.safetensors import STEP_KEYS, read_index
 from normgrowth.checkpoints.formats.state_dict import StateDict
 from normgrowth.checkpoints.formats.torch_file import TorchFile, looks_like_pytorch, open_torch_file
@@ -115,7 +115,7 @@ def _read(path: Path, file: str = "") -> _Index:
     try:
         with no_collection(), open_torch_file(path) as opened:
             return _index(opened, file)
-    except Malformed as error:
+    except MalformedPickle as error:
         raise InputError(f"{path}: {error}") from error
 
 
@@ -135,14 +135,14 @@ def _index(opened: TorchFile, file: str) -> _Index:
         except Unreadable as error:
             index.left_out[name] = str(error)
             continue
-        except Malformed as error:
-            raise Malformed(f"tensor {name!r} {error}") from error
+        except MalformedPickle as error:
+            raise MalformedPickle(f"tensor {name!r} {error}") from error
         index.tensors[name], index.ranges[name] = tensor, (piece,)
         if piece not in seen:
             seen.add(piece)
             granted -= tensor.nbytes
         if granted < 0:
-            raise Malformed(
+            raise MalformedPickle(
                 f"tensor {name!r} of shape {list(tensor.shape)} and those before it repeat the same bytes: "
                 f"they have more than {_VIEWED} times the {len(opened.data)} bytes of the file"
             )
@@ -150,7 +150,7 @@ def _index(opened: TorchFile, file: str) -> _Index:
     return index
 
 
-def _weights(state: StateDict, opened: TorchFile) -> dict[str, Made]:
+def _weights(state: StateDict, opened: TorchFile) -> dict[str, RecordedCall]:
     """Tensors of torch; numpy arrays only where there are none, since next to a model they are logs and the like."""
     tensors = state.tensors()
     if tensors or not opened.pickled.names & ARRAY_CALLS:
@@ -162,7 +162,7 @@ def _located(view: View, opened: TorchFile, file: str) -> tuple[Tensor, Piece | 
     """Where a view lies in the file."""
     start, size = opened.place(view.key)
     if size != view.storage_bytes:
-        raise Malformed(f"should have a storage of {view.storage_bytes} bytes, but that has {size}")
+        raise MalformedPickle(f"should have a storage of {view.storage_bytes} bytes, but that has {size}")
     start += view.offset * STORAGE[view.dtype].itemsize if view.numel else 0
     order = view.order
     if order == "scattered" or (view.negated and view.numel):
@@ -184,7 +184,7 @@ def _number(value: Any, opened: TorchFile) -> int | None:
     """A whole number, as Python, torch or numpy write it."""
     if type(value) is int:
         return value
-    if type(value) is not Made:
+    if type(value) is not RecordedCall:
         return None
     if tensor_call(value) is None:
         return _numpy_integer(value)
@@ -193,21 +193,23 @@ def _number(value: Any, opened: TorchFile) -> int | None:
         if view.numel != 1 or view.dtype[0] not in "IU":
             return None
         start, _ = opened.place(view.key)
-    except Malformed:
+    except MalformedPickle:
         return None  # a step that is no plain number is none; the file's name will have to do
     bits = STORAGE[view.dtype]
     start += view.offset * bits.itemsize
     return int(np.frombuffer(opened.data[start : start + bits.itemsize], bits)[0])
 
 
-def _numpy_integer(value: Made) -> int | None:
+def _numpy_integer(value: RecordedCall) -> int | None:
     """numpy.int64(5) and the like: a dtype and its bytes."""
     if not value.name.endswith(".multiarray.scalar") or len(value.args) != 2:
         return None
     dtype, raw = value.args
-    if type(raw) is Made and raw.name == "_codecs.encode" and raw.args and type(raw.args[0]) is str:
+    if type(raw) is RecordedCall and raw.name == "_codecs.encode" and raw.args and type(raw.args[0]) is str:
         raw = raw.args[0].encode("latin-1", "replace")  # how protocol 2 writes bytes
-    kind = dtype.args[0] if type(dtype) is Made and dtype.name == "numpy.dtype" and dtype.args else None
+    kind = (
+        dtype.args[0] if type(dtype) is RecordedCall and dtype.name == "numpy.dtype" and dtype.args else None
+    )
     if type(kind) is not str or kind[:1] not in ("i", "u") or type(raw) is not bytes or not 0 < len(raw) <= 8:
         return None
     return int.from_bytes(raw, "little", signed=kind[0] == "i")
@@ -229,7 +231,7 @@ def _checkpoint(label: str, root: Path, index: _Index, step: int | None) -> Mapp
         index.ranges,
         step,
         aliases,
-        copies_whole=copied,
+        reads_whole=copied,
         states=index.states,
         notes=_notes(index),
     )

@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from normgrowth.checkpoints.checkpoint import WIDTH, MappedCheckpoint, Piece, Ranges, Tensor
+from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.checkpoints.storage.mapped_file import FileBytes, FileState
 from normgrowth.engine import no_collection
 from normgrowth.errors import InputError
@@ -83,8 +84,7 @@ def parse_index(content: bytes, where: str) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(f"{where}: has no weight_map from tensors to files")
     for shard in set(map(_as_text, weight_map.values())):
-        parts = PurePosixPath(shard.replace("\\", "/"))
-        if not shard or "\0" in shard or parts.is_absolute() or ".." in parts.parts or ":" in shard:
+        if not shard or not stays_below(shard):
             raise InputError(f"{where}: names {shard[:200]!r}, a path outside its folder; refused")
     return weight_map
 

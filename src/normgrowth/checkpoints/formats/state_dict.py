@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from normgrowth.checkpoints.formats.numpy_arrays import is_array, is_matrix
-from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, Made, Malformed
+from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, MalformedPickle, RecordedCall
 from normgrowth.checkpoints.formats.torch_tensors import dimensions, tensor_call
 
 # Where training code keeps the weights, in the order in which we look.
@@ -38,13 +38,13 @@ class StateDict:
         """The entries of the outermost dictionary."""
         return self._children(self.content) or {}
 
-    def tensors(self) -> dict[str, Made]:
+    def tensors(self) -> dict[str, RecordedCall]:
         """Name -> recorded tensor; empty if there is nothing that looks like a model's."""
         return self._search(self.content, 0)
 
-    def _search(self, content: Any, depth: int) -> dict[str, Made]:
+    def _search(self, content: Any, depth: int) -> dict[str, RecordedCall]:
         if depth > DEPTH:
-            raise Malformed(f"nests dictionaries more than {DEPTH} deep")
+            raise MalformedPickle(f"nests dictionaries more than {DEPTH} deep")
         if depth == 0 and type(content) in (tuple, list):
             return self._search_items(content)
         if id(content) in self._searched or (inside := self._children(content)) is None:
@@ -67,7 +67,7 @@ class StateDict:
         found = self._flatten(tensors | inner)
         return found if any(map(self._is_weight, found.values())) else {}  # else a counter, not a model
 
-    def _search_items(self, items: Sequence[Any]) -> dict[str, Made]:
+    def _search_items(self, items: Sequence[Any]) -> dict[str, RecordedCall]:
         """Of the first one that holds a model, as in (model, optimizer, step)."""
         self._look_at(len(items))
         for item in items[:MOST_ITEMS]:
@@ -76,9 +76,9 @@ class StateDict:
                 return found
         return {}
 
-    def _flatten(self, top: dict[str, Any]) -> dict[str, Made]:
+    def _flatten(self, top: dict[str, Any]) -> dict[str, RecordedCall]:
         """Tensors by dotted name."""
-        found: dict[str, Made] = {}
+        found: dict[str, RecordedCall] = {}
         levels: list[tuple[str, Iterator[tuple[str, Any]]]] = [("", iter(top.items()))]
         while levels:
             prefix, items = levels[-1]
@@ -86,11 +86,11 @@ class StateDict:
                 name = prefix + key
                 if self._is_tensor(value):
                     if len(name) > LONGEST_NAME or not name.isprintable():
-                        raise Malformed(f"has a tensor whose name is no name: {name[:100]!a}")
+                        raise MalformedPickle(f"has a tensor whose name is no name: {name[:100]!a}")
                     found[name] = value
                 elif (inside := self._children(value)) is not None:
                     if len(levels) > DEPTH or len(name) > LONGEST_NAME:
-                        raise Malformed(
+                        raise MalformedPickle(
                             f"nests dictionaries more than {DEPTH} deep, or with longer names than any model"
                         )
                     levels.append((f"{name}.", iter(inside.items())))
@@ -124,14 +124,18 @@ class StateDict:
 
     def _texts(self, value: Any) -> set[str]:
         """The texts in a recorded set."""
-        items = value.args[0] if type(value) is Made and value.args and type(value.args[0]) is list else []
+        items = (
+            value.args[0]
+            if type(value) is RecordedCall and value.args and type(value.args[0]) is list
+            else []
+        )
         self._look_at(len(items))
         return {item for item in items if type(item) is str}
 
     def _look_at(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
-            raise Malformed("refers to the same dictionaries again and again")
+            raise MalformedPickle("refers to the same dictionaries again and again")
 
 
 def _is_tensor(value: Any) -> bool:
@@ -140,7 +144,7 @@ def _is_tensor(value: Any) -> bool:
 
 def _is_module(value: Any) -> bool:
     """Whether it is a recorded torch.nn.Module: an object with these attributes."""
-    if type(value) is not Made or type(value.state) is not Entries:
+    if type(value) is not RecordedCall or type(value.state) is not Entries:
         return False
     attributes = {
         key for key in value.state[:64:2] if type(key) is str
@@ -152,7 +156,7 @@ def _entries(value: Any) -> list[Any] | None:
     """What was written into a dictionary, as `Entries` or as a list of pairs."""
     if type(value) is Entries:
         return value
-    if type(value) is not Made:
+    if type(value) is not RecordedCall:
         return None
     if value.entries is not None:
         return value.entries

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, Malformed
+from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, MalformedPickle
 from normgrowth.checkpoints.formats.pickled.pickles import Pickled, read_pickle
 from normgrowth.checkpoints.formats.torch_archive import Archive
 from normgrowth.checkpoints.formats.torch_tensors import storage_size
@@ -43,12 +43,14 @@ def looks_like_pytorch(start: bytes) -> bool:
 
 @contextmanager
 def open_torch_file(path: Path) -> Iterator[TorchFile]:
-    """Raises `Malformed` for what is no such file."""
+    """Raises `MalformedPickle` for what is no such file."""
     with opened_map(path) as mapped:
         data = mapped.memory
         start = data[:32]
         if isinstance(data, bytes) or not looks_like_pytorch(start):
-            raise Malformed("no PyTorch file: neither its archive nor its legacy format; is it truncated?")
+            raise MalformedPickle(
+                "no PyTorch file: neither its archive nor its legacy format; is it truncated?"
+            )
         yield (_archive if start.startswith(ZIP_START) else _legacy)(data, mapped.state)
 
 
@@ -65,15 +67,15 @@ def _legacy(data: mmap.mmap, state: FileState) -> TorchFile:
     version = _pickle(data, magic.end)
     info = _pickle(data, version.end)
     if type(magic.value) is not int or magic.value != MAGIC:
-        raise Malformed("no PyTorch file: its magic number is another")
+        raise MalformedPickle("no PyTorch file: its magic number is another")
     if type(version.value) is not int or version.value != PROTOCOL:
-        raise Malformed("in a version of torch's legacy format that is not known")
+        raise MalformedPickle("in a version of torch's legacy format that is not known")
     if _says_big_endian(info.value):
-        raise Malformed("was saved on a big-endian machine; only little-endian values are read")
+        raise MalformedPickle("was saved on a big-endian machine; only little-endian values are read")
     pickled = _pickle(data, info.end)
     keys = _pickle(data, pickled.end)
     if type(keys.value) is not list or not all(type(key) is str for key in keys.value):
-        raise Malformed("has no list of its storages")
+        raise MalformedPickle("has no list of its storages")
     sizes: dict[str, int] = {}
     for storage in pickled.storages:
         key, size = storage_size(storage)
@@ -82,16 +84,16 @@ def _legacy(data: mmap.mmap, state: FileState) -> TorchFile:
     at = keys.end
     for key in keys.value:
         if key not in sizes:
-            raise Malformed("lists a storage that no tensor has")
+            raise MalformedPickle("lists a storage that no tensor has")
         at += 8  # the number of values
         if at + sizes[key] > len(data):
-            raise Malformed("truncated: its storages end beyond the file")
+            raise MalformedPickle("truncated: its storages end beyond the file")
         places[key] = at, sizes[key]
         at += sizes[key]
 
     def place(key: str) -> tuple[int, int]:
         if key not in places:
-            raise Malformed("has a storage that is not in the file")
+            raise MalformedPickle("has a storage that is not in the file")
         return places[key]
 
     return TorchFile(data, state, pickled, place)
@@ -105,5 +107,5 @@ def _says_big_endian(info: Any) -> bool:
 def _pickle(data: bytes | mmap.mmap, start: int = 0, stop: int | None = None) -> Pickled:
     try:
         return read_pickle(data, start, stop)
-    except Malformed as error:
-        raise Malformed(f"truncated or damaged: {error}") from error
+    except MalformedPickle as error:
+        raise MalformedPickle(f"truncated or damaged: {error}") from error

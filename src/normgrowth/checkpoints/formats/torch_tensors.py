@@ -1,7 +1,7 @@
 """What a pickle of torch says of a tensor: dtype, shape, and which values of which storage it is.
 
-Tensors are records of calls (`pickle_values.Made`) whose arguments nobody has checked; every one of them is checked
-here, and none is called.
+Tensors are records of calls (`pickle_values.RecordedCall`) whose arguments nobody has checked; every one of them is
+checked here, and none is called.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 from normgrowth.checkpoints.checkpoint import STORAGE
-from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, Global, Made, Malformed
+from normgrowth.checkpoints.formats.pickled.pickle_values import (
+    Entries,
+    Global,
+    MalformedPickle,
+    RecordedCall,
+)
 
 DTYPES = {
     "torch.float64": "F64",
@@ -81,7 +86,7 @@ DIMENSIONS = 32  # as many as any numpy takes
 LARGEST = 1 << 62
 
 
-class Unreadable(Malformed):
+class Unreadable(MalformedPickle):
     """A tensor of a kind that is not summed; says which."""
 
 
@@ -126,10 +131,10 @@ def _dense(axes: list[tuple[int, int]]) -> bool:
     return True
 
 
-def tensor_call(value: Any) -> Made | None:
+def tensor_call(value: Any) -> RecordedCall | None:
     """The call that makes the tensor itself, below those that make it a parameter or a subclass; None if it is none."""
     for _ in range(8):
-        if type(value) is not Made:
+        if type(value) is not RecordedCall:
             return None
         args = value.args
         if value.name in _AROUND and args:
@@ -137,7 +142,7 @@ def tensor_call(value: Any) -> Made | None:
         elif (
             value.name in _FROM_TYPE and len(args) > 2 and type(args[0]) is Global and type(args[2]) is tuple
         ):
-            value = Made(args[0], args[2])
+            value = RecordedCall(args[0], args[2])
         else:
             return value if value.name.startswith(_REBUILD) else None
     return None
@@ -153,13 +158,13 @@ def dimensions(value: Any) -> int:
 
 
 def view_of(value: Any) -> View:
-    """The view that a recorded tensor is; `Unreadable` for kinds that are not read, else `Malformed`."""
+    """The view that a recorded tensor is; `Unreadable` for kinds that are not read, else `MalformedPickle`."""
     call = tensor_call(value)
     if call is None or call.name not in (PLAIN, TYPED, UNTYPED):
         raise _unreadable(call)
     untyped = call.name == UNTYPED
     if len(call.args) < (7 if untyped else 4):
-        raise Malformed("is no plain tensor")
+        raise MalformedPickle("is no plain tensor")
     storage, offset, shape, strides = call.args[:4]
     name, key, location, count, shift = _storage(storage)
     if location == "meta":
@@ -171,22 +176,22 @@ def view_of(value: Any) -> View:
     else:
         dtype = _known(name, TYPED_STORAGES)
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
-        raise Malformed("is no plain tensor")
+        raise MalformedPickle("is no plain tensor")
     if len(shape) > DIMENSIONS:
-        raise Malformed(f"has {len(shape)} dimensions, more than the {DIMENSIONS} that are read")
+        raise MalformedPickle(f"has {len(shape)} dimensions, more than the {DIMENSIONS} that are read")
     if not all(type(n) is int and 0 <= n < LARGEST for n in (offset, *shape, *strides)):
-        raise Malformed("is no plain tensor")
+        raise MalformedPickle("is no plain tensor")
     width = STORAGE[dtype].itemsize
     size = count * (width if name in TYPED_STORAGES else 1)
     view = View(dtype, shape, strides, key, size, offset + shift, _negated(call.args[7 if untyped else 6 :]))
     if view.numel and (view.offset + view.extent) * width > size:
-        raise Malformed("is larger than its storage")
+        raise MalformedPickle("is larger than its storage")
     return view
 
 
-def _unreadable(call: Made | None) -> Malformed:
+def _unreadable(call: RecordedCall | None) -> MalformedPickle:
     if call is None:
-        return Malformed("is no plain tensor")
+        return MalformedPickle("is no plain tensor")
     if call.name == f"{_REBUILD}wrapper_subclass" and call.args and type(call.args[0]) is Global:
         return Unreadable(f"a {call.args[0]}, which wraps other tensors")
     return Unreadable(_UNREADABLE.get(call.name, f"made by {call.name}"))
@@ -194,7 +199,7 @@ def _unreadable(call: Made | None) -> Malformed:
 
 def _known(name: Any, table: dict[str, str]) -> str:
     if type(name) not in (str, Global):
-        raise Malformed("is no plain tensor")
+        raise MalformedPickle("is no plain tensor")
     if name not in table:
         raise Unreadable(f"of dtype {name.removeprefix('torch.')}")
     return table[name]
@@ -202,15 +207,15 @@ def _known(name: Any, table: dict[str, str]) -> str:
 
 def _storage(storage: Any) -> tuple[str, str, str, int, int]:
     """Its class, key, location, number of values (of bytes if untyped), and what a view of it adds to offsets."""
-    if type(storage) is not Made or storage.name != "storage" or len(storage.args) not in (5, 6):
-        raise Malformed("has no storage")
+    if type(storage) is not RecordedCall or storage.name != "storage" or len(storage.args) not in (5, 6):
+        raise MalformedPickle("has no storage")
     _, kind, key, location, count, *view = storage.args
     if not (type(kind) is Global and type(key) is str and type(location) is str and _is_size(count)):
-        raise Malformed("has a storage without a valid type, key, place and size")
+        raise MalformedPickle("has a storage without a valid type, key, place and size")
     shift = 0
     if view and view[0] is not None:  # of the legacy format: a part of another storage
         if type(view[0]) is not tuple or len(view[0]) != 3 or not _is_size(view[0][1]):
-            raise Malformed("has a storage that is an invalid part of another")
+            raise MalformedPickle("has a storage that is an invalid part of another")
         shift = view[0][1]
     return storage_class(kind), key, location, count, shift
 
@@ -220,7 +225,7 @@ def storage_class(name: str) -> str:
     return name.replace("torch.cuda.", "torch.", 1)
 
 
-def storage_size(storage: Made) -> tuple[str, int]:
+def storage_size(storage: RecordedCall) -> tuple[str, int]:
     """The key of a storage, and how many bytes it has."""
     name, key, _, count, _ = _storage(storage)
     if name in TYPED_STORAGES:
@@ -229,7 +234,7 @@ def storage_size(storage: Made) -> tuple[str, int]:
         return key, count * OTHER_STORAGES[name][1]
     if name in UNTYPED_STORAGES:
         return key, count
-    raise Malformed(f"has a storage of class {name}, which is not known")
+    raise MalformedPickle(f"has a storage of class {name}, which is not known")
 
 
 def _is_size(value: Any) -> bool:
@@ -243,7 +248,7 @@ def _negated(metadata: tuple[Any, ...]) -> bool:
     if type(flags) is Entries and len(flags) < 16:
         flags = {key: value for key, value in zip(flags[::2], flags[1::2], strict=True) if type(key) is str}
     if type(flags) is not dict or not all(type(value) is bool for value in flags.values()):
-        raise Malformed("has metadata that are no flags")
+        raise MalformedPickle("has metadata that are no flags")
     if any(value for key, value in flags.items() if key != "neg"):
         raise Unreadable("a conjugated view")
     return flags.get("neg", False)
@@ -266,12 +271,12 @@ def stored_tensor(value: Any) -> StoredTensor:
     try:
         view = view_of(value)
     except Unreadable as error:
-        raise Malformed(f"is {error}, not a plain tensor") from None
+        raise MalformedPickle(f"is {error}, not a plain tensor") from None
     if view.negated:
-        raise Malformed("is a view that conjugates or negates")
+        raise MalformedPickle("is a view that conjugates or negates")
     if (view.offset + view.numel) * STORAGE[view.dtype].itemsize > view.storage_bytes:
-        raise Malformed("is larger than its storage")
+        raise MalformedPickle("is larger than its storage")
     if view.order == "scattered":
-        raise Malformed(f"has strides {list(view.strides)}, with gaps or repeats")
+        raise MalformedPickle(f"has strides {list(view.strides)}, with gaps or repeats")
     strides = view.strides if view.order == "permuted" else None
     return StoredTensor(view.dtype, view.shape, strides, f"data/{view.key}", view.storage_bytes, view.offset)

@@ -1,4 +1,4 @@
-"""Connections of a process: kept for the next request, through the proxies that this machine is set to use."""
+"""Connections, kept for the next request, through the proxies that this machine is set to use."""
 
 import base64
 import http.client
@@ -53,7 +53,8 @@ class Pool:
     def ask(self, url: str, headers: dict[str, str]) -> Exchange:
         parts = urlsplit(url)
         proxy = _proxy(parts.scheme, parts.hostname or "")
-        key = (*origin(url), proxy.geturl() if proxy else None)
+        # A forked process must not use its parent's connections.
+        key = (os.getpid(), *origin(url), proxy.geturl() if proxy else None)
         path = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
         if proxy and parts.scheme == "http":
             path = parts._replace(fragment="").geturl()
@@ -105,15 +106,6 @@ def _close_all(idle: dict[Key, list[http.client.HTTPConnection]]) -> None:
     for connections in idle.values():
         while connections:
             connections.pop().close()
-
-
-def pool() -> Pool:
-    return _pool_of(os.getpid())  # a forked process must not use its parent's connections
-
-
-@lru_cache(maxsize=1)
-def _pool_of(process: int) -> Pool:  # noqa: ARG001
-    return Pool()
 
 
 def origin(url: str) -> tuple[str, str | None, int]:
@@ -172,7 +164,6 @@ def basic(name: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
 
 
-@lru_cache(maxsize=64)
 def saved_login(host: str) -> str | None:
     """What the person's ~/.netrc has for a host, as a header."""
     try:

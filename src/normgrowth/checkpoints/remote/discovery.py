@@ -1,35 +1,33 @@
 """Which files on a web server or in a bucket are checkpoints.
 
-As `folder` does for this machine and by the same rules, but formats are told by names: a look into each
+As `local_files` does for this machine and by the same rules, but formats are recognized by names: a look into each
 file would be a request for each.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from urllib.parse import unquote
 
-from normgrowth.checkpoints.file_groups import PICKLED
-from normgrowth.checkpoints.formats import safetensors
-from normgrowth.checkpoints.local_files import (
+from normgrowth.checkpoints.file_groups import (
     NO_WEIGHTS_FOLDER,
     TRAINER_STATE,
     goes_deeper,
     grouped,
-    index_format,
     is_generic,
 )
-from normgrowth.checkpoints.remote import hub
+from normgrowth.checkpoints.formats import safetensors
+from normgrowth.checkpoints.formats.registry import FORMATS, SUFFIXES, format_of_name
 from normgrowth.checkpoints.remote.object_store import Bucket
-from normgrowth.checkpoints.remote.remote_checkpoint import AT_ONCE, Folder, Seen, Session
-from normgrowth.checkpoints.remote.remote_file import SMALL_FILE, Reading, RemoteUnit, path_of
-from normgrowth.checkpoints.remote.website import Website, shown
+from normgrowth.checkpoints.remote.remote_file import SMALL_FILE, RemoteFile, path_of
+from normgrowth.checkpoints.remote.session import RemoteSession
+from normgrowth.checkpoints.remote.transport import AT_ONCE, FileInfo, ListableStore
+from normgrowth.checkpoints.remote.website import Website, redact_url
+from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError
 
 MOST_FOLDERS = 20_000
-_NAMED = (".safetensors", *PICKLED, ".index", ".index.json")
 BUCKETS = ("s3", "gs")
 _MAGIC = {"http": "*[", "https": "*[", "s3": "*?[", "gs": "*?["}  # a web address ends at its ?
 
@@ -41,24 +39,26 @@ def is_remote(part: str) -> bool:
     return bool(mark) and scheme in _MAGIC
 
 
-def find_remote(address: str, reading: Reading) -> list[tuple[PurePosixPath, RemoteUnit]]:
+def find_remote(address: str, session: RemoteSession) -> list[tuple[PurePosixPath, RemoteFile]]:
     """Every checkpoint at or below an address, or below each of those that a pattern matches; with that address."""
-    found: list[tuple[PurePosixPath, RemoteUnit]] = []
+    found: list[tuple[PurePosixPath, RemoteFile]] = []
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        for place, name in _roots(address, reading.session, threads):
-            root = path_of(place.show(name) if name else place.show().rstrip("/"))
-            units = [_named_unit(place, name, reading)] if name else _walk(place, reading, threads)
-            found += ((root, unit) for unit in sorted(units, key=lambda unit: unit.path))
-        list(threads.map(lambda pair: pair[1].look(), found))
+        for store, name in _roots(address, session, threads):
+            root = path_of(store.show(name) if name else store.show().rstrip("/"))
+            remote_files = [_named_file(store, name, session)] if name else _walk(store, session, threads)
+            found += ((root, file) for file in sorted(remote_files, key=lambda file: file.path))
+        list(threads.map(lambda pair: pair[1].stat(), found))
     return found
 
 
-def _roots(address: str, session: Session, threads: ThreadPoolExecutor) -> list[tuple[Folder, str]]:
+def _roots(
+    address: str, session: RemoteSession, threads: ThreadPoolExecutor
+) -> list[tuple[ListableStore, str]]:
     """Folders, and files with the folder that they lie in."""
     scheme, _, rest = address.partition("://")
     if scheme in BUCKETS and "@" in rest.partition("/")[0]:
         raise InputError(
-            f"{shown(address)}: keys do not belong into an address; configure them on this machine"
+            f"{redact_url(address)}: keys do not belong into an address; configure them on this machine"
         )
     path = rest.partition("?")[0].partition("#")[0] if scheme not in BUCKETS else rest
     first, *parts = path.split("/")
@@ -67,24 +67,24 @@ def _roots(address: str, session: Session, threads: ThreadPoolExecutor) -> list[
     plain = next((i for i, part in enumerate(parts) if _has_magic(scheme, part)), None)
     if plain is not None:
         top = f"{scheme}://{'/'.join((first, *parts[:plain]))}/"
-        place = (
+        store = (
             Website.of(top, session)[0]
             if scheme not in BUCKETS
             else Bucket(scheme, top.partition("://")[2].rstrip("/"), session)
         )
-        matches = _matching(place, [part for part in parts[plain:] if part], threads)
+        matches = _matching(store, [part for part in parts[plain:] if part], threads)
         if not matches:
-            raise InputError(f"{shown(address)}: nothing matches this pattern")
+            raise InputError(f"{redact_url(address)}: nothing matches this pattern")
         return sorted(matches, key=lambda match: match[0].show(match[1]))
     if scheme in BUCKETS:
-        if not hub.stays_below(rest.rstrip("/")):
-            raise InputError(f"{shown(address)}: has an empty name, a . or .. between its slashes")
+        if not stays_below(rest.rstrip("/")):
+            raise InputError(f"{redact_url(address)}: has an empty name, a . or .. between its slashes")
         bucket = Bucket(scheme, rest.rstrip("/"), session)
         parent, _, name = bucket.path.rpartition("/")
         is_file = [entry.name for entry in bucket.ls()] == [""]
         return [(Bucket(scheme, parent, session), name)] if is_file else [(bucket, "")]
     site, name = Website.of(address, session)
-    if not name or site.query or index_format(name) or _format(name, (name,)):
+    if not name or site.query or format_of_name(name, (name,)):
         return [(site, name)]
     return [(site.child(name), "")]
 
@@ -93,141 +93,140 @@ def _has_magic(scheme: str, part: str) -> bool:
     return any(sign in part for sign in _MAGIC[scheme])
 
 
-def _matching(top: Folder, pattern: Sequence[str], threads: ThreadPoolExecutor) -> list[tuple[Folder, str]]:
+def _matching(
+    top: ListableStore, pattern: Sequence[str], threads: ThreadPoolExecutor
+) -> list[tuple[ListableStore, str]]:
     """What a pattern matches below a folder: folders, and files that may hold weights."""
-    found: list[tuple[Folder, str]] = []
-    level: list[tuple[Folder, Sequence[str]]] = [(top, pattern)]
+    found: list[tuple[ListableStore, str]] = []
+    level: list[tuple[ListableStore, Sequence[str]]] = [(top, pattern)]
     count = 0
     while level:
         count += len(level)
         if count > MOST_FOLDERS:
             raise _too_many(top)
-        below: list[tuple[Folder, Sequence[str]]] = []
-        for (place, (part, *rest)), listed in zip(
+        below: list[tuple[ListableStore, Sequence[str]]] = []
+        for (store, (part, *rest)), listed in zip(
             level, threads.map(lambda item: item[0].ls(), level), strict=True
         ):
             for entry in listed:
                 if part == "**":
                     if entry.is_folder and not NO_WEIGHTS_FOLDER.match(entry.name):
-                        below.append((place.child(entry.name), (part, *rest)))
+                        below.append((store.child(entry.name), (part, *rest)))
                     if not rest or not fnmatchcase(entry.name, rest[0]):
                         continue
                 elif not fnmatchcase(entry.name, part):
                     continue
                 left = rest[1:] if part == "**" else rest
                 if left and entry.is_folder:
-                    below.append((place.child(entry.name), left))
+                    below.append((store.child(entry.name), left))
                 elif not left and entry.is_folder:
-                    found.append((place.child(entry.name), ""))
-                elif not left and (index_format(entry.name) or _format(entry.name, [e.name for e in listed])):
-                    found.append((place, entry.name))
+                    found.append((store.child(entry.name), ""))
+                elif not left and format_of_name(entry.name, [e.name for e in listed]):
+                    found.append((store, entry.name))
         level = below
     return found
 
 
-def _walk(top: Folder, reading: Reading, threads: ThreadPoolExecutor) -> list[RemoteUnit]:
-    """Folder by folder, a level at a time."""
-    units: list[RemoteUnit] = []
+def _walk(top: ListableStore, session: RemoteSession, threads: ThreadPoolExecutor) -> list[RemoteFile]:
+    """ListableStore by folder, a level at a time."""
+    remote_files: list[RemoteFile] = []
     level, depth, count = [top], 0, 0
     while level:
         count += len(level)
         if count > MOST_FOLDERS:
             raise _too_many(top)
-        results = list(threads.map(lambda place, depth=depth: _inside(place, depth, reading), level))
-        units += [unit for found, _ in results for unit in found]
+        results = list(threads.map(lambda store, depth=depth: _inside(store, depth, session), level))
+        remote_files += [file for found, _ in results for file in found]
         level, depth = [child for _, children in results for child in children], depth + 1
-    return units
+    return remote_files
 
 
-def _too_many(top: Folder) -> InputError:
+def _too_many(top: ListableStore) -> InputError:
     return InputError(f"{top.show()}: more than {MOST_FOLDERS} folders; name a part of it, or a pattern")
 
 
-def _inside(place: Folder, depth: int, reading: Reading) -> tuple[list[RemoteUnit], list[Folder]]:
+def _inside(
+    store: ListableStore, depth: int, session: RemoteSession
+) -> tuple[list[RemoteFile], list[ListableStore]]:
     """The checkpoints directly in a folder, and the folders below it that may hold others."""
-    listed = place.ls()
-    files = {entry.name: entry.seen for entry in listed if not entry.is_folder}
-    units = _units(place, files, reading)
-    children: list[Folder] = []
-    if goes_deeper(path_of(place.show()).name, depth, [(unit.name, unit.format) for unit in units]):
+    listed = store.ls()
+    files = {entry.name: entry.info for entry in listed if not entry.is_folder}
+    remote_files = _remote_files(store, files, session)
+    children: list[ListableStore] = []
+    kinds = [(file.name, file.format) for file in remote_files]
+    if goes_deeper(path_of(store.show()).name, depth, kinds):
         children = [
-            place.child(entry.name)
+            store.child(entry.name)
             for entry in listed
             if entry.is_folder and not NO_WEIGHTS_FOLDER.match(entry.name)
         ]
-    return units, children
+    return remote_files, children
 
 
-def _named_unit(place: Folder, name: str, reading: Reading) -> RemoteUnit:
+def _named_file(store: ListableStore, name: str, session: RemoteSession) -> RemoteFile:
     """A file that was named: what it is called says what it is."""
-    files: dict[str, Seen | None] = {name: None}
+    files: dict[str, FileInfo | None] = {name: None}
     if name.endswith(".index"):
-        files |= {entry.name: entry.seen for entry in place.ls() if not entry.is_folder}
+        files |= {entry.name: entry.info for entry in store.ls() if not entry.is_folder}
         files = {
-            file: seen for file, seen in files.items() if file.startswith(f"{name.removesuffix('.index')}.")
+            file: info for file, info in files.items() if file.startswith(f"{name.removesuffix('.index')}.")
         }
-    format = index_format(name) or _format(name, list(files))
-    if format is None and not getattr(place, "query", ""):  # what a query brings may be called anything
-        raise InputError(f"{place.show(name)}: not named as a checkpoint is ({', '.join(_NAMED)})")
+    format = format_of_name(name, list(files))
+    if format is None and not getattr(store, "query", ""):  # what a query brings may be called anything
+        raise InputError(f"{store.show(name)}: not named as a checkpoint is ({', '.join(SUFFIXES)})")
     format = format or "safetensors"
-    return _unit(place, name, format, False, files, reading, {})
+    return _remote_file(store, name, format, False, files, session, {})
 
 
-def _units(place: Folder, files: dict[str, Seen | None], reading: Reading) -> list[RemoteUnit]:
+def _remote_files(
+    store: ListableStore, files: dict[str, FileInfo | None], session: RemoteSession
+) -> list[RemoteFile]:
     names = sorted(files)
     if ".metadata" in files and any(name.endswith(".distcp") for name in names):
-        return [_unit(place, ".metadata", "distributed", True, files, reading, {})]
+        return [_remote_file(store, ".metadata", "distributed", True, files, session, {})]
     contents: dict[str, bytes] = {}
 
     def shards_of(name: str) -> set[str]:
-        contents[name] = _weight_map(place, name, reading)
-        return set(safetensors.parse_index(contents[name], place.show(name)).values())
+        contents[name] = _weight_map(store, name, session)
+        return set(safetensors.parse_index(contents[name], store.show(name)).values())
 
-    found = grouped(names, format_of=lambda name: _format(name, names), shards_of=shards_of, show=place.show)
+    found = grouped(
+        names, format_of=lambda name: format_of_name(name, names), shards_of=shards_of, show=store.show
+    )
     return [
-        _unit(place, name, format, len(found) == 1 and is_generic(name), files, reading, contents)
+        _remote_file(store, name, format, len(found) == 1 and is_generic(name), files, session, contents)
         for name, format in found
     ]
 
 
-def _unit(
-    place: Folder,
+def _remote_file(
+    store: ListableStore,
     name: str,
     format: str,
     alone: bool,
-    listed: Mapping[str, Seen | None],
-    reading: Reading,
+    listed: Mapping[str, FileInfo | None],
+    session: RemoteSession,
     contents: Mapping[str, bytes],
-) -> RemoteUnit:
+) -> RemoteFile:
     content = None
     if format == "distributed":
         wanted = [file for file in listed if file == name or file.endswith(".distcp")]
     elif format == "tensorflow":
         wanted = [file for file in listed if file.startswith(f"{name.removesuffix('.index')}.")]
-    elif format.endswith("index"):
-        content = contents.get(name) or _weight_map(place, name, reading)
-        wanted = sorted(set(safetensors.parse_index(content, place.show(name)).values()))
+    elif FORMATS[format].is_index:
+        content = contents.get(name) or _weight_map(store, name, session)
+        wanted = sorted(set(safetensors.parse_index(content, store.show(name)).values()))
     else:
         wanted = [name]
     files = {file: listed.get(file) for file in wanted}
-    return RemoteUnit(place, name, format, alone, files, content, TRAINER_STATE in listed, reading)
+    return RemoteFile(store, name, format, alone, files, content, TRAINER_STATE in listed, session)
 
 
-def _weight_map(place: Folder, name: str, reading: Reading) -> bytes:
+def _weight_map(store: ListableStore, name: str, session: RemoteSession) -> bytes:
     """The content of an index, each of whose shards lies below its folder, however it is spelled."""
-    where = place.show(name)
-    content = place.content(name, SMALL_FILE, where)
+    where = store.show(name)
+    content = store.content(name, SMALL_FILE, where)
     for shard in set(safetensors.parse_index(content, where).values()):
-        if not hub.stays_below(shard) or not hub.stays_below(unquote(shard)):
+        if not stays_below(shard) or not stays_below(unquote(shard)):
             raise InputError(f"{where}: names {shard[:200]!r}, a path outside its folder; refused")
-    return reading.indexes.setdefault(content, content)
-
-
-def _format(name: str, beside: Sequence[str]) -> str | None:
-    if name.endswith(".safetensors"):
-        return "safetensors"
-    if name.endswith(PICKLED):
-        return "pytorch"
-    data = re.compile(re.escape(name.removesuffix(".index")) + r"\.data-\d{5}-of-\d{5}")
-    is_tensorflow = name.endswith(".index") and any(data.fullmatch(other) for other in beside)
-    return "tensorflow" if is_tensorflow else None
+    return session.weight_maps.setdefault(content, content)

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth import engine
-from normgrowth.checkpoints.remote.connections import Answer, origin, pool
-from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, check_speed, persist, wait_asked_for
+from normgrowth.checkpoints.remote.connections import Answer, Pool, origin
+from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, check_speed, retry, wait_asked_for
 from normgrowth.errors import InputError
 
 REDIRECTS = 5
@@ -41,6 +41,7 @@ class Target:
     url: str
     private: Mapping[str, str] = field(default_factory=dict, repr=False)  # headers
     explain: Callable[[int, str], str | None] | None = None  # its own words for a status and X-Error-Code
+    pool: Pool = field(default_factory=Pool, repr=False)
 
 
 class Got(NamedTuple):
@@ -78,13 +79,13 @@ def get_range(
             while got < len(view):
                 count = answer.readinto1(view[got : got + CHUNK])
                 if not count:
-                    raise Failure("the connection is cut again and again", again=True)
+                    raise Failure("the connection is cut again and again", retryable=True)
                 got += count
                 engine.go_on()
                 if got < len(view):
                     check_speed(begun, got - had)
 
-    persist(attempt, where)
+    retry(attempt, where)
     return Got(content, total, mark)
 
 
@@ -96,12 +97,12 @@ def _check_range(answer: Answer, start: int, stop: int) -> int:
         raise Failure(f"has fewer than {stop} bytes; is it truncated, or has it changed?")
     span = re.fullmatch(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", answer.headers.get("content-range") or "")
     if span is None:
-        raise Failure("the server does not say which bytes it sends", again=True)
+        raise Failure("the server does not say which bytes it sends", retryable=True)
     first, last, size = map(int, span.groups())
     if first == start and last == size - 1 < stop - 1:
         raise Failure(f"has {size} bytes and not {stop}; is it truncated, or has it changed?")
     if (first, last) != (start, stop - 1) or answer.length not in (None, stop - start):
-        raise Failure("the server sends other bytes than those asked for", again=True)
+        raise Failure("the server sends other bytes than those asked for", retryable=True)
     if answer.headers.get("content-encoding", "identity") != "identity":
         raise Failure("the server sends the bytes compressed")
     return size
@@ -127,13 +128,13 @@ def get_page(
             if length > limit:
                 raise Failure(f"has more than {limit} bytes, too many for what it is")
             if expected not in (None, length):
-                raise Failure("the connection is cut again and again", again=True)
+                raise Failure("the connection is cut again and again", retryable=True)
             page = b"".join(parts)
             if check:
                 check(page)
             return page, answer.url
 
-    return persist(attempt, where)
+    return retry(attempt, where)
 
 
 def _tag(answer: Answer) -> str:
@@ -143,7 +144,7 @@ def _tag(answer: Answer) -> str:
 @contextmanager
 def _exchange(target: Target, headers: Mapping[str, str]) -> Iterator[Answer]:
     """The answer to one request, behind redirects; its connection is kept if the answer was read to its end."""
-    kept = pool()
+    kept = target.pool
     place, host = target.url, urlsplit(target.url).hostname
     try:
         remembered, until = kept.moved.get(target.url, ("", 0.0))
@@ -178,7 +179,7 @@ def _exchange(target: Target, headers: Mapping[str, str]) -> Iterator[Answer]:
         raise Failure(f"the certificate of {host} is not trusted") from None
     except (OSError, http.client.HTTPException) as error:
         kept.moved.pop(target.url, None)  # the next attempt asks where to go
-        raise Failure(f"cannot read from {host}: {_cause(error)}", again=True) from None
+        raise Failure(f"cannot read from {host}: {_cause(error)}", retryable=True) from None
 
 
 def _cause(error: Exception) -> str:
@@ -200,19 +201,19 @@ def _cause(error: Exception) -> str:
 
 def _refusal(answer: Answer, target: Target, own: bool) -> Failure:
     status, host = answer.status, urlsplit(target.url).hostname
-    again, wait = status in TRANSIENT, wait_asked_for(dict(answer.headers))
+    retryable, wait = status in TRANSIENT, wait_asked_for(dict(answer.headers))
     if (
         own
         and target.explain
         and (reason := target.explain(status, answer.headers.get("x-error-code") or ""))
     ):
-        return Failure(reason, again=again, wait=wait)
+        return Failure(reason, retryable=retryable, wait=wait)
     if status in (401, 403):
         way_out = "a signed address may be too old; a name and a password belong into ~/.netrc"
         return Failure(f"{host} refuses access (status {status}); {way_out}")
     if status in (404, 410):
         return Failure("there is no such file, or no longer")
-    return Failure(f"{host} answers with status {status}; try again later", again=again, wait=wait)
+    return Failure(f"{host} answers with status {status}; try again later", retryable=retryable, wait=wait)
 
 
 def _next(place: str, answer: Answer) -> str:

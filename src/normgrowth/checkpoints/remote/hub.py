@@ -15,13 +15,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from normgrowth.checkpoints.file_groups import PICKLED, is_trainer_state
+from normgrowth.checkpoints.file_groups import best_files
 from normgrowth.checkpoints.formats.safetensors import parse_index
 from normgrowth.checkpoints.remote import retry as attempts
-from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, persist, wait_asked_for
+from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, retry, wait_asked_for
+from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError, raised_here
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def list_revisions(uri: str, *, endpoint: str | None = None) -> list[Revision]:
     return [Revision(repo, name, commit, endpoint, folder) for name, commit in chosen]
 
 
-def chosen(revision: Revision) -> tuple[dict[str, int], str | None, list[str]]:
+def pick_files(revision: Revision) -> tuple[dict[str, int], str | None, list[str]]:
     """The files of a revision with their bytes (0: not said), and of the best format the index or the weights."""
     sizes = _sizes(api_of(revision.endpoint), revision)
-    index, weights = _choose([name for name in sizes if "/" not in name])
+    index, weights = best_files([name for name in sizes if "/" not in name])
     if not weights and not index:
         raise InputError(f"{revision.label}: {_why_nothing(revision, sizes)}")
     return sizes, index, weights
@@ -173,49 +173,11 @@ def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
     return {name[len(prefix) :]: size for name, size in everything.items() if name.startswith(prefix)}
 
 
-def stays_below(name: str) -> bool:
-    """Whether a name from elsewhere is the path of a file within a folder, on any system."""
-    parts = name.replace("\\", "/").split("/")
-    return {"", ".", ".."}.isdisjoint(parts) and not PureWindowsPath(name).drive and min(name) >= " "
-
-
-def _choose(names: list[str]) -> tuple[str | None, list[str]]:
-    """The files of one format, the best: those, or the index that names them."""
-    names = sorted(name for name in names if not is_trainer_state(name))
-
-    def ending(*ends: str) -> list[str]:
-        return [name for name in names if name.endswith(ends)]
-
-    for stem, end in (("model", ".safetensors"), ("pytorch_model", ".bin")):
-        if not (found := ending(end)):
-            continue
-        if f"{stem}{end}" in found:
-            return None, [f"{stem}{end}"]
-        if indexes := ending(f"{end}.index.json"):
-            usual = f"{stem}{end}.index.json"
-            return usual if usual in indexes else indexes[0], []
-        # Some repositories hold the weights twice, in shards and "consolidated".
-        shards = [name for name in found if re.fullmatch(rf"{stem}-\d+-of-\d+\{end}", name)]
-        return None, shards or found
-    for end in PICKLED[1:]:  # .bin is the first, above
-        if found := ending(end):
-            return None, found
-    pairs = []
-    for name in ending(".index"):
-        data = [other for other in names if other.startswith(f"{name.removesuffix('.index')}.data-")]
-        pairs += [name, *data] if data else []
-    if pairs:
-        return None, pairs
-    if ".metadata" in names and (found := ending(".distcp")):
-        return None, [".metadata", *found]
-    return None, []
-
-
 def _why_nothing(revision: Revision, sizes: Mapping[str, int]) -> str:
     below: dict[str, list[str]] = {}
     for folder, _, file in (name.rpartition("/") for name in sizes):
         below.setdefault(folder, []).append(file)
-    filled = [folder for folder, names in sorted(below.items()) if any(_choose(names))]
+    filled = [folder for folder, names in sorted(below.items()) if any(best_files(names))]
     if filled:
         inside = replace(revision, folder="/".join(filter(None, (revision.folder, filled[0]))))
         return f"has weights only in folders ({', '.join(filled[:6])}); name one: {inside.label}"
@@ -244,10 +206,10 @@ def ask(call: Callable[[], T], what: str, address: str) -> T:
             headers = dict(getattr(getattr(error, "response", None), "headers", {}))
             # Not `from error`: its words may have a signed address in them.
             raise Failure(
-                _reason(error, address), again=_may_pass(error), wait=wait_asked_for(headers)
+                _reason(error, address), retryable=_may_pass(error), wait=wait_asked_for(headers)
             ) from None
 
-    return persist(attempt, what)
+    return retry(attempt, what)
 
 
 def _may_pass(error: Exception) -> bool:

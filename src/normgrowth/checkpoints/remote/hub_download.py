@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.checkpoints.remote.hub import Revision, api_of, ask, chosen, shards
+from normgrowth.checkpoints.remote.hub import Revision, api_of, ask, pick_files, shards
 from normgrowth.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def fetch(revision: Revision, into: Path) -> Path:
     is gone.
     """
     api = api_of(revision.endpoint)
-    sizes, index, weights = chosen(revision)
+    sizes, index, weights = pick_files(revision)
     try:
         into.mkdir(parents=True, exist_ok=True)
         stem = re.sub(r"[^\w.=-]+", "_", revision.revision)[:60]

@@ -1,7 +1,7 @@
 """Buckets (S3 and stores that speak its protocol, Google Cloud Storage) through obstore, by exact ranges.
 
 A bucket pickles as its address. Messages of obstore may contain addresses and names of keys: they are searched for
-a status, and never shown.
+a status, and never redact_url.
 """
 
 import re
@@ -14,9 +14,10 @@ import numpy as np
 
 from normgrowth import engine
 from normgrowth.checkpoints.remote.bucket_access import NO_GOOGLE_KEYS, SETUP
-from normgrowth.checkpoints.remote.hub import stays_below
-from normgrowth.checkpoints.remote.remote_checkpoint import Bytes, Listed, Seen, Session
-from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, check_speed, persist
+from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, check_speed, retry
+from normgrowth.checkpoints.remote.session import RemoteSession
+from normgrowth.checkpoints.remote.transport import Bytes, DirectoryEntry, FileInfo
+from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ class Bucket:
 
     scheme: str
     path: str  # bucket/folder
-    session: Session = field(default_factory=Session, compare=False, repr=False)
+    session: RemoteSession = field(default_factory=RemoteSession, compare=False, repr=False)
 
     def child(self, name: str) -> "Bucket":
         return Bucket(self.scheme, f"{self.path}/{name}", self.session)
@@ -47,11 +48,11 @@ class Bucket:
         folder = self.path.partition("/")[2]
         return "/".join(part for part in (folder, file) if part)
 
-    def look(self, file: str, where: str) -> Seen:
-        return _seen(self._ask(lambda store: store.head(self._key(file)), where))
+    def stat(self, file: str, where: str) -> FileInfo:
+        return _file_info(self._ask(lambda store: store.head(self._key(file)), where))
 
     def read(
-        self, file: str, start: int, stop: int, where: str, seen: Seen, into: Bytes | None = None
+        self, file: str, start: int, stop: int, where: str, info: FileInfo, into: Bytes | None = None
     ) -> Bytes:
         try:
             content = np.empty(stop - start, np.uint8) if into is None else into[: stop - start]
@@ -62,13 +63,13 @@ class Bucket:
         def ask(store: Any) -> None:
             nonlocal got
             begun, had = time.monotonic(), got
-            tag = self.session.etags.get((self.show(file), seen.tag), seen.tag)
+            tag = self.session.etags.get((self.show(file), info.tag), info.tag)
             condition = {} if tag.startswith(TIME) else {"if_match": tag}
             answer = store.get(self._key(file), options={"range": (start + got, stop), **condition})
-            if _seen(answer.meta) != Seen(seen.size, tag):  # a store may ignore the condition
+            if _file_info(answer.meta) != FileInfo(info.size, tag):  # a store may ignore the condition
                 raise Failure(CHANGED)
             if answer.range != (start + got, stop):
-                raise Failure("the bucket sends other bytes than those asked for", again=True)
+                raise Failure("the bucket sends other bytes than those asked for", retryable=True)
             for chunk in answer.stream(min_chunk_size=1):
                 view[got : got + len(chunk)] = memoryview(chunk)
                 got += len(chunk)
@@ -76,41 +77,43 @@ class Bucket:
                 if got < len(view):
                     check_speed(begun, got - had)
             if got < len(view):
-                raise Failure("the connection is cut again and again", again=True)
+                raise Failure("the connection is cut again and again", retryable=True)
 
         try:
             self._ask(ask, where)
         except _OtherVersion:
-            self._check_etag(file, where, seen)
+            self._check_etag(file, where, info)
             self._ask(ask, where)
         return content
 
-    def _check_etag(self, file: str, where: str, seen: Seen) -> None:
+    def _check_etag(self, file: str, where: str, info: FileInfo) -> None:
         """A store may list another ETag than it answers with. Asked for in this order, both are of one version."""
-        now = self.look(file, where)
+        now = self.stat(file, where)
         folder, _, name = f"{self.path}/{file}".rpartition("/")
-        listed = {entry.name: entry.seen for entry in Bucket(self.scheme, folder, self.session).ls()}
-        if now.tag == seen.tag or listed.get(name) != seen:
+        listed = {entry.name: entry.info for entry in Bucket(self.scheme, folder, self.session).ls()}
+        if now.tag == info.tag or listed.get(name) != info:
             raise InputError(f"{where}: {CHANGED}")
-        self.session.etags[self.show(file), seen.tag] = now.tag
+        self.session.etags[self.show(file), info.tag] = now.tag
 
     def content(self, file: str, limit: int, where: str) -> bytes:
-        seen = self.look(file, where)
-        if seen.size > limit:
+        info = self.stat(file, where)
+        if info.size > limit:
             raise InputError(f"{where}: has more than {limit} bytes, too many for what it is")
-        return self.read(file, 0, seen.size, where, seen).tobytes() if seen.size else b""
+        return self.read(file, 0, info.size, where, info).tobytes() if info.size else b""
 
-    def ls(self) -> list[Listed]:
+    def ls(self) -> list[DirectoryEntry]:
         """What lies directly in the folder; for the path of a file, that file under an empty name."""
         folder = self._key()
         found = self._ask(lambda store: store.list_with_delimiter(folder or None), self.show())
         if folder and not found["common_prefixes"] and not found["objects"]:
-            return [Listed("", False, self.look("", self.show()))]
+            return [DirectoryEntry("", False, self.stat("", self.show()))]
         prefix = f"{folder}/" if folder else ""
-        listed = [Listed(path.removeprefix(prefix), True) for path in found["common_prefixes"]]
+        listed = [DirectoryEntry(path.removeprefix(prefix), True) for path in found["common_prefixes"]]
         # The marker of a folder is an object with the folder's own path.
         objects = [meta for meta in found["objects"] if meta["path"] != folder]
-        listed += [Listed(meta["path"].removeprefix(prefix), False, _seen(meta)) for meta in objects]
+        listed += [
+            DirectoryEntry(meta["path"].removeprefix(prefix), False, _file_info(meta)) for meta in objects
+        ]
         return [entry for entry in listed if stays_below(entry.name)]
 
     def _ask(self, call: Callable[[Any], T], where: str) -> T:
@@ -130,7 +133,7 @@ class Bucket:
                     return attempt()
                 raise self._failure(error) from None
 
-        return persist(attempt, where)
+        return retry(attempt, where)
 
     def _failure(self, error: Exception) -> Failure:
         from obstore.exceptions import InvalidPathError
@@ -152,16 +155,18 @@ class Bucket:
             return Failure("is shorter than it was when it was listed; has it changed?")
         if status is not None:
             return Failure(
-                f"{bucket} answers with status {status}; try again later", again=status in TRANSIENT
+                f"{bucket} answers with status {status}; try again later", retryable=status in TRANSIENT
             )
         if "NotPartial" in text:
             return Failure(f"{bucket} takes no ranges and would send the whole file; download it")
         if "kind: Timeout" in text:
-            return Failure(f"cannot read from {bucket}: no answer in time", again=True)
+            return Failure(f"cannot read from {bucket}: no answer in time", retryable=True)
         if "kind: Interrupted" in text:
-            return Failure(f"cannot read from {bucket}: the connection is cut again and again", again=True)
-        return Failure(f"cannot read from {bucket}; check the network and the endpoint", again=True)
+            return Failure(
+                f"cannot read from {bucket}: the connection is cut again and again", retryable=True
+            )
+        return Failure(f"cannot read from {bucket}; check the network and the endpoint", retryable=True)
 
 
-def _seen(meta: Mapping[str, Any]) -> Seen:
-    return Seen(meta["size"], meta["e_tag"] or f"{TIME}{meta['last_modified'].isoformat()}")
+def _file_info(meta: Mapping[str, Any]) -> FileInfo:
+    return FileInfo(meta["size"], meta["e_tag"] or f"{TIME}{meta['last_modified'].isoformat()}")

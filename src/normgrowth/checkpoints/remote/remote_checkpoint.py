@@ -1,17 +1,16 @@
 """Checkpoints that stay where they are: only headers and the values asked for come over the network.
 
-A `Place` is a folder elsewhere (`places.Website`, `places.HubFiles`, `bucket.Bucket`) that hands out
+A `FileStore` is a folder elsewhere (`website.Website`, `website.HubFiles`, `object_store.Bucket`) that hands out
 exact byte ranges of its files. It pickles as an address; keys and passwords do not go with it, so
 another process opens it with its own. No byte is asked for twice: first the eight bytes that say how
 long the header is, then the header, then what `read` is asked for. One request for each range: whoever
 wants several at a time calls `read` from several threads.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,117 +27,26 @@ from normgrowth.checkpoints.checkpoint import (
     without_wrappers,
 )
 from normgrowth.checkpoints.formats import safetensors
+from normgrowth.checkpoints.remote.transport import AT_ONCE, Bytes, FileInfo, FileStore
 from normgrowth.engine import no_collection
 from normgrowth.errors import InputError
-
-if TYPE_CHECKING:
-    from normgrowth.checkpoints.remote.bucket_access import Store
-
-T = TypeVar("T")
-
-AT_ONCE = 8  # requests, while checkpoints are looked for
-Bytes = NDArray[np.uint8]
-
-
-class Seen(NamedTuple):
-    """What is known of a file before it is read."""
-
-    size: int
-    tag: str  # changes when the content does: an ETag, a time
-    head: bytes = b""  # its first bytes, where finding that out brought them
-
-
-class Listed(NamedTuple):
-    """An entry of a folder."""
-
-    name: str
-    is_folder: bool
-    seen: Seen | None = None
-
-
-class Place(Protocol):
-    """A folder elsewhere. Errors are `InputError`s of one line that begins with `where`."""
-
-    def show(self, file: str = "") -> str: ...
-    def look(self, file: str, where: str) -> Seen: ...
-    def content(self, file: str, limit: int, where: str) -> bytes: ...
-
-    def read(
-        self, file: str, start: int, stop: int, where: str, seen: Seen, into: Bytes | None = None
-    ) -> Bytes:
-        """These bytes of the file that was seen, or an error if it is another now. into: memory that may be used."""
-        ...
-
-
-class Folder(Place, Protocol):
-    """A place that can say what it holds."""
-
-    def child(self, name: str) -> "Folder": ...
-    def ls(self) -> list[Listed]: ...
-
-
-class Session:
-    """What a series was given or found out and what stays in this process: it pickles as a new one."""
-
-    def __init__(self) -> None:
-        self.logins: dict[tuple[str, str | None, int], str] = {}  # scheme, host and port -> header
-        self.queries: dict[str, str] = {}  # digest -> query of a signed address
-        self.etags: dict[tuple[str, str], str] = {}  # address and listed ETag -> the ETag that requests take
-        self._stores: dict[tuple[str, str], Store] = {}  # scheme and bucket -> with the keys of this machine
-        self._lock = threading.Lock()
-
-    def store(self, scheme: str, bucket: str, *, anonymous: bool = False) -> "Store":
-        """anonymous: from now on, for all."""
-        from normgrowth.checkpoints.remote.bucket_access import open_store
-
-        with self._lock:
-            if anonymous or (scheme, bucket) not in self._stores:
-                self._stores[scheme, bucket] = open_store(scheme, bucket, anonymous=anonymous)
-            return self._stores[scheme, bucket]
-
-    def __reduce__(self) -> tuple[type["Session"], tuple[()]]:
-        return Session, ()
-
-
-class Spare:
-    """Memory that was read into and may be again: new memory costs the processor as much as filling it.
-
-    There is never more of it than was in use at one time.
-    """
-
-    def __init__(self) -> None:
-        self._free: list[Bytes] = []
-        self._lock = threading.Lock()
-
-    def __reduce__(self) -> tuple[type["Spare"], tuple[()]]:
-        return Spare, ()
-
-    def take(self, size: int) -> Bytes:
-        with self._lock:
-            for i, memory in enumerate(self._free):
-                if memory.size >= size:
-                    return self._free.pop(i)
-            del self._free[:1]  # too small: its place is taken
-        return np.empty(size, np.uint8)
-
-    def give(self, memory: Bytes) -> None:
-        with self._lock:
-            self._free.append(memory)
 
 
 @dataclass
 class RemoteCheckpoint:
     """Tensors that are byte ranges of files elsewhere. Pickles as its index and the address."""
 
+    is_remote: ClassVar[bool] = True
+    can_stay_open: ClassVar[bool] = True
     label: str
-    place: Place
+    store: FileStore
     tensors: dict[str, Tensor]  # possibly shared: not to be changed
     ranges: Ranges
-    files: Mapping[str, Seen]
+    files: Mapping[str, FileInfo]
     main: str = ""  # the name of the file, where there is one and pieces call it ""
     step: int | None = None
     aliases: dict[str, str] = field(default_factory=dict)
-    copies_whole: bool = True
+    reads_whole: bool = True
     on_close: Callable[[], None] | None = None
     notes: tuple[str, ...] = ()
 
@@ -148,12 +56,12 @@ class RemoteCheckpoint:
         into: memory for them.
         """
         file = file or self.main
-        seen, where = self.files[file], named(self.label, file)
-        if not 0 <= start <= stop <= seen.size:
-            raise InputError(f"{where}: has {seen.size} bytes, asked for those from {start} to {stop}")
+        info, where = self.files[file], named(self.label, file)
+        if not 0 <= start <= stop <= info.size:
+            raise InputError(f"{where}: has {info.size} bytes, asked for those from {start} to {stop}")
         if start == stop:
             return np.zeros(0, np.uint8)
-        return self.place.read(file, start, stop, where, seen, into)
+        return self.store.read(file, start, stop, where, info, into)
 
     def values(self, wanted: Sequence[tuple[str, int, int]], memory: Bytes) -> list[np.ndarray]:
         """Values of tensors, each from one to before another; what lies side by side in a file is asked for at once.
@@ -217,10 +125,12 @@ class Index(NamedTuple):
     step: int | None
 
 
-def read_index(place: Place, label: str, files: Mapping[str, Seen], weight_map: bytes | None) -> Index:
+def read_index(
+    store: FileStore, label: str, files: Mapping[str, FileInfo], weight_map: bytes | None
+) -> Index:
     """From the headers of its files: of one, or of the shards that the content of an index names."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        found = threads.map(lambda file: _header(place, file, files[file], named(label, file)), files)
+        found = threads.map(lambda file: _header(store, file, files[file], named(label, file)), files)
         headers = dict(zip(files, found, strict=True))
     tensors: dict[str, Tensor] = {}
     ranges = Ranges()
@@ -245,41 +155,10 @@ def read_index(place: Place, label: str, files: Mapping[str, Seen], weight_map: 
     return Index(tensors, ranges, step)
 
 
-def _header(place: Place, file: str, seen: Seen, where: str) -> safetensors.Header:
+def _header(store: FileStore, file: str, info: FileInfo, where: str) -> safetensors.Header:
     def read(start: int, stop: int) -> bytes:
-        if stop <= len(seen.head):
-            return seen.head[start:stop]
-        return place.read(file, start, stop, where, seen).tobytes()
+        if stop <= len(info.head):
+            return info.head[start:stop]
+        return store.read(file, start, stop, where, info).tobytes()
 
-    return safetensors.read_header(read, seen.size, where)
-
-
-class Sharing:
-    """Lets the checkpoints of a series have one index where theirs are equal: all of them may be open at once."""
-
-    last: Index | None = None
-
-    def __call__(self, index: Index) -> Index:
-        last = self.last
-        if last is None or last[:2] != index[:2]:
-            self.last = last = index
-        return index._replace(tensors=last.tensors, ranges=last.ranges)
-
-    def __reduce__(self) -> tuple[type["Sharing"], tuple[()]]:
-        return Sharing, ()
-
-
-class Once(Generic[T]):
-    """A value that is made when it is first wanted, and once in a process, whoever asks."""
-
-    def __init__(self) -> None:
-        self._made, self._lock = list[T](), threading.Lock()
-
-    def __call__(self, make: Callable[[], T]) -> T:
-        with self._lock:
-            if not self._made:
-                self._made.append(make())
-            return self._made[0]
-
-    def __reduce__(self) -> tuple[type["Once[T]"], tuple[()]]:
-        return Once, ()
+    return safetensors.read_header(read, info.size, where)

@@ -1,4 +1,4 @@
-"""Checkpoints elsewhere, not opened: what `folder.Unit` is for this machine.
+"""Checkpoints elsewhere, not opened: what `local_files.LocalFile` is for this machine.
 
 safetensors are read by ranges. A checkpoint in another format is fetched into the scratch folder when it is
 opened, and removed when it is closed. An index is read once in a process, however often it is opened.
@@ -13,22 +13,14 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from normgrowth.checkpoints.checkpoint import Checkpoint
-from normgrowth.checkpoints.local_files import TRAINER_STATE, grouped, open_fetched, step_of_trainer
+from normgrowth.checkpoints.file_groups import TRAINER_STATE, grouped, step_of_trainer
+from normgrowth.checkpoints.formats.registry import FORMATS, format_of_name
+from normgrowth.checkpoints.local_files import open_fetched
 from normgrowth.checkpoints.remote import hub
 from normgrowth.checkpoints.remote import hub_download as download
-from normgrowth.checkpoints.remote.remote_checkpoint import (
-    AT_ONCE,
-    Folder,
-    Index,
-    Once,
-    Place,
-    RemoteCheckpoint,
-    Seen,
-    Session,
-    Sharing,
-    named,
-    read_index,
-)
+from normgrowth.checkpoints.remote.remote_checkpoint import Index, RemoteCheckpoint, named, read_index
+from normgrowth.checkpoints.remote.session import LazyValue, RemoteSession
+from normgrowth.checkpoints.remote.transport import AT_ONCE, FileInfo, FileStore, ListableStore
 from normgrowth.checkpoints.remote.website import HubFiles
 from normgrowth.errors import InputError
 
@@ -36,38 +28,28 @@ SMALL_FILE = 100_000_000  # bytes of an index or a trainer's log
 PART = 64 << 20  # bytes in memory of a file that is fetched
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How the checkpoints of one series are read, and what they share."""
-
-    scratch: Path | None = None
-    sharing: Sharing = field(default_factory=Sharing)
-    session: Session = field(default_factory=Session)
-    indexes: dict[bytes, bytes] = field(default_factory=dict)  # content of *.index.json, each once
-
-
 @dataclass(frozen=True, eq=False)
-class RemoteUnit:
-    """One checkpoint elsewhere, not opened; the counterpart of `folder.Unit`."""
+class RemoteFile:
+    """One checkpoint elsewhere, not opened."""
 
-    place: Folder  # where its files lie
+    store: ListableStore  # where its files lie
     name: str  # the file to start from
     format: str
     alone: bool  # called by its folder, which holds nothing else
-    files: dict[str, Seen | None]  # those with values, and what is known of them
+    files: dict[str, FileInfo | None]  # those with values, and what is known of them
     weight_map: bytes | None  # content of the index
     has_trainer: bool
-    reading: Reading
-    _index: Once[Index] = field(default_factory=Once, repr=False)
-    _step: Once[int | None] = field(default_factory=Once, repr=False)
+    session: RemoteSession
+    _index: LazyValue[Index] = field(default_factory=LazyValue, repr=False)
+    _step: LazyValue[int | None] = field(default_factory=LazyValue, repr=False)
 
     @property
     def label(self) -> str:
-        return self.place.show().rstrip("/") if self.alone else self.main_label
+        return self.store.show().rstrip("/") if self.alone else self.main_label
 
     @property
     def main_label(self) -> str:
-        return self.place.show(self.name)
+        return self.store.show(self.name)
 
     @property
     def path(self) -> PurePosixPath:
@@ -83,98 +65,100 @@ class RemoteUnit:
 
     @property
     def slow(self) -> bool:
-        return not self.format.startswith("safetensors")  # it would be fetched
+        return not FORMATS[self.format].by_ranges  # it would be fetched
 
-    def look(self) -> None:
+    def stat(self) -> None:
         """Find out what the listing did not say."""
-        for file, seen in self.files.items():
-            if seen is None:
-                self.files[file] = self.place.look(file, named(self.label, file))
+        for file, info in self.files.items():
+            if info is None:
+                self.files[file] = self.store.stat(file, named(self.label, file))
 
-    def _seen(self) -> dict[str, Seen]:
-        self.look()
-        return {file: seen for file, seen in self.files.items() if seen is not None}
+    def _infos(self) -> dict[str, FileInfo]:
+        self.stat()
+        return {file: info for file, info in self.files.items() if info is not None}
 
     def fingerprint(self) -> str:
         """Changes when the checkpoint does: name, size and ETag (or time) of each of its files."""
         index = hashlib.sha256(self.weight_map or b"").hexdigest()[:16]
-        files = (f"{file}:{seen.size}:{seen.tag}" for file, seen in self._seen().items())
+        files = (f"{file}:{info.size}:{info.tag}" for file, info in self._infos().items())
         return ";".join((self.path.name, index, *files))
 
     def trainer_step(self) -> int | None:
-        where = self.place.show(TRAINER_STATE)
+        where = self.store.show(TRAINER_STATE)
         if not self.has_trainer:
             return None
-        return self._step(lambda: step_of_trainer(self.place.content(TRAINER_STATE, SMALL_FILE, where)))
+        return self._step(lambda: step_of_trainer(self.store.content(TRAINER_STATE, SMALL_FILE, where)))
 
     def open(self) -> Checkpoint:
-        if self.format.startswith("safetensors"):
-            files = self._seen()
+        if FORMATS[self.format].by_ranges:
+            files = self._infos()
             index = self._index(
-                lambda: self.reading.sharing(read_index(self.place, self.label, files, self.weight_map))
+                lambda: self.session.shared_index(read_index(self.store, self.label, files, self.weight_map))
             )
-            return _checkpoint(self.label, self.place, index, files)
-        return open_fetched(self.label, self._fetch, self.reading.scratch)
+            return _checkpoint(self.label, self.store, index, files)
+        return open_fetched(self.label, self._fetch, self.session.scratch)
 
     def _fetch(self, folder: Path) -> Path:
         """All its files, each under its own name; the file to start from."""
         try:
-            files = self._seen()
-            download.check_space(self.label, sum(seen.size for seen in files.values()), folder)
+            files = self._infos()
+            download.check_space(self.label, sum(info.size for info in files.values()), folder)
             if self.weight_map is not None:
                 (folder / self.name).write_bytes(self.weight_map)
-            for file, seen in files.items():
+            for file, info in files.items():
                 (folder / file).parent.mkdir(parents=True, exist_ok=True)
                 with (folder / file).open("wb") as out:
-                    out.write(seen.head)
-                    for start in range(len(seen.head), seen.size, PART):
-                        stop, where = min(start + PART, seen.size), named(self.label, file)
-                        out.write(self.place.read(file, start, stop, where, seen).data)
+                    out.write(info.head)
+                    for start in range(len(info.head), info.size, PART):
+                        stop, where = min(start + PART, info.size), named(self.label, file)
+                        out.write(self.store.read(file, start, stop, where, info).data)
         except OSError as error:
             raise InputError(f"{folder}: cannot hold a download: {error.strerror or error}") from error
         return folder if self.format == "distributed" else folder / self.name
 
 
 @dataclass(frozen=True, eq=False)
-class RevisionUnit:
+class RemoteRevision:
     """One revision of a hub repository, not opened."""
 
     revision: hub.Revision
-    reading: Reading
-    _found: Once[tuple[Index, dict[str, Seen]] | None] = field(default_factory=Once, repr=False)
+    session: RemoteSession
+    _found: LazyValue[tuple[Index, dict[str, FileInfo]] | None] = field(default_factory=LazyValue, repr=False)
 
     def open(self) -> Checkpoint:
         if (found := self._found(self._find)) is None:
             fetch = partial(download.fetch, self.revision)
-            return open_fetched(self.revision.label, fetch, self.reading.scratch)
-        return _checkpoint(self.revision.label, HubFiles(self.revision), *found)
+            return open_fetched(self.revision.label, fetch, self.session.scratch)
+        return _checkpoint(self.revision.label, HubFiles(self.revision, self.session), *found)
 
-    def _find(self) -> tuple[Index, dict[str, Seen]] | None:
+    def _find(self) -> tuple[Index, dict[str, FileInfo]] | None:
         """What its headers say; None if it has no safetensors."""
-        sizes, index, files = hub.chosen(self.revision)
-        label, place, content = self.revision.label, HubFiles(self.revision), None
-        if not (index or files[0]).endswith((".safetensors", ".safetensors.index.json")):
+        sizes, index, files = hub.pick_files(self.revision)
+        label, store, content = self.revision.label, HubFiles(self.revision, self.session), None
+        if not FORMATS[format_of_name(index or files[0], files) or "distributed"].by_ranges:
             return None
         if index is not None:
-            content = place.content(index, SMALL_FILE, named(label, index))
-            content = self.reading.indexes.setdefault(content, content)
+            content = store.content(index, SMALL_FILE, named(label, index))
+            content = self.session.weight_maps.setdefault(content, content)
             files = hub.shards(self.revision, index, content, sizes)
         elif len(files) > 1:
             found = grouped(
-                files, format_of=lambda _: "safetensors", shards_of=lambda _: set(), show=place.show
+                files, format_of=lambda _: "safetensors", shards_of=lambda _: set(), show=store.show
             )
             raise InputError(f"{label}: holds {len(found)} checkpoints, not one")
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            looks = threads.map(lambda file: place.look(file, named(label, file)), files)
-            seen = dict(zip(files, looks, strict=True))
+            looks = threads.map(lambda file: store.stat(file, named(label, file)), files)
+            info = dict(zip(files, looks, strict=True))
         for file in files:
-            if sizes[file] and sizes[file] != seen[file].size:
-                raise InputError(f"{label}: {file} has {seen[file].size} bytes, not the {sizes[file]} listed")
-        return self.reading.sharing(read_index(place, label, seen, content)), seen
+            if sizes[file] and sizes[file] != info[file].size:
+                raise InputError(f"{label}: {file} has {info[file].size} bytes, not the {sizes[file]} listed")
+        return self.session.shared_index(read_index(store, label, info, content)), info
 
 
-def _checkpoint(label: str, place: Place, index: Index, files: Mapping[str, Seen]) -> RemoteCheckpoint:
-    return RemoteCheckpoint(label, place, index.tensors, index.ranges, files, next(iter(files)), index.step)
+def _checkpoint(
+    label: str, store: FileStore, index: Index, files: Mapping[str, FileInfo]
+) -> RemoteCheckpoint:
+    return RemoteCheckpoint(label, store, index.tensors, index.ranges, files, next(iter(files)), index.step)
 
 
 def path_of(address: str) -> PurePosixPath:

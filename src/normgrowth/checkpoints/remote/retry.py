@@ -21,24 +21,24 @@ TRANSIENT = (408, 429, 500, 502, 503, 504)
 class Failure(Exception):
     """Why an attempt failed: a few words that are safe to show, and whether another may succeed."""
 
-    def __init__(self, reason: str, *, again: bool = False, wait: float = 0.0) -> None:
+    def __init__(self, reason: str, *, retryable: bool = False, wait: float = 0.0) -> None:
         super().__init__(reason)
-        self.reason, self.again, self.wait = reason, again, wait
+        self.reason, self.retryable, self.wait = reason, retryable, wait
 
 
 def check_speed(begun: float, count: int) -> None:
     """Raise if so many bytes took too long: by what has come, since a trickle must not last for hours."""
     if time.monotonic() - begun > TIMEOUT + count / SLOWEST:
-        raise Failure("the answer is too slow", again=True)
+        raise Failure("the answer is too slow", retryable=True)
 
 
-def persist(attempt: Callable[[], T], where: str) -> T:
+def retry(attempt: Callable[[], T], where: str) -> T:
     """Try, again where that may help; in the end one line."""
     for pause in (*PAUSES, None):
         try:
             return attempt()
         except Failure as failure:
-            if pause is None or not failure.again:
+            if pause is None or not failure.retryable:
                 raise InputError(f"{where}: {failure.reason}") from None
             wait = max(pause, failure.wait)
         engine.pause(wait)

@@ -1,6 +1,6 @@
 """Folders on web servers and on the Hugging Face hub, whose files are read by ranges.
 
-An address is split here into what may be seen and what may not: the password and the query of a signed
+An address is split here into what may be info and what may not: the password and the query of a signed
 address stay in the session of the series, in this process, and labels, records, messages and pickles have the rest.
 """
 
@@ -13,10 +13,12 @@ from functools import partial
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from normgrowth.checkpoints.remote import hub
-from normgrowth.checkpoints.remote.connections import basic, origin, saved_login
+from normgrowth.checkpoints.remote.connections import basic, origin
 from normgrowth.checkpoints.remote.http import Target, get_page, get_range
-from normgrowth.checkpoints.remote.remote_checkpoint import Bytes, Listed, Seen, Session
 from normgrowth.checkpoints.remote.retry import Failure
+from normgrowth.checkpoints.remote.session import RemoteSession
+from normgrowth.checkpoints.remote.transport import Bytes, DirectoryEntry, FileInfo
+from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError
 
 PAGE_LIMIT = 16 << 20  # bytes of a list of files
@@ -31,7 +33,7 @@ _BEGINNING = re.compile(r"\s*(?:<[^<>]*>\s*)*(?:<[^<>]*)?")  # tags without any 
 _LIST = re.compile(r"<(/?)(?:pre|table|ul|ol)(?=[\s>])", re.IGNORECASE)
 
 
-def shown(address: str) -> str:
+def redact_url(address: str) -> str:
     """An address without its password, its query and its fragment."""
     scheme, mark, rest = address.partition("://")
     place = rest.partition("#")[0].partition("?")[0] if scheme in ("http", "https") else rest
@@ -46,15 +48,15 @@ class _Web(ABC):
     @abstractmethod
     def _target(self, file: str, where: str) -> Target: ...
 
-    def look(self, file: str, where: str) -> Seen:
+    def stat(self, file: str, where: str) -> FileInfo:
         """By its first eight bytes, which are needed anyway; not every server answers a HEAD as it does a GET."""
         got = get_range(self._target(file, where), 0, 8, where)
-        return Seen(got.size, got.tag, got.content.tobytes())
+        return FileInfo(got.size, got.tag, got.content.tobytes())
 
     def read(
-        self, file: str, start: int, stop: int, where: str, seen: Seen, into: Bytes | None = None
+        self, file: str, start: int, stop: int, where: str, info: FileInfo, into: Bytes | None = None
     ) -> Bytes:
-        return get_range(self._target(file, where), start, stop, where, seen.size, seen.tag, into).content
+        return get_range(self._target(file, where), start, stop, where, info.size, info.tag, into).content
 
     def content(self, file: str, limit: int, where: str) -> bytes:
         return get_page(self._target(file, where), limit, where)[0]
@@ -65,21 +67,22 @@ class HubFiles(_Web):
     """The files of one revision. Its commit never changes, so its ETags need not be watched."""
 
     revision: hub.Revision
+    session: RemoteSession = field(default_factory=RemoteSession, compare=False, repr=False)
 
     def show(self, file: str = "") -> str:
         return f"{self.revision.label}: {file}" if file else self.revision.label
 
-    def look(self, file: str, where: str) -> Seen:
-        return super().look(file, where)._replace(tag=self.revision.commit)
+    def stat(self, file: str, where: str) -> FileInfo:
+        return super().stat(file, where)._replace(tag=self.revision.commit)
 
     def read(
-        self, file: str, start: int, stop: int, where: str, seen: Seen, into: Bytes | None = None
+        self, file: str, start: int, stop: int, where: str, info: FileInfo, into: Bytes | None = None
     ) -> Bytes:
-        return super().read(file, start, stop, where, seen._replace(tag=""), into)
+        return super().read(file, start, stop, where, info._replace(tag=""), into)
 
     def _target(self, file: str, where: str) -> Target:  # noqa: ARG002
         url, private, address = hub.file_address(self.revision, file)
-        return Target(url, private, partial(hub.refusal, address=address))
+        return Target(url, private, partial(hub.refusal, address=address), self.session.pool)
 
 
 @dataclass(frozen=True)
@@ -88,17 +91,19 @@ class Website(_Web):
 
     base: str  # with / at the end
     query: str = ""  # a digest of the query, which the session keeps
-    session: Session = field(default_factory=Session, compare=False, repr=False)
+    session: RemoteSession = field(default_factory=RemoteSession, compare=False, repr=False)
 
     @staticmethod
-    def of(address: str, session: Session) -> "tuple[Website, str]":
+    def of(address: str, session: RemoteSession) -> "tuple[Website, str]":
         """The folder that an address lies in, and its name there; what is private is put aside."""
         try:
             parts = urlsplit(address)
             if not parts.hostname or parts.port == 0:
                 raise ValueError
         except ValueError:
-            raise InputError(f"{shown(address)}: is not an address of the form https://host/path") from None
+            raise InputError(
+                f"{redact_url(address)}: is not an address of the form https://host/path"
+            ) from None
         clean = quote(parts.path, safe=_PLAIN + "%") or "/"
         folder, _, name = clean.rpartition("/")
         base = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{folder}/"
@@ -116,14 +121,15 @@ class Website(_Web):
         return f"{self.base}{quote(file, safe=_PLAIN)}"
 
     def _target(self, file: str, where: str) -> Target:
-        queries, logins = self.session.queries, self.session.logins
+        queries = self.session.queries
         if self.query and self.query not in queries:
             raise InputError(f"{where}: the query of its address stays in the process that was given it")
         query = f"?{queries[self.query]}" if self.query else ""
-        login = logins.get(origin(self.base)) or saved_login(urlsplit(self.base).hostname or "")
-        return Target(f"{self.show(file)}{query}", {"Authorization": login} if login else {})
+        login = self.session.login(self.base)
+        private = {"Authorization": login} if login else {}
+        return Target(f"{self.show(file)}{query}", private, pool=self.session.pool)
 
-    def ls(self) -> list[Listed]:
+    def ls(self) -> list[DirectoryEntry]:
         """What an index page links to, directly below it."""
         page, address = get_page(self._target("", self.base), PAGE_LIMIT, self.base, _check_end)
         base = urljoin(address, ".")
@@ -137,9 +143,9 @@ class Website(_Web):
             name = unquote(target.removeprefix(base).removesuffix("/"))
             if not target.startswith(base) or "?" in target or "/" in name:
                 continue  # a column to sort by, the folder above, another host
-            if name and hub.stays_below(name):
+            if name and stays_below(name):
                 names[name] = names.get(name, False) or target.endswith("/")
-        return [Listed(name, is_folder) for name, is_folder in names.items()]
+        return [DirectoryEntry(name, is_folder) for name, is_folder in names.items()]
 
 
 def _check_end(page: bytes) -> None:
@@ -158,5 +164,5 @@ def _check_end(page: bytes) -> None:
     if not whole:
         raise Failure(
             "its list of files is cut short (what it opens is not closed); name the files one by one",
-            again=True,
+            retryable=True,
         )

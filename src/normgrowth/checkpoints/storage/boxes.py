@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from normgrowth.checkpoints.formats.torch_archive import Malformed
+from normgrowth.checkpoints.formats.torch_archive import MalformedPickle
 
 MOST_CORNERS = 1 << 22  # of the boxes of one tensor that is cut along several axes
 
@@ -22,11 +22,13 @@ def covering(name: str, shape: tuple[int, ...], boxes: set[Box]) -> tuple[Box, .
         )
         if not inside:
             chunk = f"a chunk of {list(size)} at {list(corner)}"
-            raise Malformed(f"has {chunk} for {name!r}, which does not fit into its shape {list(shape)}")
+            raise MalformedPickle(
+                f"has {chunk} for {name!r}, which does not fit into its shape {list(shape)}"
+            )
     # Where there are more ranks than rows, some have empty chunks.
     ordered = sorted(box for box in boxes if prod(box[1])) if prod(shape) else sorted(boxes)[:1]
     if not ordered or sum(prod(size) for _, size in ordered) != prod(shape):
-        raise Malformed(
+        raise MalformedPickle(
             f"has {len(ordered)} chunks for {name!r} of shape {list(shape)}, which do not make it up"
         )
     _check_tiling(name, shape, ordered)
@@ -41,13 +43,13 @@ def _check_tiling(name: str, shape: tuple[int, ...], boxes: Sequence[Box]) -> No
     of the number of boxes at each point, and only the whole has its.)
     """
     cut = [i for i, n in enumerate(shape) if any(size[i] != n for _, size in boxes)]
-    overlap = Malformed(f"has chunks for {name!r} that overlap")
+    overlap = MalformedPickle(f"has chunks for {name!r} that overlap")
     if len(cut) < 2:
         if any(a[0][i] + a[1][i] != b[0][i] for i in cut for a, b in itertools.pairwise(boxes)):
             raise overlap
         return
     if len(boxes) << len(cut) > MOST_CORNERS:
-        raise Malformed(
+        raise MalformedPickle(
             f"has {len(boxes)} chunks for {name!r} that are cut along {len(cut)} axes, too many to read"
         )
     low = np.array([[corner[i] for i in cut] for corner, _ in boxes])

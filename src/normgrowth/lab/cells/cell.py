@@ -18,7 +18,7 @@ from normgrowth.checkpoints.selection import Selection
 from normgrowth.lab.build import new_model, new_optimizer, total_steps
 from normgrowth.lab.data.corpus import Corpus, in_batches, padded
 from normgrowth.lab.evaluate import NextToken, evaluate
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.moments.moments import Moments, quantities
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.parameters import watch
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def train_alone(
-    settings: Settings, corpus: Corpus, *, limit: float | None = None, dtype: torch.dtype = torch.float32
+    settings: TrainSettings, corpus: Corpus, *, limit: float | None = None, dtype: torch.dtype = torch.float32
 ) -> Outcome:
     """Train one cell; limit: seconds after which it stops where it is. On the CPU."""
     start = time.monotonic()
@@ -110,7 +110,7 @@ def train_alone(
 class Course:
     """What is kept of one cell while it trains: its losses, and the sums of each step."""
 
-    def __init__(self, settings: Settings, numel: int, square: float) -> None:
+    def __init__(self, settings: TrainSettings, numel: int, square: float) -> None:
         self.settings, self.numel, self.square = settings, numel, square
         self.losses: list[tuple[float, int]] = []  # sum over tokens, tokens
         self.columns: list[Tensor] = []
@@ -190,7 +190,7 @@ class Course:
         )
 
 
-def batches(settings: Settings, corpus: Corpus) -> Iterator[tuple[Tensor, Tensor, int]]:
+def batches(settings: TrainSettings, corpus: Corpus) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Ids, where they are real, and the number of tokens that are predicted: of each step, in order."""
     lengths = [len(row) for row in corpus.train]
     left, epoch = total_steps(settings, corpus), 0
@@ -203,7 +203,7 @@ def batches(settings: Settings, corpus: Corpus) -> Iterator[tuple[Tensor, Tensor
         epoch += 1
 
 
-def dev_loss(model: LanguageModel, settings: Settings, corpus: Corpus, course: Course) -> float:
+def dev_loss(model: LanguageModel, settings: TrainSettings, corpus: Corpus, course: Course) -> float:
     """Nats per token on the development sentences, and nothing else, such as what a formal language allows."""
     if course.diverged_at is not None:
         return nan

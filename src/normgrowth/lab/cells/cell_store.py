@@ -15,12 +15,13 @@ from typing import Any
 from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.lab.cells.cell import Outcome
 from normgrowth.lab.cells.grid import Corpora
-from normgrowth.lab.settings import Settings, difference
+from normgrowth.lab.settings import DEFAULTS, TrainSettings, difference
 from normgrowth.records import Records
 from normgrowth.schema import read_json
 from normgrowth.workspace import Workspace, write_json
 
 CELLS, FACTS = "cells", "sweep.json"
+CELL_VERSION = 1  # goes up when equal settings give another outcome
 KINDS = {"int": int, "float": (float, None), "bool": bool, "int | None": (int, None)}
 OUTCOME = {field.name: KINDS[getattr(field.type, "__name__", str(field.type))] for field in fields(Outcome)}
 CELL = {"settings": dict, "outcome": OUTCOME, "limit?": (float, None)}
@@ -69,17 +70,18 @@ class CellStore:
                 f"{error.filename or self.path}: {error.strerror or error}; the cells before are kept in {self.path}"
             ) from error
 
-    def _file(self, settings: Settings) -> Path:
-        content = json.dumps([asdict(settings), self.corpora.fingerprint(settings)], sort_keys=True)
+    def _file(self, settings: TrainSettings) -> Path:
+        own = {name: value for name, value in asdict(settings).items() if DEFAULTS.get(name, ...) != value}
+        content = json.dumps([CELL_VERSION, own, self.corpora.fingerprint(settings)], sort_keys=True)
         return self.path / CELLS / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
 
-    def load(self, settings: Settings, limit: float | None) -> Outcome | None:
+    def load(self, settings: TrainSettings, limit: float | None) -> Outcome | None:
         """What became of a cell, if it is known; one that ran out of time is known for this limit and shorter ones."""
         try:
             stored = read_json(self._file(settings), CELL)
         except SchemaError:
             return None  # not there, or damaged: it is run again
-        if stored["settings"] != json.loads(json.dumps(asdict(settings))):
+        if {**DEFAULTS, **stored["settings"]} != json.loads(json.dumps(asdict(settings))):
             return None
         values: dict[str, Any] = {name: stored["outcome"][name] for name in OUTCOME}
         values |= {name: nan for name, value in values.items() if value is None and name != "diverged_at"}
@@ -88,7 +90,7 @@ class CellStore:
             return None
         return outcome
 
-    def save(self, settings: Settings, outcome: Outcome, limit: float | None, stacked: int) -> None:
+    def save(self, settings: TrainSettings, outcome: Outcome, limit: float | None, stacked: int) -> None:
         plain = {
             name: value if not isinstance(value, float) or isfinite(value) else None
             for name, value in asdict(outcome).items()

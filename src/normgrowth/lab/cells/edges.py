@@ -10,14 +10,14 @@ from math import exp, inf, isfinite, log, nan
 
 from normgrowth.dynamics.equilibrium import stationary_decay
 from normgrowth.errors import InputError
+from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.cells.cell import Outcome
 from normgrowth.lab.cells.edge_search import Cell, Change, changes
-from normgrowth.lab.cells.grid import Axis
-from normgrowth.lab.settings import Settings
+from normgrowth.lab.settings import TrainSettings
 
 
 def edges(
-    settings: Settings,
+    settings: TrainSettings,
     x: Axis,
     y: Axis,
     outcomes: Mapping[Cell, Outcome],
@@ -84,7 +84,7 @@ def _between(y: Axis, change: Change, weight: float) -> float:
     return exp(log(low) + weight * (log(high) - log(low))) if low > 0 else low + weight * (high - low)
 
 
-def _predicted(settings: Settings, x: Axis, y: Axis, i: int, outcome: Outcome | None) -> float:
+def _predicted(settings: TrainSettings, x: Axis, y: Axis, i: int, outcome: Outcome | None) -> float:
     if (x.setting, y.setting) != ("lr", "weight_decay") or outcome is None or outcome.norm_start <= 0:
         return nan
     if settings.optimizer not in ("adamw", "sgd") or settings.schedule != "constant" or settings.warmup:

@@ -19,7 +19,7 @@ from normgrowth.lab.build import new_model, new_optimizer, total_steps
 from normgrowth.lab.cells.cell import SQUARE, Course, Outcome, batches, dev_loss
 from normgrowth.lab.cells.stacked_models import Stacked
 from normgrowth.lab.data.corpus import Corpus
-from normgrowth.lab.settings import Settings, difference
+from normgrowth.lab.settings import TrainSettings, difference
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.parameters import watch
 from normgrowth.tracking.tensor_sums import summed
@@ -41,18 +41,18 @@ MOST_VALUES = 1 << 15  # of a batch's states: work enough for one network at a t
 MOST_WEIGHTS = 1 << 20  # of a network: more would wait for memory, not for operations to start
 
 
-def in_common(settings: Settings) -> Settings:
+def in_common(settings: TrainSettings) -> TrainSettings:
     """What cells must share to be trained together: the settings without those that each has to itself."""
     return replace(settings, **OWN)
 
 
-def stackable(settings: Settings) -> bool:
+def stackable(settings: TrainSettings) -> bool:
     """Adafactor factors each matrix; a leaking mask needs the padding of each sequence: such cells train alone."""
     return settings.optimizer != "adafactor" and not settings.leaking
 
 
 def train_together(
-    settings: Sequence[Settings],
+    settings: Sequence[TrainSettings],
     corpus: Corpus,
     *,
     limit: float | None = None,
@@ -84,7 +84,7 @@ class _Cell:
     """One of the stack: its row of weights, with an optimizer, rates and a course of its own."""
 
     def __init__(
-        self, settings: Settings, total: int, course: Course, row: Tensor, names: Sequence[str]
+        self, settings: TrainSettings, total: int, course: Course, row: Tensor, names: Sequence[str]
     ) -> None:
         self.settings, self.course, self.names = settings, course, names
         self.weights = nn.Parameter(row)
@@ -109,7 +109,7 @@ class _Cell:
 
 
 class _Stack:
-    def __init__(self, settings: Sequence[Settings], corpus: Corpus, model: LanguageModel) -> None:
+    def __init__(self, settings: Sequence[TrainSettings], corpus: Corpus, model: LanguageModel) -> None:
         counted = {id(tensor) for tensor in watch(model, Selection(settings[0].include)).tensors}
         named = dict(model.named_parameters())
         names = sorted(named, key=lambda name: id(named[name]) not in counted)  # what counts comes first
@@ -159,7 +159,7 @@ class _Stack:
         self.counted = [list(flat), list(self.before), list(gradient)]
 
 
-def _check(settings: Sequence[Settings]) -> None:
+def _check(settings: Sequence[TrainSettings]) -> None:
     for cell in settings:
         if other := difference(asdict(in_common(settings[0])), asdict(in_common(cell))):
             said = "; ".join(f"{name} {other[1][name]} instead of {old}" for name, old in other[0].items())
@@ -168,7 +168,7 @@ def _check(settings: Sequence[Settings]) -> None:
             raise InputError(f"cells of {'a leaking mask' if cell.leaking else cell.optimizer} train alone")
 
 
-def pays(settings: Settings, corpus: Corpus) -> int:
+def pays(settings: TrainSettings, corpus: Corpus) -> int:
     """How many cells of these settings to train together; 1: each alone.
 
     A function of the shape and not of the clock, so that the same sweep is cut in the same way each time, and its

@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class Corpus:
     longest: int | None = None  # words of that language
     notes: list[str] = field(default_factory=list)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """The same for the same rows and words, wherever they come from."""
         digest = hashlib.sha256("\n".join(self.vocabulary.words).encode())

@@ -190,19 +190,21 @@ class LimitMode(TorchDispatchMode):
             whole = flat(tensor.untyped_storage(), tensor, tensor.dtype)
         _hang(tensor, DegreeMark(self.run, degree, sources, [], None, zero=not nonzero(whole)))
 
-    def attach(self, value: Any, inputs: Iterable[Tensor] = (), dtype: torch.dtype | None = None) -> Any:
-        """A tensor of its own for a series; of 16 bits if `dtype` is."""
+    def attach(
+        self, value: Any, inputs: Iterable[Tensor] | None = None, dtype: torch.dtype | None = None
+    ) -> Any:
+        """A tensor of its own for a series; of 16 bits if `dtype` is. inputs: what the series was made from."""
         if not isinstance(value, Series):
             if dtype in HALVES and isinstance(value, Tensor) and value.is_floating_point():
                 return value.to(dtype)
             return value
         top, exact = value.top.value, None
-        if not owns_its_storage(top) or shares_storage(top, inputs):
+        if not owns_its_storage(top) or shares_storage(top, inputs or ()):
             top = top.clone(memory_format=torch.contiguous_format)
         if dtype in HALVES and top.dtype == torch.float32:
             top = top.to(dtype)
             exact = laid_out(value.top.value, top)
-        _hang(top, mark_of(value, top, exact, self.run))
+        _hang(top, mark_of(value, top, exact, self.run, inputs))
         return top
 
     def _write(self, tensor: Tensor, value: Series) -> None:

@@ -69,14 +69,23 @@ def series_of(tensor: Tensor, mark: DegreeMark) -> Series:
     )
 
 
-def mark_of(series: Series, tensor: Tensor, exact: torch.UntypedStorage | None, run: object) -> DegreeMark:
-    """What to hang on a tensor that is all of its storage and holds the leading coefficients of a series."""
+def mark_of(
+    series: Series,
+    tensor: Tensor,
+    exact: torch.UntypedStorage | None,
+    run: object,
+    inputs: Iterable[Tensor] | None = None,
+) -> DegreeMark:
+    """What to hang on a tensor that is all of its storage and holds the leading coefficients of a series.
+
+    inputs: what the series was made from, if its lower terms may be taken as they are where they share nothing with it.
+    """
     top, lower, part = series.terms[0], series.terms[1:], series.exponential
     return DegreeMark(
         run,
         top.degree,
         top.sources,
-        _hung(lower, tensor) if lower else [],
+        _hung(lower, tensor, inputs) if lower else [],
         series.rest,
         series.zero,
         series.doubt,
@@ -97,8 +106,30 @@ def _exponential(part: HungExponential, like: Tensor) -> Exponential:
     return Exponential(same_place(like, part.weight), Series(_terms(part.decay, like), part.rest, part.zero))
 
 
-def _hung(terms: Iterable[Term], like: Tensor) -> Hung:
-    return [(term.degree, laid_out(term.value, like), term.sources) for term in terms]
+def _hung(terms: Iterable[Term], like: Tensor, inputs: Iterable[Tensor] | None = None) -> Hung:
+    return [
+        (
+            term.degree,
+            term.value.untyped_storage()
+            if inputs is not None and _may_hang(term.value, like, inputs)
+            else laid_out(term.value, like),
+            term.sources,
+        )
+        for term in terms
+    ]
+
+
+def _may_hang(value: Tensor, like: Tensor, inputs: Iterable[Tensor]) -> bool:
+    """Whether a lower term is laid out as the leading one and no tensor of the network: that may be written to."""
+    return (
+        value.dtype == wide(like.dtype)
+        and value.stride() == like.stride()
+        and value.shape == like.shape
+        and not value.is_conj()
+        and not value.is_neg()
+        and owns_its_storage(value)
+        and not shares_storage(value, (like, *inputs))
+    )
 
 
 def _hung_exponential(part: Exponential, like: Tensor) -> HungExponential:

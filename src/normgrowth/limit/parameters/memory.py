@@ -1,4 +1,4 @@
-"""Where parameters lie in memory, and which can be multiplied by c: one check for `saturated` and `saturate`."""
+"""Where parameters lie in memory, and which can be multiplied by c: one check for `saturated` and `scaled_weights`."""
 
 from collections.abc import Iterable
 

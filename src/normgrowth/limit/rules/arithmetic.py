@@ -267,8 +267,7 @@ def _sums_of_zeros(operation: Operation, found: Series, a: Series, b: Series) ->
 
 def sized(scores: Series, queries: Series, keys: Series) -> Series:
     """Scores with the size of what they are summed from: equal keys differ by its rounding, however small a sum is."""
-    growing = queries.top.degree > 0 and keys.top.degree > 0
-    if scores.zero or not growing or len(scores.shape) < 3:
+    if len(scores.shape) < 3 or scores.zero or queries.top.degree <= 0 or keys.top.degree <= 0:
         return scores
     rows = {t.degree: longest(t.value, -1) for t in queries.terms}
     columns = {t.degree: longest(t.value, -2) for t in keys.terms}

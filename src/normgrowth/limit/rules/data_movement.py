@@ -34,6 +34,7 @@ LINEAR = (
 )
 # fmt: on
 MOVING = frozenset(MOVES)
+EMPTY = torch.Size([0])
 
 
 @rule(*MOVES, *LINEAR)
@@ -96,7 +97,12 @@ def pieces(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> list[S
 @rule("cat", "stack")
 def joined(operation: Operation, parts: list[Any], dim: int = 0) -> Series:
     """Elements keep their degrees; what has no part of a degree is zero there."""
-    return combine(lambda *values: operation(list(values), dim), *map(series, parts), moves=True)
+    given = [series(part) for part in parts]
+    if operation.name == "cat":  # an empty tensor of one dimension, as caches begin with, counts for nothing
+        filled = [x for x in given if x.shape != EMPTY]
+        if filled and len({x.top.value.dtype for x in given}) == 1:
+            given = filled
+    return combine(lambda *values: operation(list(values), dim), *given, moves=True)
 
 
 @rule("complex")

@@ -1,7 +1,8 @@
-"""`heads`: what every attention head of a network does, and what its saturated self does (section 4.3, Figure 3).
+"""`heads`: what every attention head of a network does, as it is and saturated (section 4.3, Figure 3).
 
 Quantities of each head, means over queries unless something else is said. A query that sees one position only (the
-first token of a causal model) has nothing to choose and is left out of all of them; padding neither asks nor is asked.
+first token of a causal model) has nothing to choose and is left out of all of them; padding counts neither as query
+nor as key.
 
 in the saturated network, by the exact limit (`saturated`)
     attended                   positions with at least half of the largest weight: one, or all that tie
@@ -26,41 +27,41 @@ in the network itself
     hard_scale                 the factor on the scores at which, for 9 of 10 queries, no more than `tolerance` of the
                                weight is beside the largest; infinite if more than one in ten has a tie
 in the published form (on request: `window`)
-    attended_window            as the authors count: every sentence filled up to N tokens, padding asks and is asked,
-                               mean over all N queries
+    attended_window            as the authors count: every sentence filled up to N tokens, padding counts as query
+                               and as key, mean over all N queries
 
 Level "head" has a row for each; "layer" and "model" the mean over their heads, of largest_logit the largest, of gap and
 hard_scale the median. Notes say what was left out. `kinds` names what a head does, by the thresholds below.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from fractions import Fraction
-from math import ceil
-from typing import Any
+from dataclasses import dataclass, field, replace
+from math import inf, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from torch import nn
+from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.limit.parameters import fixed_within
-from normgrowth.limit.parameters.fixed import note
-from normgrowth.network.heads.passes import Passes, head_name, numbers
-from normgrowth.network.heads.statistics import Floats, PaddingSeen, Tally
-from normgrowth.network.hidden_states import check_scales, check_weights, measured_part
-from normgrowth.network.inputs.batches import FROM_PYTHON, Batch, Sentences, Texts, make_batches, read_input
-from normgrowth.network.models.load import Loaded
-from normgrowth.records import Block, Records
+from normgrowth.network.measured import ModelInfo, each_once, from_sidecar, naming
+from normgrowth.network.result_folder import ResultFolder
+from normgrowth.records import Records
+from normgrowth.results import Provenance, Result
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from normgrowth.network.models.load import LoadedModel
+
+Floats = NDArray[np.float64]
 Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
 
 SENTENCES = 200  # as in the paper's Figure 3
 BATCH_TOKENS = 2048
 TOLERANCE = 0.01  # of the weight may be beside the largest, and the head still be called hard
-HARD_QUERIES = Fraction(9, 10)  # of the queries must be so
 
-# What a head is called: the first that fits. In the network itself, then in its saturated self.
+# What a head is called: the first that fits. In the network itself, then saturated.
 KINDS = ("mean-like", "sink", "previous-token", "argmax-like", "in between")
 THRESHOLDS = {  # at least
     "mean-like": {"entropy_share": 0.9, "attended_spread": 0.9},
@@ -69,93 +70,217 @@ THRESHOLDS = {  # at least
     "argmax-like": {"largest_share": 0.75, "saturated_largest_share": 0.75},
 }
 
-# How heads of a layer, or of the model, become one number; the mean if nothing else is said.
-_TOGETHER: dict[str, Callable[[Floats], Any]] = {
-    "largest_logit": np.max,
-    "gap": np.median,
-    "hard_scale": np.median,
+# kind -> what makes it clear
+CLEAREST = {
+    "argmax-like": "largest_share",
+    "previous-token": "previous_share",
+    "sink": "first_share",
+    "mean-like": "entropy_share",
 }
+MOST_SHOWN = 4  # heads beside each other
+
+
+@dataclass(frozen=True)
+class HeadPattern:
+    """The weights of one head on one sentence, a row for each query."""
+
+    soft: tuple[tuple[float, ...], ...]
+    saturated: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class AttentionPatterns:
+    """The attention of some heads on one sentence, in the network itself and in the saturated one."""
+
+    tokens: tuple[str, ...]
+    heads: dict[str, HeadPattern]
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class MeasuredHeads:
+    """What is known of the heads of one model. kinds, saturated_kinds: of each head by its name; empty if unknown."""
+
+    model: ModelInfo
+    kinds: dict[str, str] = field(default_factory=dict)
+    saturated_kinds: dict[str, str] = field(default_factory=dict)
+    patterns: AttentionPatterns | None = None
+
+
+@dataclass(frozen=True)
+class HeadTable:
+    """The heads of one model at its last step: of each, its layer, its quantities, its kinds ("" if unknown)."""
+
+    run: str
+    step: int
+    names: list[str]
+    layers: list[int | None]
+    values: dict[str, Floats]  # quantity -> (heads,)
+    by_layer: dict[int, dict[str, float]]
+    model: dict[str, float]
+    kinds: list[str]
+    saturated_kinds: list[str]
+
+    def of(self, quantity: str) -> Floats:
+        return self.values.get(quantity, np.full(len(self.names), nan))
+
+    @property
+    def depth(self) -> list[int]:
+        return sorted({layer for layer in self.layers if layer is not None})
+
+    @property
+    def form(self) -> tuple[str, str]:
+        """What is closest to the published form of Figure 3: a quantity, and the method's suffix of it."""
+        for quantity in ("attended_window", "attended"):
+            for name in self.values:
+                if name == quantity or name.startswith(f"{quantity}_c"):
+                    return quantity, name.removeprefix(quantity)
+        return "", ""
+
+    def clearest(self, most: int = MOST_SHOWN) -> list[str]:
+        """The names of heads worth a look: the clearest of each kind, then those with most weight on one position."""
+        found: list[str] = []
+        for kind, quantity in CLEAREST.items():
+            own = np.array([name == kind for name in self.kinds])
+            if own.any():
+                found.append(self.names[int(np.where(own, self.of(quantity), -inf).argmax())])
+        rest = np.argsort(-self.of("largest_share"))
+        found += [self.names[i] for i in rest if self.names[i] not in found]
+        return sorted(found[:most], key=self.names.index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads(Result):
+    """What the attention heads of models do.
+
+    models: by run. c: the factors of the weights that were measured, too. window: the length of the published form.
+    tolerance: weight beside the largest in a hard head. thresholds: those of the kinds.
+    """
+
+    kind: ClassVar[str] = "heads"
+
+    source: str = ""
+    models: dict[str, MeasuredHeads] = field(default_factory=dict)
+    exact: bool = True
+    c: tuple[float, ...] = ()
+    window: int | None = None
+    tolerance: float = TOLERANCE
+    fixed: tuple[str, ...] = ()
+    thresholds: dict[str, dict[str, float]] = field(default_factory=lambda: THRESHOLDS)
+
+    @property
+    def tables(self) -> list[HeadTable]:
+        """The heads of each model, at its last step."""
+        found = []
+        for run in self.records.distinct("run"):
+            rows = self.records.where(run=run).table.to_pylist()
+            step = max((row["step"] for row in rows if row["level"] == "head"), default=None)
+            if step is not None:
+                known = self.models.get(run) or MeasuredHeads(ModelInfo(run))
+                found.append(_table(run, step, [row for row in rows if row["step"] == step], known))
+        return found
+
+    @classmethod
+    def from_records(cls, records: Records) -> Self:
+        """The result whose table and fields were read from a folder, also of an earlier version."""
+        if records.made_by.get("kind") != cls.kind:
+            records = _from_schema_1(records)
+        return super().from_records(records)
 
 
 def heads(
-    model: "nn.Module | Loaded",
-    texts_or_batches: "Texts | Iterable[Any] | None" = None,
+    model: "str | Path | nn.Module | LoadedModel | Sequence[Any]",
+    texts: "str | Path | Sequence[str] | None" = None,
     *,
+    batches: Iterable[Any] | None = None,
     tokenizer: Any = None,
     sentences: int = SENTENCES,
     exact: bool = True,
-    scales: Sequence[float] = (),
+    c: Sequence[float] = (),
     window: int | None = None,
     tolerance: float = TOLERANCE,
+    show: str | None = None,
+    show_heads: Sequence[str] = (),
     batch_tokens: int = BATCH_TOKENS,
     fixed: Sequence[str] = (),
+    seed: int = 0,
+    dtype: str | None = None,
+    attention: str | None = None,
+    model_type: str | None = None,
     step: int = 0,
     run: str | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
-) -> Records:
-    """What every head attends to, as records; the model is left as it was, to the bit.
+) -> Heads:
+    """What every attention head of a model does; the model is left as it was, to the bit.
 
-    texts_or_batches: sentences, a file with one a line, or batches (tensors by name; `attention_mask` says what is
-    padding); without, sentences of the Python documentation. Of a model with encoder and decoder the encoder is
-    measured. exact: the saturated network too, by its limit. scales: and with the weights times each c, which needs
-    a copy of the model in float64. window: the published form too, on sentences filled up to so many tokens.
-    tolerance: that of hard_scale. fixed: parameters that do not grow, by name or pattern, as `saturated` takes them
-    (`["*.A_log"]`). step: of the records. `made_by` has the kind of each head.
+    model: a module, a name as `load_model` takes it, or several of them. Of a model with encoder and decoder the
+    encoder is measured.
+    texts: sentences, or a file with one a line; without, sentences of the Python documentation. batches: instead of
+    texts, tensors by name; `attention_mask` says what is padding.
+    exact: measure the saturated network, too, by its limit. c: also measure with the weights times each c, which
+    needs a copy of the model in float64. window: measure the published form, too, on sentences filled up to so many
+    tokens. tolerance: weight beside the largest in a hard head, for hard_scale.
+    show: a sentence whose attention patterns are kept; show_heads: of which heads, by name (the clearest).
+    fixed: parameters that do not grow, by name or pattern, as `saturated` takes them (`["*.A_log"]`).
+    seed, dtype, attention, model_type: for a name, as `load_model` takes them. step, run: of the records.
+    out: output folder; overwrite: replace another result there.
     """
-    if isinstance(model, Loaded):
-        loaded, model = model, model.model
-        tokenizer = tokenizer or loaded.tokenizer
-    else:
-        loaded = Loaded(type(model).__name__, model)
-    _check(sentences, batch_tokens, scales, window, tolerance)
-    check_weights(model)
-    part = measured_part(model, None) if hasattr(model, "main_input_name") else model
-    text, batches = read_input(model, part, texts_or_batches, tokenizer, sentences, batch_tokens)
-    notes = [*loaded.notes, *note(fixed), *(text.notes if text else [])]
-    if part is not model:
-        notes.append("of a model with encoder and decoder, the heads of the encoder are measured")
-    if window and text is None:
-        raise InputError("window fills up sentences: give sentences, not batches")
-    filled = _filled(text, window, part, tokenizer, batch_tokens, notes) if text and window else []
+    from normgrowth.network.heads.measurement import measure
 
-    def told(done: int, total: int) -> None:
-        if progress is not None:
-            progress(done, total, loaded.source)
-
-    passes = Passes(part, tuple(scales), exact, tolerance, notes, fixed_within(model, part, fixed))
-    try:
-        passes.over(batches, filled, told)
-    except PaddingSeen:
-        if text is None:
-            raise InputError(
-                "its heads attend to padding, which no mask hides: give batches of sentences of one length"
-            ) from None
-        batches = make_batches(text, part, batch_tokens, pad=False)
-        notes.append("its heads would attend to padding: only sentences of equal length share a pass")
-        passes.over(batches, filled, told)
-    if passes.undecided:
-        notes.append(
-            f"{passes.undecided:,} queries tie in the limit where an order that was left out might decide; "
-            "tied positions share alike"
-        )
-    blocks = _blocks(passes, "encoder" if part is not model else "layer", step)
-    made_by = {
-        "command": "heads",
-        "source": loaded.source,
-        "random_weights": loaded.random,
-        "architecture": type(model).__name__,
-        **(text.facts() if text else FROM_PYTHON),
-        "exact": exact,
-        "scales": list(map(float, scales)),
+    if show_heads and show is None:
+        raise InputError("show_heads are drawn on a sentence: give one with show")
+    models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
+    names = each_once(models)
+    load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
+    asked = str(texts) if isinstance(texts, str | Path) or texts is None else "sentences from Python"
+    request = {
+        "model": names,
+        "text": asked,
+        "sentences": sentences,
         "window": window,
-        "tolerance": tolerance,
-        "fixed": list(fixed),
-        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        "notes": list(dict.fromkeys(notes)),
-        "problems": [],
+        "c": list(map(float, c)),
     }
-    records = Records.from_blocks(run or loaded.source, blocks, made_by)
-    return Records(records.table, made_by | _kinds_of_blocks(blocks[0]))
+    request |= {"exact": exact, "tolerance": tolerance, "fixed": list(fixed), **load}
+    folder = ResultFolder(out, "heads", request, overwrite)
+    if batches is not None:
+        batches = [batches] if hasattr(batches, "keys") or hasattr(batches, "shape") else list(batches)
+    parts = []
+    for one, name in zip(models, names, strict=True):
+        with naming(one):
+            found = measure(
+                one,
+                texts,
+                batches,
+                load=load,
+                tokenizer=tokenizer,
+                sentences=sentences,
+                exact=exact,
+                c=tuple(float(factor) for factor in c),
+                window=window,
+                tolerance=tolerance,
+                show=show,
+                show_heads=show_heads,
+                batch_tokens=batch_tokens,
+                fixed=tuple(fixed),
+                step=step,
+                run=run or name,
+                progress=progress,
+            )
+        parts.append(found)
+    several = len(parts) > 1
+    notes = [f"{f'{part.source}: ' if several else ''}{note}" for part in parts for note in part.notes]
+    result = replace(
+        parts[0],
+        records=Records.joined([part.records for part in parts], {}),
+        source=", ".join(names),
+        models={run: known for part in parts for run, known in part.models.items()},
+        notes=tuple(notes),
+        provenance=Provenance.now(),
+    )
+    folder.write(result)
+    return result
 
 
 def kind(quantities: Mapping[str, float], *, of_saturated: bool = False) -> str:
@@ -178,88 +303,59 @@ def kinds(records: Records, *, of_saturated: bool = False) -> dict[tuple[str, in
     return {head: kind(quantities, of_saturated=of_saturated) for head, quantities in found.items()}
 
 
-def _check(
-    sentences: int, tokens: int, scales: Sequence[float], window: int | None, tolerance: float
-) -> None:
-    if sentences < 1 or tokens < 1 or (window is not None and window < 2):
-        raise InputError("heads need at least one sentence, one token a batch, and a window of two")
-    check_scales(scales)
-    if not 0 < tolerance < 0.5:
-        raise InputError(f"tolerance is {tolerance:g}: it must lie between 0 and 0.5")
+def _table(run: str, step: int, rows: list[dict[str, Any]], known: MeasuredHeads) -> HeadTable:
+    own = [row for row in rows if row["level"] == "head"]
+    layers = {row["name"]: row["layer"] for row in own}
+    place = {name: i for i, name in enumerate(layers)}
+    values: dict[str, Floats] = {}
+    for row in own:
+        values.setdefault(row["quantity"], np.full(len(place), nan))[place[row["name"]]] = row["value"]
+    by_layer: dict[int, dict[str, float]] = {}
+    for row in rows:
+        if row["level"] == "layer":
+            by_layer.setdefault(row["layer"], {})[row["quantity"]] = row["value"]
+    return HeadTable(
+        run,
+        step,
+        list(layers),
+        list(layers.values()),
+        values,
+        by_layer,
+        {row["quantity"]: row["value"] for row in rows if row["level"] == "model"},
+        [known.kinds.get(name, "") for name in layers],
+        [known.saturated_kinds.get(name, "") for name in layers],
+    )
 
 
-def _filled(
-    text: Sentences, window: int, part: nn.Module, tokenizer: Any, tokens: int, notes: list[str]
-) -> list[Batch]:
-    """Sentences cut and filled up to the window; nothing says what is padding, as in the authors' code."""
-    positions = getattr(getattr(part, "config", None), "max_position_embeddings", None)
-    if isinstance(positions, int) and 0 < positions < window:
-        raise InputError(f"a window of {window} tokens: the model has {positions} positions")
-    end = getattr(tokenizer, "ids", {}).get("<eos>", text.pad)
-    cut = sum(len(row["input_ids"]) > window for row in text.rows)
-    if cut:
-        notes.append(f"{cut} of {len(text.rows)} sentences were cut at {window} tokens to fit the window")
-    rows = [
-        {name: (cells + [end if name == "input_ids" else 0] * window)[:window] for name, cells in row.items()}
-        for row in text.rows
-    ]
-    return make_batches(replace(text, rows=rows), part, max(tokens, window))
+def _from_schema_1(records: Records) -> Records:
+    """Records of earlier versions, and of other commands that measured heads: what they say of each run."""
+    made_by = records.made_by
+    known = made_by.get("runs")
+    models: dict[str, Any] = {}
+    first: Mapping[str, Any] = {}
+    for run in records.distinct("run"):
+        own = known.get(run) if isinstance(known, dict) else None
+        own = own if isinstance(own, dict) else made_by
+        first = first or own
+        rows = records.where(run=run, level="model").table.to_pylist()
+        parts = {key: own[key] for key in ("kinds", "saturated_kinds", "patterns") if own.get(key)}
+        sizes = {row["quantity"]: row["value"] for row in rows}
+        models[run] = {"model": from_sidecar(run, own, sizes), **parts}
+    kept = ("exact", "window", "tolerance", "fixed", "thresholds")
+    added = {key: first[key] for key in kept if first.get(key) is not None}
+    if isinstance(first.get("scales"), list):
+        added["c"] = first["scales"]
+    shared = {key: made_by[key] for key in ("command", "source", "notes", "problems") if made_by.get(key)}
+    return Records(records.table, {**shared, **added, "models": models})
 
 
-def _values(tally: Tally) -> dict[str, Floats]:
-    """Of each head, one number for each quantity."""
-    found = {name: tally.mean(name) for name in tally.sums}
-    found |= {name: value.numpy() for name, value in tally.largest.items()}
-    for name in tally.kept:
-        one = np.median if name == "gap" else _enough
-        found[name] = np.array([one(values) if len(values) else np.nan for values in tally.all(name)])
-    return found
-
-
-def _enough(factors: Floats) -> float:
-    """The least factor that is enough for so many of the queries."""
-    last = ceil(HARD_QUERIES * len(factors)) - 1
-    return np.partition(factors, last)[last]
-
-
-def _blocks(passes: Passes, stack: str, step: int) -> list[Block]:
-    """A block of heads, one of layers, one of the model."""
-    layers = {number: _values(passes.tallies[where]) for where, number in numbers(passes.tallies).items()}
-    if not all("entropy" in values for values in layers.values()):
-        raise InputError("no token has more than one position to attend to: give longer sentences")
-    items = [(layer, head) for layer, values in layers.items() for head in range(len(values["entropy"]))]
-    of_heads, of_layers, of_model = {}, {}, {}
-    for quantity in dict.fromkeys(name for values in layers.values() for name in values):
-        # A layer may lack a learned sink, and nothing else.
-        parts = [values.get(quantity, np.zeros(len(values["entropy"]))) for values in layers.values()]
-        together = _TOGETHER.get(quantity, np.mean)
-        every = np.concatenate(parts)
-        of_heads[quantity] = every[None]
-        of_layers[quantity] = np.array([[together(part) for part in parts]])
-        of_model[quantity] = np.array([[together(every)]])
-    for unit, count in (("tokens", passes.tokens), ("sentences", passes.sentences)):
-        of_model |= {f"evaluation_{unit}": np.array([[float(count)]])} if count else {}
-    names, stacks = [head_name(stack, *item) for item in items], [f"{stack}.{layer}" for layer in layers]
-    return [
-        Block("head", names, [layer for layer, _ in items], [None] * len(items), [step], of_heads),
-        Block("layer", stacks, list(layers), [None] * len(layers), [step], of_layers),
-        Block("model", ["model"], [None], [None], [step], of_model),
-    ]
-
-
-def _kinds_of_blocks(block: Block) -> dict[str, Any]:
-    """For `made_by`: the kind of every head, how many there are of each, and the thresholds."""
-    rows = [
-        {quantity: float(values[0, i]) for quantity, values in block.values.items()}
-        for i in range(len(block.names))
-    ]
-    found: dict[str, Any] = {"thresholds": THRESHOLDS}
-    for key, of_saturated in (("kinds", False), ("saturated_kinds", True)):
-        named = {
-            name: kind(row, of_saturated=of_saturated) for name, row in zip(block.names, rows, strict=True)
-        }
-        if all(named.values()):
-            counts = Counter(named.values())
-            found[key] = named
-            found[f"{key}_counts"] = {name: counts[name] for name in KINDS}
-    return found
+__all__ = [
+    "AttentionPatterns",
+    "HeadPattern",
+    "HeadTable",
+    "Heads",
+    "MeasuredHeads",
+    "heads",
+    "kind",
+    "kinds",
+]

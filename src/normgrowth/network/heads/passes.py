@@ -33,7 +33,7 @@ from normgrowth.network.heads.statistics import (
 from normgrowth.network.hidden_states import Float64Pass, evaluating, out_of_memory_hint, running
 from normgrowth.network.inputs.batches import Batch
 from normgrowth.network.overflow import OverflowAsNan
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 
 Tallies = dict[Where, Tally]
 Again = Callable[[], Call]
@@ -240,5 +240,5 @@ def wide_copy(module: nn.Module, c: float, fixed: Sequence[str] = ()) -> Iterato
     wide = all(parameter.device.type != "mps" for parameter in scaled.parameters())
     if wide:
         scaled = scaled.to(torch.float64)
-    with saturate(scaled, c, fixed=fixed), Float64Pass() if wide else nullcontext():
+    with scaled_weights(scaled, c, fixed=fixed), Float64Pass() if wide else nullcontext():
         yield scaled

@@ -10,6 +10,7 @@ from normgrowth.limit.module_names import counted
 from normgrowth.limit.parameters import fixed_within
 from normgrowth.network.attention_capture import Call, seen
 from normgrowth.network.heads.call_sites import Where
+from normgrowth.network.heads.heads import AttentionPatterns, HeadPattern
 from normgrowth.network.heads.passes import Passes, head_name, numbers, run
 from normgrowth.network.hidden_states import (
     check_weights,
@@ -19,26 +20,26 @@ from normgrowth.network.hidden_states import (
     running,
 )
 from normgrowth.network.inputs.batches import make_batches, read_rows
-from normgrowth.network.models.load import Loaded
+from normgrowth.network.models.load import LoadedModel
 
 MOST_TOKENS = 64  # of a sentence whose pattern is kept: more cannot be read in a figure
 DIGITS = 4
 
 
 def patterns(
-    model: "nn.Module | Loaded",
+    model: "nn.Module | LoadedModel",
     sentence: str,
     chosen: Sequence[str],
     *,
     tokenizer: Any = None,
     fixed: Sequence[str] = (),
-) -> dict[str, Any]:
-    """{"tokens": […], "heads": {name: {"soft": [[…]], "saturated": [[…]]}}, "notes": […]}, a row for each query.
+) -> tuple[AttentionPatterns, list[str]]:
+    """The weights of some heads on one sentence, and remarks on the sentence.
 
     chosen: heads by the names that `heads` gives them. A sentence is cut at 64 tokens; words that the model does
     not know are named in the notes. fixed: parameters that do not grow, as for `heads`.
     """
-    if isinstance(model, Loaded):
+    if isinstance(model, LoadedModel):
         tokenizer, model = tokenizer or model.tokenizer, model.model
     if not sentence.strip():
         raise InputError("an empty sentence has no pattern to show")
@@ -78,11 +79,12 @@ def patterns(
     if unknown is not None:
         there = f"there are {next(iter(known))} to {list(known)[-1]}" if known else "no attention was seen"
         raise InputError(f"no head {unknown}: {there}")
-    found = {
-        name: {key: weights.round(decimals=DIGITS).tolist() for key, weights in known[name].items()}
-        for name in chosen
-    }
-    return {"sentence": sentence, "tokens": _tokens(ids, sentence, tokenizer), "heads": found, "notes": notes}
+    found = {name: HeadPattern(**{key: _rows(one) for key, one in known[name].items()}) for name in chosen}
+    return AttentionPatterns(tuple(_tokens(ids, sentence, tokenizer)), found, sentence), notes
+
+
+def _rows(weights: Tensor) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(row) for row in weights.round(decimals=DIGITS).tolist())
 
 
 def _tokens(ids: list[int], sentence: str, tokenizer: Any) -> list[str]:

@@ -1,8 +1,8 @@
 """Sentences as batches for a model: of like length, so that little is padded, and never more tokens than asked."""
 
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from normgrowth.network.inputs.sentences import (
     unknown_warning,
     word_ids,
 )
-from normgrowth.network.models.load import vocabulary_size
+from normgrowth.network.measured import GIVEN, ModelInfo, TextInfo
+from normgrowth.network.models.load import LoadedModel, vocabulary_size
 
 WORD_PIECES = 512  # of a sentence at most, as in the paper
 MOST_PADDING = 0.2  # of a batch
@@ -61,11 +62,6 @@ class Sentences:
     notes: list[str]
     tokenized: bool  # by the model's tokenizer; else words became ids in the order of the text
     unknown_share: float  # of the tokens
-
-    def facts(self) -> dict[str, Any]:
-        """For `made_by`: where the tokens come from."""
-        ids = "tokenizer" if self.tokenized else "order of appearance"
-        return {"text": self.source, "token_ids": ids, "unknown_share": self.unknown_share}
 
 
 def read_rows(
@@ -111,11 +107,16 @@ def read_rows(
     return Sentences(rows, pad, source, notes, tokenizer is not None, share)
 
 
-FROM_PYTHON = {
-    "text": "batches from Python",
-    "token_ids": "given",
-    "unknown_share": None,
-}  # facts without sentences
+def model_info(loaded: LoadedModel, text: Sentences | None, sentences: int, tokens: int) -> ModelInfo:
+    """What a result says of a model. text: None if batches were given."""
+    given = TextInfo(GIVEN) if text is None else TextInfo(text.source, text.tokenized, text.unknown_share)
+    return ModelInfo(
+        loaded.source,
+        type(loaded.model).__name__,
+        str(next(loaded.model.parameters()).dtype).removeprefix("torch."),
+        loaded.random,
+        replace(given, sentences=sentences, tokens=tokens),
+    )
 
 
 def make_batches(sentences: Sentences, network: nn.Module, tokens: int, *, pad: bool = True) -> list[Batch]:
@@ -133,16 +134,24 @@ def make_batches(sentences: Sentences, network: nn.Module, tokens: int, *, pad: 
 
 
 def read_input(
-    model: nn.Module, part: nn.Module, given: Any, tokenizer: Any, most: int, tokens: int
+    model: nn.Module,
+    part: nn.Module,
+    texts: Texts | None,
+    batches: Iterable[Any] | None,
+    tokenizer: Any,
+    most: int,
+    tokens: int,
 ) -> tuple[Sentences | None, list[Batch]]:
-    """What a measure was given, sentences or batches, as batches for a part of the model; and the sentences."""
-    if isinstance(given, Mapping | Tensor):
-        given = [given]
-    elif given is not None and not isinstance(given, str | Path):
-        given = list(given)
-    if isinstance(given, list) and not all(isinstance(one, str) for one in given):
-        return None, given_batches(given)
-    text = read_rows(model, given, tokenizer, most)
+    """Sentences or batches as batches for a part of the model; and the sentences."""
+    if batches is not None:
+        if texts is not None:
+            raise InputError("give texts or batches, not both")
+        return None, given_batches([batches] if isinstance(batches, Mapping | Tensor) else list(batches))
+    if texts is not None and not isinstance(texts, str | Path):
+        texts = list(texts)
+        if not all(isinstance(one, str) for one in texts):
+            raise InputError("texts must be sentences or the name of a file; pass tensors with batches=")
+    text = read_rows(model, texts, tokenizer, most)
     return text, make_batches(text, part, tokens)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.errors import InputError
-from normgrowth.network.models.load import FROM_PYTHON, Loaded, vocabulary_size
+from normgrowth.network.models.load import FROM_PYTHON, LoadedModel, vocabulary_size
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -32,7 +32,7 @@ class Inputs:
 
 
 def default_inputs(
-    model: "Loaded | nn.Module",
+    model: "LoadedModel | nn.Module",
     texts: "str | Path | Sequence[str] | None" = None,
     *,
     tokenizer: Any = None,
@@ -46,7 +46,7 @@ def default_inputs(
     fewer than `length` tokens are passed over while there are longer ones. A model without a tokenizer gets
     words as ids, numbered in the order in which the text has them. Vision models get noise as pixels.
     """
-    if isinstance(model, Loaded):
+    if isinstance(model, LoadedModel):
         tokenizer, model = tokenizer or model.tokenizer, model.model
     config = getattr(model, "config", None)
     asked = getattr(model, "main_input_name", None)

@@ -26,9 +26,7 @@ NOISE = 0.02  # of parameters that are constant when they are initialised
 SAFE, PICKLED = ("model*.safetensors",), ("pytorch_model*.bin",)
 OTHERS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt*", "*.h5", "*.msgpack", "*.gguf", "*.index.json")
 TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "tokenizer.model.*", "merges.txt", "tekken.json")
-FROM_PYTHON = (
-    "load it in Python and pass the module: normgrowth.degrees(model, **inputs), or saturation(model)"
-)
+FROM_PYTHON = "load it in Python and pass the module: normgrowth.degrees(model, inputs), or saturation(model)"
 NO_TOKENIZER = (
     "trained weights without a tokenizer: words become ids in order of appearance, which are not those of training; "
     "put the tokenizer's files into the folder, or pass tokenizer="
@@ -36,7 +34,7 @@ NO_TOKENIZER = (
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model, what came with it, and what its reader must know."""
 
     source: str
@@ -50,10 +48,10 @@ def load_model(
     source: "str | Path | nn.Module",
     *,
     seed: int = 0,
-    attn_implementation: str | None = None,
+    attention: str | None = None,
     dtype: "str | torch.dtype | None" = None,
     model_type: str | None = None,
-) -> Loaded:
+) -> LoadedModel:
     """The model without its head, in evaluation mode, in float32 unless a dtype says otherwise.
 
     source: a hub id, a folder with a config and weights, a config alone (then the weights are random, from the
@@ -67,14 +65,14 @@ def load_model(
     from normgrowth.network.models.encoder_folder import read as read_stored
 
     if isinstance(source, nn.Module):
-        return Loaded(type(source).__name__, source)
+        return LoadedModel(type(source).__name__, source)
     path = _place(str(source))
     dtype = _dtype(dtype)
     if path is not None and is_stored(path):
         encoder, words, random = read_stored(path, dtype, seed)
         _finite(str(source), encoder)
         notes = [f"a config alone: the weights are random, seed {seed}"] if random else []
-        return Loaded(str(source), encoder.eval(), words, random, notes)
+        return LoadedModel(str(source), encoder.eval(), words, random, notes)
     try:
         import transformers
     except ImportError:
@@ -88,8 +86,8 @@ def load_model(
         for part in (config, config.get_text_config()):
             part.use_cache = False  # one pass needs none
         options = {"trust_remote_code": False, "dtype": dtype}
-        if attn_implementation is not None:
-            options["attn_implementation"] = attn_implementation
+        if attention is not None:
+            options["attn_implementation"] = attention
         random = path is not None and not _has(path, *SAFE, *PICKLED)
         files = path.glob if path is not None and path.is_dir() else lambda _: ()
         if random and (stray := next((file for p in OTHERS for file in files(p)), None)) is not None:
@@ -122,7 +120,7 @@ def load_model(
         if tokenizer is None and not random and model.main_input_name == "input_ids":
             notes.append(NO_TOKENIZER)
     _finite(str(source), model)
-    return Loaded(str(source), model.eval(), tokenizer, random, notes)
+    return LoadedModel(str(source), model.eval(), tokenizer, random, notes)
 
 
 def generic(model: "nn.Module", seed: int = 0) -> list[str]:

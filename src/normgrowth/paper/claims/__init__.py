@@ -1,13 +1,16 @@
-"""The paper as a table of claims, each with the rule that judges it (`verdicts` says how)."""
+"""The paper as a table of claims, in its order; `normgrowth.paper.claim` says what one is."""
 
 from normgrowth.paper.claim import Claim
-from normgrowth.paper.claims import decay_and_schedule as dynamics
-from normgrowth.paper.claims import homogeneity as networks
-from normgrowth.paper.claims import saturation_curves as curves
-from normgrowth.paper.claims import t5_growth as growth
-from normgrowth.paper.claims import trained_models as models
+from normgrowth.paper.claims import (
+    decay_and_schedule,
+    homogeneity,
+    saturation_curves,
+    t5_growth,
+    trained_models,
+)
 
-CLAIMS: dict[str, Claim] = {
+CLAIMS: dict[str, type[Claim]] = {
     claim.id: claim
-    for claim in [*growth.CLAIMS, *models.CLAIMS, *networks.CLAIMS, *curves.CLAIMS, *dynamics.CLAIMS]
+    for module in (t5_growth, trained_models, homogeneity, saturation_curves, decay_and_schedule)
+    for claim in module.CLAIMS
 }

@@ -1,126 +1,115 @@
 """Sections 5.3, 5.4, 5.6, E and F: what a schedule predicts for T5, and what weight decay does."""
 
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 
 from normgrowth import schedules
 from normgrowth.dynamics import dynamics
 from normgrowth.dynamics.prediction import predict_norm
-from normgrowth.errors import InputError
-from normgrowth.paper.claim import FAILS, HOLDS, IN_PART, Claim, Evidence, Numbers, Ruling
+from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, number
+from normgrowth.paper.evidence import Evidence, MissingEvidence
 from normgrowth.paper.published.figure1 import SCHEDULE, t5_records
-from normgrowth.records import Records
 
 DEFAULT_RATE, DEFAULT_DECAY = 1e-3, 1e-2  # PyTorch's AdamW
 
 
-def _dynamics(evidence: Evidence) -> dict[str, float]:
-    del evidence
-    rate = schedules.parse("inverse_sqrt:lr=1,hold=1")
-    steps = np.array([1e4, 4e6])
+@dataclass(frozen=True)
+class MisalignedDynamics(Claim):
+    """Misaligned dynamics give √t whatever the constant κ in ‖δ‖ = κη‖θ‖, and end within a fifth of T5's norm; in part
+    if they give it for κ = 1.
+    """
 
-    def power(kappa: float) -> float:
-        norms = predict_norm(rate, kappa, steps, norm0=1.0, model="misaligned")
-        return float(np.log(norms[1] / norms[0]) / np.log(steps[1] / steps[0]))
+    id, where = "dynamics", "§5.3, §5.4, §E"
+    statement = "With η = 1/√t, aligned dynamics give exp(√t) and misaligned ones √t."
+    published, source = "derivation", "text"
+    power: float = number("misaligned, κ = 1: norm as t to the power")
+    power_half: float = number("misaligned, κ = ½: norm as t to the power")
+    t5_kappa: float = number("T5: κ")
+    t5_end: float = number("T5: norm at the end")
+    t5_misaligned: float = number("T5: misaligned dynamics end at")
+    t5_aligned: float = number("T5: log10 of where aligned dynamics end")
 
-    found = dynamics(t5_records(), SCHEDULE)
-    assert found.aligned is not None
-    assert found.misaligned is not None
-    return {
-        "misaligned, κ = 1: norm as t to the power": power(1.0),
-        "misaligned, κ = ½: norm as t to the power": power(0.5),
-        "T5: κ": found.misaligned.kappa,
-        "T5: norm at the end": found.norms[-1],
-        "T5: misaligned dynamics end at": found.misaligned.predicted[-1],
-        "T5: log10 of where aligned dynamics end": float(np.log10(found.aligned.predicted[-1])),
-    }
-
-
-def _judge_dynamics(n: Numbers) -> Ruling:
-    power, half = (n[f"misaligned, κ = {k}: norm as t to the power"] for k in ("1", "½"))
-    end, misaligned = n["T5: norm at the end"], n["T5: misaligned dynamics end at"]
-    if abs(power - 0.5) > 0.02:
-        return Ruling(FAILS, f"Misaligned dynamics with η = 1/√t give t^{power:.2f}, not √t.")
-    told = (
-        f"Misaligned dynamics give t^{power:.2f} for κ = 1 only (t^{half:.3f} for κ = ½); with T5's {n['T5: κ']:.2f} "
-        f"they end at {misaligned:,.0f}, T5 ended at {end:,.0f}"
-    )
-    if abs(half - 0.5) < 0.02 and abs(misaligned / end - 1) < 0.2:
-        return Ruling(HOLDS, f"{told}.")
-    return Ruling(
-        IN_PART, f"{told}, and aligned ones at 10^{n['T5: log10 of where aligned dynamics end']:.1f}."
-    )
-
-
-def _weight_decay(evidence: Evidence) -> dict[str, float]:
-    records = evidence["decay"]
-    edge = _column(records, "edge")
-    rates = _column(records, "lr")
-    there = np.isfinite(edge) & (edge > 0)
-    if there.sum() < 3:
-        raise InputError("growth ends within the grid in fewer than three columns")
-    slope = np.polyfit(np.log(rates[there]), np.log(edge[there]), 1)[0]
-    ratio = edge[there] / _column(records, "edge_predicted")[there]
-    at_default = np.interp(np.log(DEFAULT_RATE), np.log(rates[there]), np.log(edge[there]))
-    return {
-        "growth ends at λ, least": float(edge[there].min()),
-        "growth ends at λ, largest": float(edge[there].max()),
-        "as a power of η": float(slope),
-        "at η = 0.001": float(np.exp(at_default)),
-        "over λ*, median": float(np.median(ratio)),
-    }
-
-
-def _column(records: Records, quantity: str) -> np.ndarray:
-    return records.where(level="column", quantity=quantity).table["value"].to_numpy()
-
-
-def _judge_weight_decay(n: Numbers) -> Ruling:
-    low, high = n["growth ends at λ, least"], n["growth ends at λ, largest"]
-    power, default = n["as a power of η"], n["at η = 0.001"]
-    told = (
-        f"At η = 0.001 growth ends at λ = {default:.2g}; over the grid between {low:.1g} and {high:.1g}, moving as "
-        f"η^{power:.2f}, at {n['over λ*, median']:.2f} times λ* of random gradients"
-    )
-    grows, fixed = default > DEFAULT_DECAY, abs(power) < 0.2
-    if grows and fixed and low >= 1e-3 and high <= 1e-2:
-        return Ruling(HOLDS, f"{told}.")
-    if grows:
-        return Ruling(
-            IN_PART, f"{told}: the norm grows at PyTorch's λ = 0.01, but there is no threshold of λ alone."
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        t5 = dynamics(t5_records(), SCHEDULE)
+        assert t5.aligned is not None
+        assert t5.misaligned is not None
+        return cls(
+            growth_power(kappa=1.0),
+            growth_power(kappa=0.5),
+            t5.misaligned.kappa,
+            t5.norms[-1],
+            t5.misaligned.predicted[-1],
+            float(np.log10(t5.aligned.predicted[-1])),
         )
-    return Ruling(FAILS, f"{told}: the norm does not grow at PyTorch's λ = 0.01.")
+
+    def judge(self) -> Ruling:
+        if abs(self.power - 0.5) > 0.02:
+            return fails(f"Misaligned dynamics with η = 1/√t give t^{self.power:.2f}, not √t.")
+        told = (
+            f"Misaligned dynamics give t^{self.power:.2f} for κ = 1 only (t^{self.power_half:.3f} for κ = ½); with "
+            f"T5's {self.t5_kappa:.2f} they end at {self.t5_misaligned:,.0f}, T5 ended at {self.t5_end:,.0f}"
+        )
+        if abs(self.power_half - 0.5) < 0.02 and abs(self.t5_misaligned / self.t5_end - 1) < 0.2:
+            return holds(f"{told}.")
+        return in_part(f"{told}, and aligned ones at 10^{self.t5_aligned:.1f}.")
 
 
-CLAIMS = [
-    Claim(
-        id="dynamics",
-        where="§5.3, §5.4, §E",
-        statement="With η = 1/√t, aligned dynamics give exp(√t) and misaligned ones √t.",
-        published="derivation",
-        source="text",
-        stages=(),
-        measure=_dynamics,
-        rule=(
-            "Misaligned dynamics give √t whatever the constant κ in ‖δ‖ = κη‖θ‖, and end within a fifth of T5's "
-            "norm; in part if they give it for κ = 1."
-        ),
-        judge=_judge_dynamics,
-    ),
-    Claim(
-        id="weight-decay",
-        where="§5.6, §F, Fig. 6",
-        statement=(
-            "The norm grows unless λ is large, with a threshold between 0.001 and 0.01; growth is probable at λ ="
-            " 0.01."
-        ),
-        published="figure: AdamW on WikiText-2, one epoch, 20 × 20 values from 10⁻⁵ to 10⁻¹",
-        source="text; the grid from the authors' code",
-        stages=("decay",),
-        measure=_weight_decay,
-        rule=(
-            "At PyTorch's η growth ends above λ = 0.01, and the threshold lies between 0.001 and 0.01 at all η; "
-            "in part if the first only."
-        ),
-        judge=_judge_weight_decay,
-    ),
-]
+def growth_power(kappa: float) -> float:
+    """With η = 1/√t, misaligned dynamics make the norm grow as t to this power."""
+    steps = np.array([1e4, 4e6])
+    rate = schedules.parse("inverse_sqrt:lr=1,hold=1")
+    norms = predict_norm(rate, kappa, steps, norm0=1.0, model="misaligned")
+    return float(np.log(norms[1] / norms[0]) / np.log(steps[1] / steps[0]))
+
+
+@dataclass(frozen=True)
+class WeightDecay(Claim):
+    """At PyTorch's η growth ends above λ = 0.01, and the threshold lies between 0.001 and 0.01 at all η; in part if the
+    first only.
+    """
+
+    id, where, figure, needs = "weight-decay", "§5.6, §F, Fig. 6", "fig6", ("decay",)
+    statement = (
+        "The norm grows unless λ is large, with a threshold between 0.001 and 0.01; growth is probable at λ = "
+        "0.01."
+    )
+    published = "figure: AdamW on WikiText-2, one epoch, 20 × 20 values from 10⁻⁵ to 10⁻¹"
+    source = "text; the grid from the authors' code"
+    least: float = number("growth ends at λ, least")
+    largest: float = number("growth ends at λ, largest")
+    power: float = number("as a power of η")
+    at_default: float = number("at η = 0.001")
+    over_prediction: float = number("over λ*, median")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        known = evidence.decay
+        there = np.isfinite(known.edges) & (known.edges > 0)
+        if there.sum() < 3:
+            raise MissingEvidence("decay", "growth ends within the grid in fewer than three columns")
+        edges, rates = known.edges[there], known.learning_rates[there]
+        return cls(
+            edges.min(),
+            edges.max(),
+            np.polyfit(np.log(rates), np.log(edges), 1)[0],
+            float(np.exp(np.interp(np.log(DEFAULT_RATE), np.log(rates), np.log(edges)))),
+            float(np.median(edges / known.predicted[there])),
+        )
+
+    def judge(self) -> Ruling:
+        told = (
+            f"At η = 0.001 growth ends at λ = {self.at_default:.2g}; over the grid between {self.least:.1g} and "
+            f"{self.largest:.1g}, moving as η^{self.power:.2f}, at {self.over_prediction:.2f} times λ* of random "
+            "gradients"
+        )
+        if self.at_default <= DEFAULT_DECAY:
+            return fails(f"{told}: the norm does not grow at PyTorch's λ = 0.01.")
+        if abs(self.power) < 0.2 and self.least >= 1e-3 and self.largest <= 1e-2:
+            return holds(f"{told}.")
+        return in_part(f"{told}: the norm grows at PyTorch's λ = 0.01, but there is no threshold of λ alone.")
+
+
+CLAIMS = (MisalignedDynamics, WeightDecay)

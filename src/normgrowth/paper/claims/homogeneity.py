@@ -1,249 +1,200 @@
 """Sections 4.2, 5.2, C and D, judged by the stage `theory`: limits, degrees, gradients, constructions."""
 
+from dataclasses import dataclass
+from math import isfinite
+from typing import Self
+
 import numpy as np
 
-from normgrowth.errors import InputError
-from normgrowth.paper.claim import (
-    FAILS,
-    HOLDS,
-    IN_PART,
-    Claim,
-    Evidence,
-    Numbers,
-    Ruling,
-)
-from normgrowth.paper.claims.trained_models import trained
+from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, number
+from normgrowth.paper.evidence import Evidence, TrainedModel
 
 SAME_DEGREE = 1e-3  # of a measured degree to the one computed
 
 
-def runs(evidence: Evidence, stage: str, prefix: str) -> dict[str, dict[str, float]]:
-    """The numbers of each run whose name begins so."""
-    found: dict[str, dict[str, float]] = {}
-    for row in evidence[stage].where(level="model").table.to_pylist():
-        if row["run"].startswith(prefix):
-            found.setdefault(row["run"].removeprefix(prefix), {})[row["quantity"]] = row["value"]
-    if not found:
-        raise InputError(f"the stage {stage} has nothing of {prefix.strip(': ')}")
-    return found
+@dataclass(frozen=True)
+class SaturationLimit(Claim):
+    """Networks at c = 10⁴ are within 10⁻³ of their exact limits; in part if growth that is uniform up to o(t) goes
+    elsewhere at a tie.
+    """
+
+    id, where, needs = "saturation-limit", "Prop. 1 and 2", ("theory",)
+    statement = "Uniform growth makes a network converge to its saturated self."
+    published, source = "proof", "text"
+    networks: float = number("networks")
+    distance: float = number("largest distance from the limit")
+    tie_saturated: float = number("at a tie: largest weight of the saturated network")
+    tie_moved: float = number("at a tie: the same as weights grow")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        limits, tie = evidence.theory.limits.values(), evidence.theory.tie
+        return cls(len(limits), max(one.away for one in limits), tie.saturated, tie.moved)
+
+    def judge(self) -> Ruling:
+        told = f"At c = 10⁴ {self.networks:.0f} networks are within {self.distance:.0e} of their exact limits"
+        if self.distance > 1e-3:
+            return fails(f"{told}: they do not come to them.")
+        if abs(self.tie_saturated - self.tie_moved) > 1e-3:
+            return in_part(
+                f"{told}; but where scores tie, growth that is uniform up to o(t) goes to weights of "
+                f"{self.tie_moved:.2f} instead of {self.tie_saturated:.2f}: the proposition needs that nothing ties."
+            )
+        return holds(f"{told}, at a tie too.")
 
 
-def _saturation_limit(evidence: Evidence) -> dict[str, float]:
-    limits = runs(evidence, "theory", "limit: ")
-    tie = runs(evidence, "theory", "tie")[""]
-    return {
-        "networks": float(len(limits)),
-        "largest distance from the limit": max(one["away"] for one in limits.values()),
-        "at a tie: largest weight of the saturated network": tie["saturated"],
-        "at a tie: the same as weights grow": tie["moved"],
-    }
+@dataclass(frozen=True)
+class AttentionPower(Claim):
+    """Networks built by hand err on no string up to a length."""
 
-
-def _judge_saturation_limit(n: Numbers) -> Ruling:
-    away = n["largest distance from the limit"]
-    told = f"At c = 10⁴ {n['networks']:.0f} networks are within {away:.0e} of their exact limits"
-    if away > 1e-3:
-        return Ruling(FAILS, f"{told}: they do not come to them.")
-    limit, moved = (
-        n["at a tie: largest weight of the saturated network"],
-        n["at a tie: the same as weights grow"],
+    id, where, needs = "attention-power", "§4.2", ("theory",)
+    statement = (
+        "Saturated attention computes argmax (ties averaged) and mean; with mean heads it counts, and recognizes "
+        "aⁿbⁿcⁿ."
     )
-    if abs(limit - moved) > 1e-3:
-        return Ruling(
-            IN_PART,
-            f"{told}; but where scores tie, growth that is uniform up to o(t) goes to weights of {moved:.2f} instead "
-            f"of {limit:.2f}: the proposition needs that nothing ties.",
+    published, source = "construction", "text"
+    languages: float = number("languages")
+    strings: float = number("strings")
+    wrong: float = number("wrong, saturated")
+    wrong_soft: float = number("wrong, soft with large weights")
+    strings_abc: float = number("strings of aⁿbⁿcⁿ's alphabet")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        built = evidence.theory.constructions
+        strings, wrong, soft = (
+            sum(getattr(one, name) for one in built.values()) for name in ("strings", "wrong", "wrong_soft")
         )
-    return Ruling(HOLDS, f"{told}, at a tie too.")
+        return cls(len(built), strings, wrong, soft, built["anbncn"].strings)
 
-
-def _attention_power(evidence: Evidence) -> dict[str, float]:
-    found = runs(evidence, "theory", "construction: ")
-    return {
-        "languages": float(len(found)),
-        "strings": sum(one["strings"] for one in found.values()),
-        "wrong, saturated": sum(one["wrong"] for one in found.values()),
-        "wrong, soft with large weights": sum(one["wrong_soft"] for one in found.values()),
-        "strings of aⁿbⁿcⁿ's alphabet": found["anbncn"]["strings"],
-    }
-
-
-def _judge_attention_power(n: Numbers) -> Ruling:
-    wrong = n["wrong, saturated"] + n["wrong, soft with large weights"]
-    told = (
-        f"Networks built by hand for {n['languages']:.0f} languages, aⁿbⁿcⁿ among them, err on {wrong:.0f} of all "
-        f"{n['strings']:,.0f} strings up to a length, saturated or with large weights"
-    )
-    return Ruling(FAILS if wrong else HOLDS, f"{told}.")
-
-
-def _homogeneity_table(evidence: Evidence) -> dict[str, float]:
-    rows = runs(evidence, "theory", "table1: ")
-    printed = [row for row in rows.values() if np.isfinite(row["printed"])]
-    return {
-        "components": float(len(rows)),
-        "printed": float(len(printed)),
-        "printed as computed": float(sum(row["printed"] == row["degree"] for row in printed)),
-        "largest difference of computed and measured": max(
-            abs(row["degree"] - row["degree_measured"]) for row in rows.values()
-        ),
-    }
-
-
-def _judge_homogeneity_table(n: Numbers) -> Ruling:
-    if n["largest difference of computed and measured"] > SAME_DEGREE:
-        return Ruling(FAILS, "Degrees measured by growing the weights are not those computed.")
-    right, printed = n["printed as computed"], n["printed"]
-    told = f"{right:.0f} of {printed:.0f} printed degrees are those computed and measured"
-    if right == printed:
-        return Ruling(HOLDS, f"{told}.")
-    if right < printed / 2:
-        return Ruling(FAILS, f"{told}.")
-    return Ruling(IN_PART, f"{told}; a head has degree 2 and not 1 (Prop. 4), which the next norm resets.")
-
-
-def _encoder_degree(evidence: Evidence) -> dict[str, float]:
-    rows = runs(evidence, "theory", "table1: ")
-    return {
-        "paper's pre-norm without biases": rows["paper's encoder"]["degree_measured"],
-        "with a linear classifier": rows["paper's with classifier"]["degree_measured"],
-        "usual pre-norm": rows["usual pre-norm encoder"]["degree_measured"],
-        "post-norm": rows["post-norm encoder"]["degree_measured"],
-    }
-
-
-def _judge_encoder_degree(n: Numbers) -> Ruling:
-    own, classifier = n["paper's pre-norm without biases"], n["with a linear classifier"]
-    usual, post = n["usual pre-norm"], n["post-norm"]
-    told = f"The paper's pre-norm has degree {own:.3f}, with a classifier {classifier:.3f}"
-    if abs(own - 1) > SAME_DEGREE or abs(classifier - 2) > SAME_DEGREE:
-        return Ruling(FAILS, f"{told}, not 1 and 2.")
-    return Ruling(
-        HOLDS,
-        f"{told}; the usual pre-norm has {usual:.0f}, and post-norm too has a degree, {post:.0f}, though terms of "
-        "lower degree vanish on the way.",
-    )
-
-
-def _homogeneous_gradient(evidence: Evidence) -> dict[str, float]:
-    rows = [row for row in runs(evidence, "theory", "table1: ").values() if "gradient_degree" in row]
-    drifts, grown = [], []
-    for model in trained(evidence, leaking=False):
-        own = model.records.where(run=model.name)
-        steps, sizes = own.series("step_size")
-        at = {
-            quantity: dict(zip(*own.series(quantity), strict=True)) for quantity in ("norm", "learning_rate")
-        }
-        kappa = np.array(
-            [
-                size / (at["learning_rate"][step] * at["norm"][step])
-                for step, size in zip(steps, sizes, strict=True)
-                if at["learning_rate"].get(step)
-            ]
-        )[len(steps) // 4 :]
-        earlier, later = np.array_split(kappa, 2)
-        drifts.append(float(later.mean() / earlier.mean()))
-        grown.append(model.ends("norm")[1] / model.ends("norm")[0])
-    return {
-        "gradients": float(len(rows)),
-        "largest error of their degree": max(
-            abs(row["gradient_degree"] - (row["degree"] - 1)) for row in rows
-        ),
-        "κ, later half over earlier: least": min(drifts),
-        "κ, later half over earlier: largest": max(drifts),
-        "largest factor of growth": max(grown),
-    }
-
-
-def _judge_homogeneous_gradient(n: Numbers) -> Ruling:
-    error, low, high = (
-        n["largest error of their degree"],
-        n["κ, later half over earlier: least"],
-        n["κ, later half over earlier: largest"],
-    )
-    if error > 2 * SAME_DEGREE:
-        return Ruling(FAILS, f"Degrees of gradients are not k − 1: they differ by {error:.1e}.")
-    told = f"Gradients of {n['gradients']:.0f} networks have degree k − 1 (to {error:.0e})"
-    steps = f"in training κ = ‖δ‖/(η‖θ‖) changes by {low:.2f} to {high:.2f}, where Assumption 1 says 1"
-    if low <= 0.8 or high >= 1.25:
-        return Ruling(IN_PART, f"{told}; but {steps}.")
-    if (factor := n["largest factor of growth"]) < 2:
-        return Ruling(
-            IN_PART,
-            f"{told}; {steps}, but norms grow by {factor:.2f} at most, too little to tell ‖θ‖ from a constant.",
+    def judge(self) -> Ruling:
+        wrong = self.wrong + self.wrong_soft
+        told = (
+            f"Networks built by hand for {self.languages:.0f} languages, aⁿbⁿcⁿ among them, err on {wrong:.0f} of all "
+            f"{self.strings:,.0f} strings up to a length, saturated or with large weights."
         )
-    return Ruling(HOLDS, f"{told}; {steps}.")
+        return fails(told) if wrong else holds(told)
 
 
-CLAIMS = [
-    Claim(
-        id="saturation-limit",
-        where="Prop. 1 and 2",
-        statement="Uniform growth makes a network converge to its saturated self.",
-        published="proof",
-        source="text",
-        stages=("theory",),
-        measure=_saturation_limit,
-        rule=(
-            "Networks at c = 10⁴ are within 10⁻³ of their exact limits; in part if growth that is uniform up to "
-            "o(t) goes elsewhere at a tie."
-        ),
-        judge=_judge_saturation_limit,
-    ),
-    Claim(
-        id="attention-power",
-        where="§4.2",
-        statement=(
-            "Saturated attention computes argmax (ties averaged) and mean; with mean heads it counts, and recognises "
-            "aⁿbⁿcⁿ."
-        ),
-        published="construction",
-        source="text",
-        stages=("theory",),
-        measure=_attention_power,
-        rule="Networks built by hand err on no string up to a length.",
-        judge=_judge_attention_power,
-    ),
-    Claim(
-        id="homogeneity-table",
-        where="Table 1, §C",
-        statement="The degree rules of a network's parts, which approximate homogeneity keeps.",
-        published="Table 1; proofs in sections C and D",
-        source="text",
-        stages=("theory",),
-        measure=_homogeneity_table,
-        rule=(
-            "Every printed degree is the one computed, which is the one measured (to 10⁻³); in part if more than "
-            "half are."
-        ),
-        judge=_judge_homogeneity_table,
-    ),
-    Claim(
-        id="encoder-degree",
-        where="§D",
-        statement=(
-            "The pre-norm encoder without biases is 1-homogeneous, with a linear classifier 2-homogeneous; the "
-            "argument fails for post-norm."
-        ),
-        published="proof",
-        source="text",
-        stages=("theory",),
-        measure=_encoder_degree,
-        rule="Measured degrees are 1 and 2 to 10⁻³.",
-        judge=_judge_encoder_degree,
-    ),
-    Claim(
-        id="homogeneous-gradient",
-        where="§5.2",
-        statement="Gradients of a k-homogeneous function have degree k − 1, so that ‖δ‖ goes as η‖θ‖.",
-        published="Assumption 1",
-        source="text",
-        stages=("theory", "language_models"),
-        measure=_homogeneous_gradient,
-        rule=(
-            "Gradients have degree k − 1 (to 2·10⁻³), and in training κ = ‖δ‖/(η‖θ‖) stays between 0.8 and 1.25 "
-            "of what it was while a norm doubles; in part if the first only."
-        ),
-        judge=_judge_homogeneous_gradient,
-    ),
-]
+@dataclass(frozen=True)
+class HomogeneityTable(Claim):
+    """Every printed degree is the one computed, which is the one measured (to 10⁻³); in part if more than half are."""
+
+    id, where, figure, needs = "homogeneity-table", "Table 1, §C", "table1", ("theory",)
+    statement = "The degree rules of a network's parts, which approximate homogeneity keeps."
+    published, source = "Table 1; proofs in sections C and D", "text"
+    components: float = number("components")
+    printed: float = number("printed")
+    correct: float = number("printed as computed")
+    difference: float = number("largest difference of computed and measured")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        rows = evidence.theory.table1.values()
+        printed = [row for row in rows if isfinite(row.printed)]
+        difference = max(abs(row.computed - row.measured) for row in rows)
+        correct = sum(row.printed == row.computed for row in printed)
+        return cls(len(rows), len(printed), correct, difference)
+
+    def judge(self) -> Ruling:
+        if self.difference > SAME_DEGREE:
+            return fails("Degrees measured by growing the weights are not those computed.")
+        told = f"{self.correct:.0f} of {self.printed:.0f} printed degrees are those computed and measured"
+        if self.correct == self.printed:
+            return holds(f"{told}.")
+        if self.correct < self.printed / 2:
+            return fails(f"{told}.")
+        return in_part(f"{told}; a head has degree 2 and not 1 (Prop. 4), which the next norm resets.")
+
+
+@dataclass(frozen=True)
+class EncoderDegree(Claim):
+    """Measured degrees are 1 and 2 to 10⁻³."""
+
+    id, where, needs = "encoder-degree", "§D", ("theory",)
+    statement = (
+        "The pre-norm encoder without biases is 1-homogeneous, with a linear classifier 2-homogeneous; the argument "
+        "fails for post-norm."
+    )
+    published, source = "proof", "text"
+    paper_pre_norm: float = number("paper's pre-norm without biases")
+    classifier: float = number("with a linear classifier")
+    usual_pre_norm: float = number("usual pre-norm")
+    post_norm: float = number("post-norm")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        rows = evidence.theory.table1
+        return cls(
+            rows["paper's encoder"].measured,
+            rows["paper's with classifier"].measured,
+            rows["usual pre-norm encoder"].measured,
+            rows["post-norm encoder"].measured,
+        )
+
+    def judge(self) -> Ruling:
+        told = f"The paper's pre-norm has degree {self.paper_pre_norm:.3f}, with a classifier {self.classifier:.3f}"
+        if abs(self.paper_pre_norm - 1) > SAME_DEGREE or abs(self.classifier - 2) > SAME_DEGREE:
+            return fails(f"{told}, not 1 and 2.")
+        return holds(
+            f"{told}; the usual pre-norm has {self.usual_pre_norm:.0f}, and post-norm too has a degree, "
+            f"{self.post_norm:.0f}, though terms of lower degree vanish on the way."
+        )
+
+
+@dataclass(frozen=True)
+class HomogeneousGradient(Claim):
+    """Gradients have degree k − 1 (to 2·10⁻³), and in training κ = ‖δ‖/(η‖θ‖) stays between 0.8 and 1.25 of what it was
+    while a norm doubles; in part if the first only.
+    """
+
+    id, where, needs = "homogeneous-gradient", "§5.2", ("theory", "language_models")
+    statement = "Gradients of a k-homogeneous function have degree k − 1, so that ‖δ‖ goes as η‖θ‖."
+    published, source = "Assumption 1", "text"
+    gradients: float = number("gradients")
+    degree_error: float = number("largest error of their degree")
+    least_drift: float = number("κ, later half over earlier: least")
+    largest_drift: float = number("κ, later half over earlier: largest")
+    largest_growth: float = number("largest factor of growth")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        rows = [row for row in evidence.theory.table1.values() if isfinite(row.gradient)]
+        error = max(abs(row.gradient - (row.computed - 1)) for row in rows)
+        models = evidence.language_models.where(leaking=False)
+        drifts = [kappa_drift(model) for model in models]
+        norms = [model.first_and_last("norm") for model in models]
+        return cls(len(rows), error, min(drifts), max(drifts), max(last / first for first, last in norms))
+
+    def judge(self) -> Ruling:
+        if self.degree_error > 2 * SAME_DEGREE:
+            return fails(f"Degrees of gradients are not k − 1: they differ by {self.degree_error:.1e}.")
+        told = f"Gradients of {self.gradients:.0f} networks have degree k − 1 (to {self.degree_error:.0e})"
+        steps = (
+            f"in training κ = ‖δ‖/(η‖θ‖) changes by {self.least_drift:.2f} to {self.largest_drift:.2f}, where "
+            "Assumption 1 says 1"
+        )
+        if self.least_drift <= 0.8 or self.largest_drift >= 1.25:
+            return in_part(f"{told}; but {steps}.")
+        if self.largest_growth < 2:
+            return in_part(
+                f"{told}; {steps}, but norms grow by {self.largest_growth:.2f} at most, too little to tell ‖θ‖ from a "
+                "constant."
+            )
+        return holds(f"{told}; {steps}.")
+
+
+def kappa_drift(model: TrainedModel) -> float:
+    """κ = ‖δ‖/(η‖θ‖) over the later part of a run, divided by what it was before; the first quarter is left out."""
+    steps, sizes = model.measured.series("step_size")
+    norm, rate = (
+        dict(zip(*model.measured.series(quantity), strict=True)) for quantity in ("norm", "learning_rate")
+    )
+    kappa = [
+        size / (rate[step] * norm[step]) for step, size in zip(steps, sizes, strict=True) if rate.get(step)
+    ]
+    earlier, later = np.array_split(kappa[len(steps) // 4 :], 2)
+    return float(later.mean() / earlier.mean())
+
+
+CLAIMS = (SaturationLimit, AttentionPower, HomogeneityTable, EncoderDegree, HomogeneousGradient)

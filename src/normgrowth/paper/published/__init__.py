@@ -1,1 +1,27 @@
-"""The numbers that the paper and its authors' code published."""
+"""The numbers that the paper and its authors' code published; `load` gives those that a verb measures as its result.
+
+A published result has the type of a measured one, so that it is drawn, fitted and compared in the same way.
+"""
+
+from importlib import import_module
+
+from normgrowth.errors import InputError
+from normgrowth.results import Result
+
+# name -> the function that returns the result
+RESULTS = {
+    "t5": "normgrowth.paper.published.figure1:t5_trace",
+    "saturation": "normgrowth.paper.published.figure2:figure2",
+    "heads": "normgrowth.paper.published.figure3:figure3",
+    "scaling": "normgrowth.paper.published.figure4:figure4",
+}
+
+
+def load(name: str) -> Result:
+    """A published result: "t5" is a Trace (Figure 1), "saturation" a Saturation (Figure 2), "heads" Heads (Figure 3),
+    "scaling" a Scaling (Figure 4).
+    """
+    if name not in RESULTS:
+        raise InputError(f"no published result is called {name!r}; there are {', '.join(RESULTS)}")
+    module, function = RESULTS[name].split(":")
+    return getattr(import_module(module), function)()

@@ -1,11 +1,13 @@
-"""The paper's numbers by name: what verbs take as "published:NAME"; see `normgrowth.named_data`."""
+"""The paper's numbers by name: what verbs take as "published:NAME"; see `normgrowth.measurements`."""
 
 from typing import Any
 
 from normgrowth.errors import InputError
-from normgrowth.paper.published.figure1 import SCHEDULE, t5_records
+from normgrowth.paper.published import load
+from normgrowth.paper.published.figure1 import SCHEDULE
 from normgrowth.paper.published.tables import published
 from normgrowth.records import Records
+from normgrowth.trace.result import Trace
 
 
 def series(name: str, quantity: str) -> tuple[str, dict[str, tuple[Any, Any]]]:
@@ -24,6 +26,7 @@ def series(name: str, quantity: str) -> tuple[str, dict[str, tuple[Any, Any]]]:
 
 def trace(name: str) -> tuple[Records, str]:
     """The series of T5 as records, and its schedule."""
-    if name != "t5":
-        raise InputError(f"published:{name} is no trace; published:t5 is")
-    return t5_records(), SCHEDULE
+    result = load(name)
+    if not isinstance(result, Trace):
+        raise InputError(f"published:{name} is a {result.kind}, not a trace; published:t5 is one")
+    return result.records, SCHEDULE

@@ -1,4 +1,4 @@
-"""The published levels of saturation (Figure 2) as records, so that they can be drawn over measured ones.
+"""The published levels of saturation (Figure 2) as a result, so that they can be drawn over measured ones.
 
 The paper counts layers from 1, records from 0. Its line of the trained XLNet has 11 layers.
 """
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from normgrowth.network.measured import ModelInfo
+from normgrowth.network.saturation import Saturation
 from normgrowth.paper.published.tables import Column, published
 from normgrowth.records import Block, Records
 
@@ -17,7 +19,7 @@ QUANTITIES = {
 }
 
 
-def saturation_records() -> Records:
+def figure2() -> Saturation:
     """A run for each model; at c = 1000, of its trained weights and of random ones."""
     tables = {name: published(name) for name in QUANTITIES}
     parts = []
@@ -26,13 +28,16 @@ def saturation_records() -> Records:
             block for name, quantity in QUANTITIES.items() for block in _blocks(tables[name], model, quantity)
         ]
         parts.append(Records.from_blocks(model, blocks, {}))
-    made_by = {
-        "command": "published",
-        "source": "; ".join(table.source for table in tables.values()),
-        "notes": ["The published line of the trained xlnet-base-cased has 11 layers."],
-        "problems": [],
-    }
-    return Records.joined(parts, made_by)
+    records = Records.joined(parts, {})
+    return Saturation(
+        records=records,
+        source="; ".join(table.source for table in tables.values()),
+        models={run: ModelInfo(run) for run in records.distinct("run")},
+        c=(1000.0,),
+        exact=False,
+        random_init=1,
+        notes=("The published line of the trained xlnet-base-cased has 11 layers.",),
+    )
 
 
 def _blocks(table: Mapping[str, Column], model: str, quantity: str) -> list[Block]:

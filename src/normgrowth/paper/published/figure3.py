@@ -8,6 +8,8 @@ averages over the future, which their mask shows, to 41.012 and 349.501. The las
 import numpy as np
 
 from normgrowth.errors import InputError
+from normgrowth.network.heads.heads import Heads, MeasuredHeads
+from normgrowth.network.measured import ModelInfo
 from normgrowth.paper.published.tables import published
 from normgrowth.records import Block, Records
 
@@ -15,14 +17,14 @@ WINDOWS = {"penn": 83, "wikitext-2": 700}
 NOTE = "The published heads could see the future: the authors' mask sets its scores to 0, where −∞ would hide them."
 
 
-def heads_records(window: int | None = None) -> Records:
+def figure3(window: int | None = None) -> Heads:
     """A run for each model, a row for each of its 144 heads, at the middle of its bar; of one window, or of both."""
     if window not in (None, *WINDOWS.values()):
         raise InputError(
             f"nothing is published for a window of {window}: 83 (Penn Treebank) or 700 (WikiText-2)"
         )
     table = published("attention_positions")
-    parts, runs = [], {}
+    parts = []
     for data, size in WINDOWS.items():
         for encoder in dict.fromkeys(table["encoder"].tolist()) if window in (None, size) else ():
             rows = (table["data"] == data) & (table["encoder"] == encoder)
@@ -32,6 +34,6 @@ def heads_records(window: int | None = None) -> Records:
             run = f"{data}, {encoder}"
             block = Block("head", names, none, none, [0], {"attended_window": values[None]})
             parts.append(Records.from_blocks(run, [block], {}))
-            runs[run] = {"window": size, "largest": float(table["positions_to"][rows].max())}
-    made_by = {"command": "published", "source": table.source, "runs": runs, "notes": [NOTE], "problems": []}
-    return Records.joined(parts, made_by)
+    records = Records.joined(parts, {})
+    models = {run: MeasuredHeads(ModelInfo(run)) for run in records.distinct("run")}
+    return Heads(records=records, source=table.source, models=models, window=window, notes=(NOTE,))

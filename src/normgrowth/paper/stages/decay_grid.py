@@ -45,7 +45,7 @@ def decay_grid(context: StageContext, settings: DecayGrid) -> Records:
         data=context.data,
         engine=context.engine,
         progress=context.progress,
-    )
+    ).records
 
 
 DECAY = Stage(

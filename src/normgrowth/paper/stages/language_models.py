@@ -21,7 +21,7 @@ from normgrowth import engine
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
 from normgrowth.lab.evaluate import NextToken
-from normgrowth.lab.settings import Settings, preset
+from normgrowth.lab.settings import TrainSettings, preset
 from normgrowth.lab.sweep import one_thread
 from normgrowth.lab.train import train
 from normgrowth.network.heads.heads import heads
@@ -60,14 +60,6 @@ KEPT = (
     "equilibrium_norm",
 )
 TRACED = ("norm", "cosine", "angle", "step_size", "alignment", "total_share_steps")
-FACTS = (
-    "window",
-    "tolerance",
-    "thresholds",
-    "kinds",
-    "saturated_kinds",
-    "notes",
-)  # of heads: no paths among them
 SENTENCES = 200  # of the development part, as in the paper's Figure 3
 KINDS: dict[str, dict[str, Any]] = {
     "paper_pre_norm": {},
@@ -87,7 +79,7 @@ class LanguageModels(StageSettings):
     def with_corpus(self, corpus: str, min_count: int) -> Self:
         return replace(self, corpora=(corpus,), min_count=min_count)
 
-    def models(self) -> dict[str, Settings]:
+    def models(self) -> dict[str, TrainSettings]:
         """By name: each kind of network with AdamW and SGD; two of them with the authors' leaking mask, too."""
         shape = {"layers": 4, "width": 64, "heads": 4, "feedforward": 128, "min_count": self.min_count}
         size: dict[str, Any] = {**shape, "steps": 300, "dev_sentences": 100} if self.small else {}
@@ -113,7 +105,7 @@ def _rates(kind: str, optimizer: str) -> dict[str, Any]:
 
 def measured(
     folder: Path,
-    settings: Settings,
+    settings: TrainSettings,
     corpus: Corpus,
     *,
     window: int | None = None,
@@ -128,6 +120,7 @@ def measured(
         _authors_perplexity(name, checkpoints[-1], settings, corpus),
     ]
     lines = sentences(corpus)
+    facts_of_heads: dict[str, Any] = {}
     for path in checkpoints:
         last = path == checkpoints[-1]
         tell(f"{name}: heads of {path.name}")
@@ -138,12 +131,21 @@ def measured(
             window=window if last else None,
             run=f"{name}, heads",
         )
-        parts.append(found)
+        parts.append(found.records)
+        (known,) = found.models.values()
+        facts_of_heads = {
+            "window": found.window,
+            "tolerance": found.tolerance,
+            "thresholds": found.thresholds,
+            "kinds": known.kinds,
+            "saturated_kinds": known.saturated_kinds,
+            "notes": list(found.notes),
+        }
     facts: dict[str, Any] = {
         key: run.made_by[key] for key in ("settings", "steps", "best_step", "parameters")
     }
     facts["corpus"] = describe(corpus, settings.dev_sentences)
-    facts["heads"] = {key: parts[-1].made_by[key] for key in FACTS}
+    facts["heads"] = facts_of_heads
     return Records.joined(parts, {"command": "lab", **facts})
 
 
@@ -166,7 +168,7 @@ def joined_models(models: Mapping[str, Records]) -> Records:
     return Records.joined(models.values(), made_by)
 
 
-def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, Settings]) -> Records:
+def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettings]) -> Records:
     """The task of one model: trained with one thread, so that its weights do not depend on the machine's cores."""
     folder, settings = Path(task[0]), task[1]
     with one_thread():
@@ -174,7 +176,9 @@ def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, Settings]) 
         return measured(folder, settings, corpus, window=corpus.positions if window else None)
 
 
-def train_models(context: StageContext, models: Mapping[str, Settings], *, window: bool = True) -> Records:
+def train_models(
+    context: StageContext, models: Mapping[str, TrainSettings], *, window: bool = True
+) -> Records:
     """Train these models, in folders of their names, and keep what `measured` keeps of each."""
     found: dict[str, Records] = {}
     by_corpus: dict[str, list[str]] = {}
@@ -198,7 +202,7 @@ def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def _authors_perplexity(name: str, checkpoint: Path, settings: Settings, corpus: Corpus) -> Records:
+def _authors_perplexity(name: str, checkpoint: Path, settings: TrainSettings, corpus: Corpus) -> Records:
     model = new_model(settings, corpus)
     load_weights(checkpoint, model)
     nats = sentence_losses(model, corpus.valid[: settings.dev_sentences])

@@ -20,14 +20,15 @@ def pretrained_models(context: StageContext, settings: Pretrained) -> Records:
     for i, name in enumerate(settings.models):
         parts.append(context.cached(f"part-{i}", partial(_levels, name, settings.sentences)))
         context.done(i + 1, len(settings.models), name)
-    return Records.joined(parts, parts[0].made_by)
+    models = {run: known for part in parts for run, known in part.made_by["models"].items()}
+    return Records.joined(parts, {**parts[0].made_by, "models": models})
 
 
 def _levels(name: str, sentences: int) -> Records:
     from normgrowth.network.models.load import load_model
     from normgrowth.network.saturation import saturation
 
-    return saturation(load_model(name), sentences=sentences, random_init=1, run=name)
+    return saturation(load_model(name), sentences=sentences, random_init=1, run=name).records
 
 
 PRETRAINED = Stage(

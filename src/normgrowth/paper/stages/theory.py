@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.models import constructions
-from normgrowth.network.scaled_weights import saturate
+from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
 from normgrowth.paper.stages.table1_networks import EXPONENTIAL, TABLE, Row, built
 from normgrowth.records import Block, Records
@@ -84,7 +84,7 @@ def table1(row: Row) -> dict[str, float]:
 
 
 def scaled(model: nn.Module, c: float, *inputs: Tensor) -> Tensor:
-    with saturate(model, c), torch.no_grad():
+    with scaled_weights(model, c), torch.no_grad():
         return model(*inputs)
 
 
@@ -95,7 +95,7 @@ def slope(f: Callable[[float], Tensor]) -> float:
 
 def gradient(model: nn.Module, c: float, *inputs: Tensor) -> tuple[float, Tensor, float]:
     """f, a fixed random combination of outputs, ∇f and θ·∇f, at cθ."""
-    with saturate(model, c), sdpa_kernel(SDPBackend.MATH):  # the fused backward is wrong at large c
+    with scaled_weights(model, c), sdpa_kernel(SDPBackend.MATH):  # the fused backward is wrong at large c
         out = model(*inputs)
         weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(5), dtype=out.dtype)
         f = (weights * out).sum()
@@ -154,7 +154,7 @@ def limit(make: Callable[[], nn.Module], c: float = 1e4) -> dict[str, float]:
     exact = saturated(model)
     wanted = exact(input_ids=ids).last_hidden_state
     degree = float(exact.degrees[""] or 0)
-    with saturate(model, c), torch.no_grad():
+    with scaled_weights(model, c), torch.no_grad():
         found = model(input_ids=ids).last_hidden_state
     return {
         "degree": degree,
@@ -187,7 +187,7 @@ def vanishing(c: float = 1e3) -> dict[str, float]:
     model, ids = _architecture("Llama"), _ids()
 
     def states(scale: float) -> Tensor:
-        with saturate(model, scale), torch.no_grad():
+        with scaled_weights(model, scale), torch.no_grad():
             return model(input_ids=ids).last_hidden_state
 
     whole = [states(scale) for scale in (1.0, c)]

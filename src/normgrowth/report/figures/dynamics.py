@@ -100,9 +100,10 @@ def figure_plane(d: Dynamics) -> "Figure | None":
         ax.set_xlim(0, at[-1])
         ax.set_xlabel("step size ‖δ‖ between checkpoints")
         ax.set_ylabel("⟨θ, δ⟩")
-        ax.set_title(label(f"{d.source}: {d.name}"), parse_math=False)
+        ax.set_title(label(f"{d.run}: {d.name}"), parse_math=False)
         ax.legend()
-        figure.colorbar(points, ax=ax, label="training step", pad=0.02)
+        value_axis(ax)
+        figure.colorbar(points, ax=ax, label="training step", pad=0.02, format="{x:,.0f}")
         return laid_out(figure)
 
 
@@ -119,6 +120,6 @@ def _axes(d: Dynamics) -> "tuple[Figure, Axes]":
 
     figure = Figure(figsize=(4.6, 3.0))
     ax: Axes = figure.subplots()
-    ax.set_title(label(f"{d.source}: {d.name}"), parse_math=False)
+    ax.set_title(label(f"{d.run}: {d.name}"), parse_math=False)
     step_axis(ax, d.steps)
     return figure, ax

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.records import Records
+from normgrowth.network.heads.heads import Heads, HeadTable
 from normgrowth.report.figures.style import (
     BLUE,
     FORMATS,
@@ -23,7 +23,7 @@ from normgrowth.report.figures.style import (
     save,
     style,
 )
-from normgrowth.report.terminal.heads import KINDS, Heads, models, sentences
+from normgrowth.report.sentences.heads import KINDS, sentences, tables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,48 +49,45 @@ PUBLISHED: tuple[dict[str, Any], ...] = (
 )
 
 
-def draw_heads(
-    records: Records,
+def draw(
+    result: Heads,
     folder: Path | str,
     *,
-    published: Records | None = None,
+    published: Heads | None = None,
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """All figures that the records have something for; the paths of the files."""
+    """Write all figures that the result has something for into a folder, and return the paths of the files."""
     formats = known_formats(formats)
-    every = models(records)
-    text = " ".join(f"{heads.run}: {' '.join(sentences(heads))}" for heads in every)
-    figures = {}
-    if any(heads.form[0] for heads in every):
-        figures["heads_positions"] = (
-            "Positions attended by saturated heads",
-            figure_positions(records, published),
-        )
-    if any(any(heads.kinds) for heads in every):
-        figures["heads_atlas"] = ("Heads by kind", figure_atlas(records))
-    for i, heads in enumerate(every):
-        if heads.made_by.get("patterns"):
-            name = "heads_patterns" if len(every) == 1 else f"heads_patterns_{i + 1}"
-            figures[name] = (f"Patterns of heads: {heads.run}", figure_patterns(heads))
-    return save(figures, folder, formats, text)
+    figures: dict[str, tuple[str, Figure]] = {}
+    if (drawn := positions(result, published)) is not None:
+        figures["heads_positions"] = ("Positions attended by saturated heads", drawn)
+    if (drawn := atlas(result)) is not None:
+        figures["heads_atlas"] = ("Heads by kind", drawn)
+    for i, run in enumerate(result.models):
+        if (drawn := patterns(result, run)) is not None:
+            name = "heads_patterns" if len(result.models) == 1 else f"heads_patterns_{i + 1}"
+            figures[name] = (f"Patterns of heads: {run}", drawn)
+    return save(figures, folder, formats, " ".join(sentences(result)))
 
 
-def figure_positions(records: Records, published: Records | None = None) -> "Figure":
+def positions(result: Heads, published: Heads | None = None) -> "Figure | None":
     """Figure 3: left as published (positions), right as shares of what is visible. A row for each model."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    drawn = [heads for heads in models(records) if heads.form[0]]
-    theirs = models(published) if published is not None else []
+    drawn = [heads for heads in tables(result) if heads.form[0]]
+    if not drawn:
+        return None
+    theirs = tables(published) if published is not None else []
     with style():
         figure = Figure(figsize=(7.2, 1.0 + 1.75 * len(drawn)))
         axes = figure.subplots(len(drawn), 2, squeeze=False, sharex="col", sharey=True)
         for (left, right), heads in zip(axes, drawn, strict=True):
-            _positions(left, heads, theirs)
+            _positions(left, heads, theirs, result.window)
             _shares(right, heads)
             left.set_title(label(heads.run), parse_math=False)
             left.set_ylabel("heads")
-        window = drawn[0].made_by.get("window") if drawn[0].form[0] == "attended_window" else None
+        window = result.window if drawn[0].form[0] == "attended_window" else None
         counted = f"windows filled up to {window} tokens, padding counts" if window else "real tokens only"
         axes[-1, 0].set_xlabel(f"positions attended, mean over queries\n({counted})")
         axes[-1, 1].set_xlabel("share of the visible positions, mean over queries\n(real tokens only)")
@@ -104,15 +101,15 @@ def figure_positions(records: Records, published: Records | None = None) -> "Fig
         return laid_out(figure)
 
 
-def _method(heads: Heads) -> str:
+def _method(heads: HeadTable) -> str:
     method = heads.form[1]
     return f"c = {method.removeprefix('_c')}" if method else "exact limit"
 
 
-def _positions(ax: "Axes", heads: Heads, theirs: Sequence[Heads]) -> None:
+def _positions(ax: "Axes", heads: HeadTable, theirs: Sequence[HeadTable], window: int | None) -> None:
     quantity, method = heads.form
     values = heads.of(f"{quantity}{method}")
-    window = heads.made_by.get("window") if quantity == "attended_window" else None
+    window = window if quantity == "attended_window" else None
     published = [one.of("attended_window") for one in theirs] if window else []
     visible = (window + 1) / 2 if window else heads.model.get("visible", 1.0)
     most = max([values.max(), visible, *(one.max() for one in published)])
@@ -128,7 +125,7 @@ def _positions(ax: "Axes", heads: Heads, theirs: Sequence[Heads]) -> None:
     _marks(ax, lines, -0.02 * most)
 
 
-def _shares(ax: "Axes", heads: Heads) -> None:
+def _shares(ax: "Axes", heads: HeadTable) -> None:
     from matplotlib.ticker import PercentFormatter
 
     _bars(ax, heads.of(f"attended_share{heads.form[1]}").clip(0, 1), np.linspace(0, 1, 51))
@@ -164,12 +161,14 @@ def _marks(ax: "Axes", lines: Sequence[tuple[float, str]], beside: float, *, per
         ax.text(nearest + beside, 1.17 - 0.13 * i, f"{word}: {value}", **look)
 
 
-def figure_atlas(records: Records) -> "Figure":
-    """Layers from below to above, heads from left to right, coloured by kind: the network, and its saturated self."""
+def atlas(result: Heads) -> "Figure | None":
+    """Layers from below to above, heads from left to right, colored by kind: in the network itself, and saturated."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    drawn = [heads for heads in models(records) if any(heads.kinds)]
+    drawn = [heads for heads in tables(result) if any(heads.kinds)]
+    if not drawn:
+        return None
     columns = 2 if any(any(heads.saturated_kinds) for heads in drawn) else 1
     wide = max(max(Counter(heads.layers).values()) for heads in drawn)
     deep = [len(heads.depth) for heads in drawn]
@@ -196,7 +195,7 @@ def figure_atlas(records: Records) -> "Figure":
         return laid_out(figure)
 
 
-def _atlas(ax: "Axes", heads: Heads, kinds: Sequence[str]) -> None:
+def _atlas(ax: "Axes", heads: HeadTable, kinds: Sequence[str]) -> None:
     from matplotlib.patches import Rectangle
 
     place = {layer: i for i, layer in enumerate(heads.depth)}
@@ -222,13 +221,17 @@ def _atlas(ax: "Axes", heads: Heads, kinds: Sequence[str]) -> None:
     ax.spines[:].set_visible(False)
 
 
-def figure_patterns(heads: Heads) -> "Figure":
-    """For one sentence, the weights of chosen heads: a column for each; above the network, below its saturated self."""
+def patterns(result: Heads, run: str | None = None) -> "Figure | None":
+    """For one sentence, the weights of chosen heads of a model (the first): above the network, below the saturated one.
+
+    A column for each head.
+    """
     from matplotlib.figure import Figure
 
-    patterns = heads.made_by["patterns"]
-    tokens, chosen = patterns["tokens"], patterns["heads"]
-    kinds = dict(zip(heads.names, heads.kinds, strict=True))
+    known = result.models.get(next(iter(result.models), "") if run is None else run)
+    if known is None or known.patterns is None or not known.patterns.heads:
+        return None
+    tokens, chosen, kinds = known.patterns.tokens, known.patterns.heads, known.kinds
     side = max(1.5, min(2.4, 0.14 * len(tokens)))
     with style():
         figure = Figure(figsize=(1.5 + (side + 0.15) * len(chosen), 1.5 + 2 * side))
@@ -236,7 +239,7 @@ def figure_patterns(heads: Heads) -> "Figure":
         image = None
         for column, (name, both) in zip(axes.T, chosen.items(), strict=True):
             for ax, which in zip(column, ("soft", "saturated"), strict=True):
-                image = ax.imshow(np.array(both[which]), cmap="Blues", vmin=0, vmax=1)
+                image = ax.imshow(np.array(getattr(both, which)), cmap="Blues", vmin=0, vmax=1)
                 ax.spines[:].set_visible(True)
                 ax.tick_params(length=0, labelsize=max(4.5, min(7.0, 150 / len(tokens))))
             kind = kinds.get(name, "")
@@ -253,3 +256,6 @@ def figure_patterns(heads: Heads) -> "Figure":
         bar.set_label("weight")
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
         return laid_out(figure)
+
+
+FIGURES = {"atlas": atlas, "positions": positions, "patterns": patterns}

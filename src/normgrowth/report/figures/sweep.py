@@ -8,12 +8,14 @@ import numpy as np
 
 from normgrowth.records import Records
 from normgrowth.report.figures.style import BLUE, FORMATS, GREY, INK, ORANGE, known_formats, save, style
-from normgrowth.report.terminal.sweep import Sweep, sentences
+from normgrowth.report.terminal.sweep import SweepGrid, sentences
 from normgrowth.report.wording import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from normgrowth.lab.sweep_result import Sweep
 
 WORDS = {"lr": "learning rate η", "weight_decay": "weight decay λ"}
 DEFAULT = {"adamw": (1e-3, 1e-2), "adam": (1e-3, 0.0), "sgd": (1e-3, 0.0)}  # PyTorch's
@@ -22,8 +24,21 @@ FACTORS = (0.5, 0.9, 0.98, 1, 1.02, 1.1, 2)
 DECOUPLED, LEAST = ("adamw", "adafactor"), 2.0**-25  # up to this, 1 − ηλ is 1 in float32
 
 
+def phase(result: "Sweep") -> "Figure":
+    """Where the norm grows, and where growth ends."""
+    return figure_phase(result.records)
+
+
+def edge(result: "Sweep") -> "Figure | None":
+    """The edge of growth against the prediction; None where there is none."""
+    return figure_edge(result.records) if any(one.predicted > 0 for one in result.edges) else None
+
+
+FIGURES = {"phase": phase, "edge": edge}
+
+
 def draw_sweep(records: Records, folder: Path | str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
-    found = Sweep(records)
+    found = SweepGrid(records)
     figures = {"sweep_phase": ("Where the norm grows", figure_phase(records))}
     predicted = found.column("edge_predicted")
     if (np.isfinite(predicted) & (predicted > 0)).any():
@@ -34,7 +49,7 @@ def draw_sweep(records: Records, folder: Path | str, *, formats: Sequence[str] =
 def figure_phase(records: Records) -> "Figure":
     from matplotlib.figure import Figure
 
-    found = Sweep(records)
+    found = SweepGrid(records)
     with style():
         figure = Figure(figsize=(5.2, 4.2))
         ax = figure.subplots()
@@ -44,7 +59,7 @@ def figure_phase(records: Records) -> "Figure":
     return figure
 
 
-def _phase(ax: "Axes", found: Sweep, figure: "Figure") -> None:
+def _phase(ax: "Axes", found: SweepGrid, figure: "Figure") -> None:
     from matplotlib.colors import SymLogNorm
 
     x, y = (_places(axis) for axis in (found.x, found.y))
@@ -74,7 +89,7 @@ def _phase(ax: "Axes", found: Sweep, figure: "Figure") -> None:
         legend.set_in_layout(False)  # it may reach over the colour bar
 
 
-def _edges(ax: "Axes", found: Sweep, x: Any, y: Any) -> None:
+def _edges(ax: "Axes", found: SweepGrid, x: Any, y: Any) -> None:
     edge, predicted = found.column("edge"), found.column("edge_predicted")
     inside = np.isfinite(edge) & (edge > 0)
     ax.plot(
@@ -123,7 +138,7 @@ def figure_edge(records: Records) -> "Figure":
     """Measured against predicted, and which terms of the budget make up for what decay takes there."""
     from matplotlib.figure import Figure
 
-    found = Sweep(records)
+    found = SweepGrid(records)
     x = np.array(found.x["values"], float)
     edge, predicted = found.column("edge"), found.column("edge_predicted")
     with style():

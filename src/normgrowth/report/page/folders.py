@@ -13,7 +13,10 @@ from typing import Any
 
 from normgrowth.errors import InputError
 from normgrowth.fit.result import SeriesFit
+from normgrowth.lab.run import Run as TrainRun
 from normgrowth.lint.finding import Finding
+from normgrowth.network.saturation import Saturation
+from normgrowth.paper.reproduction import Reproduction
 from normgrowth.records import Records, has_records
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.pieces import Section, Table, words
@@ -25,15 +28,14 @@ from normgrowth.report.page.sections.networks import (
     saturation_sentences,
     scaling_section,
 )
-from normgrowth.report.page.sections.reproduction import CLAIMS, PAPER, paper_sections, paper_sentences
+from normgrowth.report.page.sections.reproduction import reproduction_sections, reproduction_sentences
 from normgrowth.report.page.sections.runs import Run, counted_notes
 from normgrowth.report.page.sections.sweep import sweep_section
 from normgrowth.report.page.sections.trace import growth_section, growth_sentences
 from normgrowth.report.terminal import run as train
 from normgrowth.report.terminal.findings import finding_rows
-from normgrowth.report.terminal.saturation import METHOD
 from normgrowth.report.wording import visible
-from normgrowth.schema import read_json
+from normgrowth.results import CLAIMS
 
 Fitted = Callable[[Records], Mapping[str, SeriesFit]]
 Read = Callable[[Path], Records | None]  # None: the folder itself holds none
@@ -46,12 +48,11 @@ class Parts:
     """What was found, by how it is shown."""
 
     runs: list[Run] = field(default_factory=list)
-    levels: list[Records] = field(default_factory=list)  # of networks that were measured once
+    levels: list[Saturation] = field(default_factory=list)  # of networks that were measured once
     heads: list[Records] = field(default_factory=list)
     scaling: list[Records] = field(default_factory=list)
     sweeps: list[Records] = field(default_factory=list)
-    papers: list[dict[str, Any]] = field(default_factory=list)
-    theory: list[Records] = field(default_factory=list)  # of a reproduction: Table 1
+    reproductions: list[Reproduction] = field(default_factory=list)
     made_by: dict[str, Any] = field(default_factory=dict)  # folder -> sidecar
 
 
@@ -97,8 +98,8 @@ def collected(folders: Sequence[Path | str], read: Read = read_records) -> Parts
     parts = Parts()
     for folder in map(Path, folders):
         found = list(_records_of(folder, read))
-        if (claims := folder / CLAIMS).is_file():
-            parts.papers.append(read_json(claims, PAPER, advice="run `normgrowth reproduce` again"))
+        if (folder / CLAIMS).is_file():
+            parts.reproductions.append(Reproduction.read(folder))
         elif not found:
             raise InputError(
                 f"{folder}: no records here or below; `normgrowth trace -o`, `train` and others make them"
@@ -107,8 +108,7 @@ def collected(folders: Sequence[Path | str], read: Read = read_records) -> Parts
             label = _label(path, parts.made_by)
             parts.made_by[label] = records.made_by
             if records.made_by.get("stage") == "theory":
-                parts.theory.append(records)
-                continue
+                continue  # Table 1 is part of the reproduction
             for run in _worth_showing(records):
                 _sort_in(parts, label, run, records)
     return parts
@@ -170,8 +170,10 @@ def _sort_in(parts: Parts, folder: str, run: str, records: Records) -> None:
     if "head" in levels:
         parts.heads.append(own)
     steps = own.where(level="model").distinct("step")
-    if any(METHOD.match(name) for name in own.distinct("quantity")) and len(steps) < 2:
-        parts.levels.append(own)
+    if any(name.startswith("saturation") for name in own.distinct("quantity")) and len(steps) < 2:
+        levels = Saturation.from_records(own)
+        models = {name: model for name, model in levels.models.items() if name == run}
+        parts.levels.append(replace(levels, models=models))
     if len(own.where(level="model", quantity="norm")) or len(steps) > 1:
         provenance = "published" if command == "published" else "measured"
         parts.runs.append(Run(_free(parts, run, folder), own, len(parts.runs), provenance=provenance))
@@ -192,8 +194,8 @@ def _free(parts: Parts, run: str, folder: str) -> str:
 
 
 def _sections(parts: Parts, pictures: Sequence[Any]) -> Iterable[Section | None]:
-    for place, paper in enumerate(parts.papers):
-        yield from paper_sections(paper, pictures, parts.theory[place : place + 1], place)
+    for place, reproduction in enumerate(parts.reproductions):
+        yield from reproduction_sections(reproduction, pictures, place)
     yield growth_section(parts.runs)
     yield learning_section(parts.runs)
     yield saturation_section(parts.runs, parts.levels)
@@ -204,13 +206,13 @@ def _sections(parts: Parts, pictures: Sequence[Any]) -> Iterable[Section | None]
 
 
 def _summary(parts: Parts) -> list[str]:
-    said = [text for paper in parts.papers for text in paper_sentences(paper)]
+    said = [text for one in parts.reproductions for text in reproduction_sentences(one)]
     said += counted_notes(parts.runs)
-    if not parts.papers:
+    if not parts.reproductions:
         for run in parts.runs:
             texts = _of_run(run)
             said += [f"{visible(run.label)}: {' '.join(texts)}"] if len(parts.runs) > 1 and texts else texts
-        said += [text for records in parts.levels for text in saturation_sentences(records)]
+        said += [text for result in parts.levels for text in saturation_sentences(result)]
         said += [text for records in parts.heads for text in heads_sentences(records)]
     findings = [found for made_by in parts.made_by.values() if (found := made_by.get("findings")) is not None]
     if findings:
@@ -222,8 +224,8 @@ def _summary(parts: Parts) -> list[str]:
 def _of_run(run: Run) -> list[str]:
     """What was learned, what grew, by which law, how aligned, how saturated."""
     texts, grids = growth_sentences(run), run.grids
-    if run.records.made_by.get("command") == "train" and len(grids.model("dev_loss")[0]):
-        texts = [*train.sentences(run.records)[:1], *texts]
+    if run.records.made_by.get("command") in ("train", "run") and len(grids.model("dev_loss")[0]):
+        texts = [*train.sentences(TrainRun.from_records(run.records))[:1], *texts]
     levels = grids.model("saturation")[1]
     if len(levels) > 1:
         others = grids.model("saturation_others")[1]

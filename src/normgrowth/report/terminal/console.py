@@ -5,14 +5,12 @@ escape sequence that retitles the window: both are printed as they are spelt.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, nan, prod
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.records import Records
-from normgrowth.report.grids import grids_of_trace
-from normgrowth.report.wording import cosine, number, percent, small, times, visible
+from normgrowth.report.wording import visible
 from normgrowth.results import Result
 
 if TYPE_CHECKING:
@@ -21,10 +19,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from normgrowth.trace.result import Trace
-
-__all__ = ["Progress", "compare", "print_compare", "print_names"]
-
-Write = Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -36,131 +30,6 @@ class Cells:
     rank: int = 0  # where the terminal is narrow the highest goes first; 0 stays
     right: bool = True
     widest: float = 0.5  # of the console; longer text folds
-
-
-def print_names(readings: Iterable[Mapping[str, Any]], console: "Console | None" = None) -> None:
-    """How each tensor was read: its layer and role, whether it counts, and if not, why."""
-    console, rows = console or new_console(), list(readings)
-
-    def column(title: str, write: Callable[[Mapping[str, Any]], object], rank: int = 0, **look: Any) -> Cells:
-        cells = ["" if (cell := write(row)) is None else str(cell) for row in rows]
-        return Cells(title, cells, rank, right=False, **look)
-
-    columns = [
-        column("", lambda row: "✓" if row["counted"] else None),
-        column("tensor", lambda row: row["name"]),
-        column("shape", lambda row: "×".join(map(str, row["shape"])) or "scalar", rank=1),
-        column("dtype", lambda row: row["dtype"], rank=2),
-        column("layer", lambda row: row["layer"]),
-        column("role", _role, widest=0.25),
-    ]
-    show(console, columns)
-    parameters = [row for row in rows if row.get("kind") not in NOT_PARAMETERS]
-    counted = [row for row in parameters if row["counted"]]
-    tensors = f"{len(counted):,} of {len(parameters):,} tensors"
-    say(console, f"{tensors} are counted, with {_values(counted):,} of {_values(parameters):,} parameters.")
-    for kind, called in NOT_PARAMETERS.items():
-        if apart := [row for row in rows if row.get("kind") == kind]:
-            say(console, f"Not parameters: {len(apart):,} {called}, {_values(apart):,} values.")
-
-
-NOT_PARAMETERS = {
-    "optimizer": "tensors of optimizer or training state",
-    "buffer": "buffers",
-    "tied": "further names of tied parameters",
-}
-
-
-def _values(rows: Iterable[Mapping[str, Any]]) -> int:
-    return sum(prod(row["shape"]) for row in rows)
-
-
-def _role(row: Mapping[str, Any]) -> str:
-    if row["counted"]:
-        return row["role"]
-    role, reason = row["role"], row["reason"]
-    left_out = "left out" if not reason or reason == role else f"left out: {reason}"
-    says_role = not role or (reason and reason != role and reason.startswith(role))
-    return left_out if says_role else f"{role}, {left_out}"
-
-
-# quantity -> title, how it is written, which go first where the terminal is narrow
-COMPARED: dict[str, tuple[str, Write, int]] = {
-    "norm": ("norm", number, 0),
-    "factor": ("factor", times, 1),
-    "cosine_first": ("cosine\nto first", cosine, 2),
-    "alignment": ("alignment", small, 4),
-    "total_share_steps": ("growth\nby steps", percent, 3),
-}
-
-
-def compare(a: Records, b: Records) -> list[dict[str, Any]]:
-    """Two traces, one row for each layer and for the model: plain values, None where undefined.
-
-    Taken at the last step that both have, unless one of them begins there, when there would be no
-    growth to compare: then at each one's own last step. `matched` says which.
-    """
-    traces = {"a": grids_of_trace(a), "b": grids_of_trace(b)}
-    steps, matched = _matched(*(trace.steps for trace in traces.values()))
-    rows = []
-    for thing in sorted(
-        {**dict.fromkeys(traces["a"].things()), **dict.fromkeys(traces["b"].things())}, key=_last
-    ):
-        row: dict[str, Any] = {"level": thing[0], "name": thing[1], "matched": matched}
-        row |= {f"step_{side}": steps[side] for side in traces}
-        row |= {"parameters_a": a.parameters, "parameters_b": b.parameters}
-        for quantity in COMPARED:
-            for side, trace in traces.items():
-                if quantity == "factor":
-                    value = trace.factor(*thing, steps[side])
-                else:
-                    reference = "first" if quantity == "cosine_first" else None
-                    value = trace.value(*thing, quantity.removesuffix("_first"), steps[side], reference)
-                row[f"{quantity}_{side}"] = value if isfinite(value) else None
-        for quantity in ("norm", "factor"):
-            x, y = row[f"{quantity}_a"], row[f"{quantity}_b"]
-            row[f"{quantity}_ratio"] = y / x if x and y is not None else None
-        rows.append(row)
-    return rows
-
-
-def print_compare(a: Records, b: Records, console: "Console | None" = None) -> None:
-    """The rows of `compare`, side by side."""
-    console, rows = console or new_console(), compare(a, b)
-
-    def column(title: str, key: str, write: Write, rank: int) -> Cells:
-        return Cells(title, [write(nan if row[key] is None else row[key]) for row in rows], rank)
-
-    columns = [layer_cells([(row["level"], row["name"]) for row in rows])]
-    for quantity, (title, write, rank) in COMPARED.items():
-        columns += [column(f"{title}\n{side}", f"{quantity}_{side}", write, rank) for side in "ab"]
-        if f"{quantity}_ratio" in rows[0]:
-            columns.append(column(f"{title}\nb/a", f"{quantity}_ratio", times, 5 * rank))
-    for side, records in (("a", a), ("b", b)):
-        say(console, f"{side}: {records.made_by.get('source', records.distinct('run')[0])}", "bold")
-        say_parameters(console, records)
-    if rows[-1]["parameters_a"] != rows[-1]["parameters_b"]:
-        say(console, "The two count different parameters: their norms are not comparable.", "bold red")
-    at = rows[-1]["step_a"], rows[-1]["step_b"]
-    if rows[-1]["matched"]:
-        say(console, f"Both at step {at[0]:,}, the last that they share.")
-    else:
-        say(
-            console,
-            f"They share no step after their first: a at its last, {at[0]:,}; b at its last, {at[1]:,}.",
-        )
-    show(console, columns, last_bold=True)
-
-
-def _last(thing: tuple[str, str]) -> bool:
-    return thing[0] == "model"
-
-
-def _matched(a: Sequence[int], b: Sequence[int]) -> tuple[dict[str, int], bool]:
-    common = set(a) & set(b)
-    if len(a) > 1 or len(b) > 1:
-        common -= {a[0], b[0]}
-    return ({"a": max(common), "b": max(common)}, True) if common else ({"a": a[-1], "b": b[-1]}, False)
 
 
 def layer_cells(things: Sequence[tuple[str, str]]) -> Cells:

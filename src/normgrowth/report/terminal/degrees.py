@@ -1,108 +1,80 @@
-"""Degrees of a model in a terminal: blocks that are alike are one, and what is dropped is said below."""
+"""The table of degrees: blocks that are alike share a row, and what is dropped is summed up below."""
 
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from normgrowth.report.terminal.console import Cells, new_console, say, show
-from normgrowth.report.wording import cosine, visible
+from normgrowth.limit.degrees import Degrees, ModuleDegree
+from normgrowth.limit.module_names import grouped
+from normgrowth.report.terminal.console import Cells, say
+from normgrowth.report.terminal.console import show as show_columns
+from normgrowth.report.wording import visible
 from normgrowth.text import by_run
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Row = Mapping[str, Any]
 
-
-def print_degrees(
-    facts: Mapping[str, Any],
+def show(
+    result: Degrees,
+    console: "Console",
     *,
-    title: str,
-    notes: Sequence[str] = (),
     explain: bool = False,
     every: bool = False,
-    console: "Console | None" = None,
+    select: str = "",
+    depth: int | None = None,
 ) -> None:
-    """facts: modules (module, class, degree, lower, inputs, runs, stack, block, part), sums, and sentences."""
-    console = console or new_console()
-    say(console, title, "bold")
-    for note in notes:
+    """A row for every submodule.
+
+    explain: say in words what is dropped where, and why. every: a row for each block, also where they are alike.
+    select: a pattern of the modules to show. depth: show names of at most so many parts.
+    """
+    say(console, f"{result.source}: {result.model}", "bold")
+    for note in result.notes:
         say(console, note, "dim")
-    rows = [(row["module"], row) for row in facts["modules"]] if every else group(facts["modules"])
+    shown = [
+        row
+        for row in result.modules
+        if re.search(select, row.module) and (not depth or len(row.module.split(".")) <= depth)
+    ]
+    rows = [(row.module, row) for row in shown] if every else _alike(shown)
     columns = [
         Cells("module", [name or "(the model)" for name, _ in rows], right=False, widest=0.6),
-        Cells("class", [row["class"] for _, row in rows], rank=2, right=False, widest=0.3),
-        Cells("in", [by_run([one[0] for one in row["inputs_by_run"] if one]) for _, row in rows], rank=1),
-        Cells("degree", [by_run(row["degree_by_run"]) for _, row in rows]),
-        Cells("lower parts", [", ".join(map(str, row["lower"])) or "-" for _, row in rows], rank=3),
-        Cells("runs", [str(row["runs"]) if row["runs"] > 1 else "-" for _, row in rows], rank=4),
+        Cells("class", [row.class_name for _, row in rows], rank=2, right=False, widest=0.3),
+        Cells("in", [by_run([one[0] for one in row.inputs_by_run if one]) for _, row in rows], rank=1),
+        Cells("degree", [by_run(row.by_run) for _, row in rows]),
+        Cells("lower parts", [", ".join(map(str, row.lower)) or "-" for _, row in rows], rank=3),
+        Cells("runs", [str(row.runs) if row.runs > 1 else "-" for _, row in rows], rank=4),
     ]
     if rows:
-        show(console, columns)
+        show_columns(console, columns)
     else:
         say(console, "No module to show.")
-    for warning in facts["warnings"]:
-        say(console, f"Warning: {warning}.")
+    for problem in result.problems:
+        say(console, f"Warning: {problem}.")
     if explain:
-        for sentence in facts["explanation"]:
+        for sentence in result.explanation:
             say(console, f"• {sentence}")
     else:
-        dropped = [met for met in facts["sums"] if met["kind"] != "constant"]
+        dropped = [term for term in result.dropped_terms if term.kind != "constant"]
         say(
             console,
-            f"{len(dropped):,} sums drop a term of lower degree; {len(facts['vanished']):,} of "
-            f"{facts['parameters']:,} parameters have no part in the limit. --explain says which, and why.",
+            f"{len(dropped):,} sums drop a term of lower degree; {len(result.vanished):,} of "
+            f"{len(result.parameters):,} parameters have no part in the limit. --explain (result.explanation) says "
+            "which, and why.",
         )
 
 
-def group(modules: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Rows that differ in the number of their block only, as one; with the name that they share."""
-    alike: dict[tuple[Any, ...], list[Row]] = {}
-    for row in modules:
-        same = tuple(str(row[key]) for key in ("class", "degree_by_run", "lower", "inputs_by_run", "runs"))
-        alike.setdefault((row["stack"], row["block"] is None, row["part"], same), []).append(row)
-    return [
-        (
-            ".".join(
-                filter(None, (rows[0]["stack"], _span([row["block"] for row in rows]), rows[0]["part"]))
-            ),
-            rows[0],
-        )
-        for rows in alike.values()
-    ]
-
-
-def print_hard_heads(
-    facts: Mapping[str, Any], *, title: str, notes: Sequence[str] = (), console: "Console | None" = None
-) -> None:
-    """facts: modules (module, class, cosine, least, tokens) and ties."""
-    console, rows = console or new_console(), facts["modules"]
-    say(console, title, "bold")
-    for note in notes:
-        say(console, note, "dim")
-    columns = [
-        Cells("module", [row["module"] or "(the model)" for row in rows], right=False, widest=0.6),
-        Cells("class", [row["class"] for row in rows], rank=2, right=False, widest=0.3),
-        Cells("cosine of\nhard and soft", [cosine(row["cosine"]) for row in rows]),
-        Cells("least of\nany token", [cosine(row["least"]) for row in rows], rank=1),
-    ]
-    show(console, columns)
-    tied = sum(tie["tied"] for tie in facts["ties"])
-    if tied:
-        say(console, f"Several keys share the largest score in {tied:,} softmax rows; they share alike.")
-
-
-def _span(blocks: Sequence[int | None]) -> str:
-    """0-2,5"""
-    numbers = sorted({block for block in blocks if block is not None})
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+def _alike(modules: Sequence[ModuleDegree]) -> list[tuple[str, ModuleDegree]]:
+    """Rows that differ only in the number of their block, as one; with the name that they share."""
+    found = grouped(
+        modules,
+        lambda row: row.module,
+        lambda row: (row.class_name, row.by_run, row.lower, row.inputs_by_run),
+    )
+    return [(name, rows[0]) for name, rows in found]
 
 
 @contextmanager

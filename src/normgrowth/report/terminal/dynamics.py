@@ -48,7 +48,7 @@ def show(d: Dynamics, console: "Console") -> None:
     ]
     show_table(console, columns)
     if len(chosen) < len(d.steps):
-        say(console, f"{len(chosen)} of {len(d.steps)} checkpoints; --json has them all.", "dim")
+        say(console, f"{len(chosen)} of {len(d.steps)} checkpoints shown.", "dim")
     sections = (
         ("Dynamics", sentences.findings(d)),
         ("Cannot be decided", sentences.undecided(d)),

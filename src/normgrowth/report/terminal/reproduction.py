@@ -1,60 +1,52 @@
-"""The claims of a paper in the terminal: a row for each, what decided it, and how many of which verdict."""
+"""A reproduction of the paper in the terminal: a row per claim with its verdict, errata and departures."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from normgrowth.report.terminal.console import Cells, new_console, say, show
-from normgrowth.report.wording import number
+from normgrowth.paper.reproduction import Check, Judgement, Reproduction
+from normgrowth.report.sentences.reproduction import DIFFERS, failure_sentences, measured_numbers
+from normgrowth.report.terminal.console import Cells, say
+from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def print_claims(claims: Sequence[Mapping[str, Any]], console: "Console | None" = None) -> None:
-    """claims: id, where, verdict and reason of each."""
-    console = console or new_console()
+def show(result: Reproduction, console: "Console") -> None:
+    if result.claims:
+        _claims(result.claims, console)
+    for title, checks in (
+        ("Errata: statements that are wrong as printed", result.errata),
+        ("Departures: the authors' code against their text", result.departures),
+    ):
+        if checks:
+            say(console, title, "bold")
+            _checks(checks, console)
+    for stage in result.stages:
+        seconds = "" if stage.seconds is None else f", {stage.seconds:.0f} s"
+        say(console, f"Stage {stage.name}: {stage.status}{seconds}.")
+    for sentence in failure_sentences(result):
+        say(console, sentence, "bold")
+
+
+def _claims(claims: Sequence[Judgement], console: "Console") -> None:
     columns = [
-        Cells("claim", [claim["id"] for claim in claims], right=False),
-        Cells("in the paper", [claim["where"] for claim in claims], 1, right=False),
-        Cells("verdict", [claim["verdict"] for claim in claims], right=False, widest=0.2),
-        Cells("why", [claim["reason"] for claim in claims], right=False, widest=0.8),
+        Cells("claim", [claim.id for claim in claims], right=False),
+        Cells("in the paper", [claim.where for claim in claims], 1, right=False),
+        Cells("verdict", [claim.verdict for claim in claims], right=False, widest=0.2),
+        Cells("why", [claim.reason for claim in claims], right=False, widest=0.8),
     ]
-    show(console, columns)
-    counts = Counter(claim["verdict"] for claim in claims)
+    show_table(console, columns)
+    counts = Counter(claim.verdict for claim in claims)
     say(console, ", ".join(f"{verdict}: {count}" for verdict, count in counts.items()), "bold")
 
 
-TITLES = {
-    "erratum": "What is printed, against what is measured",
-    "departure": "Where the authors' code departs from their text, against what is measured",
-}
-
-
-def print_errata(errata: Sequence[Mapping[str, Any]], console: "Console | None" = None) -> None:
-    """What is printed, and then what the authors' code does, against what is measured."""
-    console = console or new_console()
-    for kind, title in TITLES.items():
-        own = [one for one in errata if one["kind"] == kind]
-        if own:
-            say(console, title, "bold")
-            _print_kind(kind, own, console)
-
-
-def _print_kind(kind: str, errata: Sequence[Mapping[str, Any]], console: "Console") -> None:
-    numbers = [
-        "; ".join(
-            f"{name} {number(value, 3)}" for name, value in one["measured"].items() if value is not None
-        )
-        for one in errata
-    ]
-    fails = {True: "fails", False: "does not fail here", None: "not measured"}
+def _checks(checks: Sequence[Check], console: "Console") -> None:
     columns = [
-        Cells(kind, [one["id"] for one in errata], right=False),
-        Cells("printed, or done", [one["printed"] for one in errata], 1, right=False, widest=0.3),
-        Cells("here", [fails[one["fails"]] for one in errata], right=False, widest=0.2),
-        Cells(
-            "measured", [said or one["why"] for said, one in zip(numbers, errata, strict=True)], right=False
-        ),
+        Cells("id", [one.id for one in checks], right=False),
+        Cells("printed, or done", [one.stated for one in checks], 1, right=False, widest=0.3),
+        Cells("here", [DIFFERS[one.differs] for one in checks], right=False, widest=0.2),
+        Cells("measured", [measured_numbers(one.measured) or one.reason for one in checks], right=False),
     ]
-    show(console, columns)
+    show_table(console, columns)

@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.records import Records
 from normgrowth.report.grids import Grids
 from normgrowth.report.terminal.console import (
     Cells,
     Progress,
-    new_console,
     say,
     say_parameters,
     say_remarks,
-    show,
 )
+from normgrowth.report.terminal.console import show as show_table
 from normgrowth.report.wording import number, percent, times
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from normgrowth.lab.run import Run
 
 SMOOTH = 0.05  # the part of the loss shown that the last step has
 ROWS = 16  # of the table at most: the first step, the last, and some between
@@ -44,9 +44,9 @@ class TrainProgress:
         self._bar(step, total, f"step {step:,} of {total:,}, loss {self._loss:.3f}{rate}")
 
 
-def print_train(records: Records, console: "Console | None" = None) -> None:
+def show(result: "Run", console: "Console") -> None:
     """A row for each evaluation, then sentences: what was learned, how the norm grew, what became saturated."""
-    console, grids = console or new_console(), Grids(records)
+    grids = Grids(result.records)
     steps = _some(grids.model("dev_loss")[0].tolist())
 
     def column(title: str, quantity: str, write: Any, rank: int = 0) -> Cells | None:
@@ -66,22 +66,22 @@ def print_train(records: Records, console: "Console | None" = None) -> None:
         column("to other\ntokens", "saturation_others", _loss, 2),
         column("at\nc = 1000", "saturation_c1000", _loss, 4),
     ]
-    settings, corpus = records.made_by["settings"], records.made_by["corpus"]
-    shape = f"{settings['kind']}, {settings['layers']} layers of {settings['width']}"
-    say(console, f"{grids.run}: {shape}, {settings['optimizer']} on {corpus['name']}", "bold")
-    say_parameters(console, records)
-    show(console, [column for column in columns if column is not None])
-    for sentence in sentences(records):
+    settings = result.settings
+    shape = f"{settings.kind}, {settings.layers} layers of {settings.width}"
+    say(console, f"{grids.run}: {shape}, {settings.optimizer} on {result.corpus.name}", "bold")
+    say_parameters(console, result.records)
+    show_table(console, [column for column in columns if column is not None])
+    for sentence in sentences(result):
         say(console, sentence)
-    say_remarks(console, records)
+    say_remarks(console, result.records)
 
 
-def sentences(records: Records) -> list[str]:
-    grids, facts = Grids(records), records.made_by
+def sentences(result: "Run") -> list[str]:
+    grids = Grids(result.records)
     losses = grids.model("dev_loss")[1]
-    best, words = float(losses.min()), facts["corpus"]["frequency_loss"]
+    best, words = float(losses.min()), result.corpus.frequency_loss
     said = [
-        f"Best at step {facts['best_step']:,}: dev perplexity {number(float(np.exp(best)), 4)}, "
+        f"Best at step {result.best_step:,}: dev perplexity {number(float(np.exp(best)), 4)}, "
         f"{best:.3f} nats per token"
         + (
             f", {words - best:.2f} below that of word frequencies."

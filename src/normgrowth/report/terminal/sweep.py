@@ -9,18 +9,21 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.records import Records
-from normgrowth.report.terminal.console import Cells, new_console, say, say_parameters, say_remarks, show
+from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks
+from normgrowth.report.terminal.console import show as show_table
 from normgrowth.report.wording import number, percent, times
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from normgrowth.lab.sweep_result import Sweep
 
 Floats = NDArray[np.float64]
 
 GROWS, FALLS, STAYS, DIVERGED, UNKNOWN, LOST = "+", "−", "=", "x", "·", "?"
 
 
-class Sweep:
+class SweepGrid:
     """The records of a sweep as arrays: cells by column and row, edges by column."""
 
     def __init__(self, records: Records) -> None:
@@ -85,22 +88,22 @@ class Sweep:
         return self.cell("diverged") == 1
 
 
-def print_sweep(records: Records, console: "Console | None" = None) -> None:
-    console, found = console or new_console(), Sweep(records)
-    settings, corpus = found.made_by["settings"], found.made_by["corpus"]
-    shape = f"{settings['kind']}, {settings['layers']} layers of {settings['width']}"
-    say(console, f"{found.run}: {shape}, {settings['optimizer']} on {corpus['name']}", "bold")
+def show(result: "Sweep", console: "Console") -> None:
+    records, settings = result.records, result.settings
+    found = SweepGrid(records)
+    shape = f"{settings.kind}, {settings.layers} layers of {settings.width}"
+    say(console, f"{found.run}: {shape}, {settings.optimizer} on {result.corpus.name}", "bold")
     say_parameters(console, records)
     for line in _signs(found):
         say(console, line)
     if len(records.where(level="column")):
-        show(console, _edges(found))
+        show_table(console, _edges(found))
     for sentence in sentences(found):
         say(console, sentence)
     say_remarks(console, records)
 
 
-def _signs(found: Sweep) -> list[str]:
+def _signs(found: SweepGrid) -> list[str]:
     """The largest row on top, as in Figure 6."""
     factor, diverged = found.log_factor, found.diverged
     names = [_short(value) for value in found.y["values"]]
@@ -131,7 +134,7 @@ def _sign(log_factor: float) -> str:
     return GROWS if log_factor > 0 else FALLS if log_factor < 0 else STAYS
 
 
-def _edges(found: Sweep) -> list[Cells]:
+def _edges(found: SweepGrid) -> list[Cells]:
     def cells(title: str, quantity: str, write: Any = None, rank: int = 0) -> Cells | None:
         values = found.column(quantity)
         return (
@@ -156,7 +159,7 @@ def _edges(found: Sweep) -> list[Cells]:
     return [column for column in columns if column is not None]
 
 
-def sentences(found: Sweep) -> list[str]:
+def sentences(found: SweepGrid) -> list[str]:
     grows, diverged = found.log_factor > 0, found.diverged
     trained = int(np.isfinite(found.cell("steps")).sum())
     said = [
@@ -180,7 +183,7 @@ def sentences(found: Sweep) -> list[str]:
     return said + _said_of_edges(found) if len(found.records.where(level="column")) else said
 
 
-def _without_decay(found: Sweep) -> int:
+def _without_decay(found: SweepGrid) -> int:
     """Cells that should decay and move, and whose decay was lost."""
     axes = (found.x["setting"], found.y["setting"])
     given = found.made_by["settings"].get("weight_decay") or 0.0
@@ -188,7 +191,7 @@ def _without_decay(found: Sweep) -> int:
     return int(((decay > 0) & (found.cell("growth_decay") == 0) & (found.cell("growth") != 0)).sum())
 
 
-def _said_of_edges(found: Sweep) -> list[str]:
+def _said_of_edges(found: SweepGrid) -> list[str]:
     edge, predicted, said = found.column("edge"), found.column("edge_predicted"), []
     inside = np.isfinite(edge) & (edge > 0)
     both = inside & np.isfinite(predicted) & (predicted > 0)

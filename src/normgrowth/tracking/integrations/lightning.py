@@ -2,81 +2,83 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from lightning.pytorch import Callback
 
 from normgrowth.tracking.due import Every
 from normgrowth.tracking.tracker import LOGGED, NormTracker
 
-if TYPE_CHECKING:
-    from lightning.pytorch import Callback
 
-
-def callback(
-    every: Every = 10,
-    out: str | None = None,
-    *,
-    quantities: Sequence[str] = LOGGED,
-    levels: Sequence[str] = ("model", "layer"),
-    prefix: str = "normgrowth/",
-    **options: Any,
-) -> "Callback":
-    """For `Trainer(callbacks=[...])`; its `trackers` have the records, one for each optimizer.
+class NormCallback(Callback):
+    """For `Trainer(callbacks=[NormCallback(...)])`; its `trackers` have the records, one for each optimizer.
 
     What is measured goes to every logger of the Trainer, at the optimizer's step. With several optimizers each has
     a folder of its own below `out`. quantities, levels: what is logged; the records have everything. step=0: a run that
-    begins again in its old folder drops what is there. options: as of `NormTracker`.
+    begins again in its old folder replaces what is there. options: as of `NormTracker`.
     """
-    from lightning.pytorch import Callback
 
-    anew = options.pop("step", None)
+    def __init__(
+        self,
+        *,
+        every: Every = 10,
+        out: str | None = None,
+        quantities: Sequence[str] = LOGGED,
+        levels: Sequence[str] = ("model", "layer"),
+        prefix: str = "normgrowth/",
+        step: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.every, self.out, self.prefix = every, out, prefix
+        self.quantities, self.levels = tuple(quantities), tuple(levels)
+        self.step, self.options = step, options
+        self.trackers: list[NormTracker] = []
+        self._hooks: list[Any] = []
+        self._steps: list[int] = []  # of each optimizer, from a checkpoint
 
-    class NormCallback(Callback):
-        def __init__(self) -> None:
-            self.trackers: list[NormTracker] = []
-            self._hooks: list[Any] = []
-            self._steps: list[int] = []  # of each optimizer, from a checkpoint
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: the options, and nothing of a run."""
+        return {**self.__dict__, "trackers": [], "_hooks": []}
 
-        def state_dict(self) -> dict[str, Any]:
-            return {"steps": [tracker.step for tracker in self.trackers]}
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": [tracker.step for tracker in self.trackers]}
 
-        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-            self._steps = list(state_dict["steps"])
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._steps = list(state_dict["steps"])
 
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            several = len(trainer.optimizers) > 1
-            # From a checkpoint, else where this callback was when the same Trainer last stopped.
-            known = self._steps or [tracker.step for tracker in self.trackers]
-            known = known if trainer.global_step else []
-            self.trackers, self._hooks, self._steps = [], [], []
-            for i, optimizer in enumerate(trainer.optimizers):
-                folder = out if out is None or not several else str(Path(out) / f"optimizer-{i}")
-                # Lightning counts the steps of all optimizers together: a checkpoint knows those of each.
-                alike = trainer.global_step // len(trainer.optimizers)
-                step = known[i] if i < len(known) else alike or anew
-                tracker = NormTracker(pl_module, optimizer, every, folder, step=step, **options)
-                where = f"{prefix}optimizer-{i}/" if several else prefix
-                self._hooks.append(
-                    optimizer.register_step_post_hook(lambda *_, t=tracker, w=where: _log(trainer, t, w))
-                )
-                self.trackers.append(tracker)
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        several = len(trainer.optimizers) > 1
+        # From a checkpoint, else where this callback was when the same Trainer last stopped.
+        known = self._steps or [tracker.step for tracker in self.trackers]
+        known = known if trainer.global_step else []
+        self.trackers, self._hooks, self._steps = [], [], []
+        for i, optimizer in enumerate(trainer.optimizers):
+            folder = self.out if self.out is None or not several else str(Path(self.out) / f"optimizer-{i}")
+            # Lightning counts the steps of all optimizers together: a checkpoint knows those of each.
+            alike = trainer.global_step // len(trainer.optimizers)
+            step = known[i] if i < len(known) else alike or self.step
+            tracker = NormTracker(pl_module, optimizer, self.every, folder, step=step, **self.options)
+            where = f"{self.prefix}optimizer-{i}/" if several else self.prefix
+            self._hooks.append(
+                optimizer.register_step_post_hook(lambda *_, t=tracker, w=where: self._log(trainer, t, w))
+            )
+            self.trackers.append(tracker)
 
-        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            self._close()
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._close()
 
-        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            self._close()
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._close()
 
-        def _close(self) -> None:
-            for hook in self._hooks:
-                hook.remove()
-            for tracker in self.trackers:
-                tracker.close()
+    def _close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        for tracker in self.trackers:
+            tracker.close()
 
-    def _log(trainer: Any, tracker: NormTracker, where: str) -> None:
-        values = tracker.news(quantities, levels)
+    def _log(self, trainer: Any, tracker: NormTracker, where: str) -> None:
+        values = tracker.news(self.quantities, self.levels)
         if values and trainer.is_global_zero:
             for logger in trainer.loggers:
                 named = {f"{where}{name}": value for name, value in values.items()}
                 logger.log_metrics(named, step=tracker.step)
-
-    return NormCallback()

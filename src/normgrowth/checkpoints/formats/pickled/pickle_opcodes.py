@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from normgrowth.checkpoints.formats.pickled.pickle_values import (
     SKIPPED,
     Entries,
-    Made,
-    Malformed,
+    MalformedPickle,
+    RecordedCall,
     Stretch,
     set_items,
 )
@@ -49,7 +49,7 @@ def _text_number(machine: "Machine", code: int, at: int) -> int:
         else:
             value = int(text.removesuffix(b"L"))
     except ValueError:
-        raise Malformed("it has an invalid number") from None
+        raise MalformedPickle("it has an invalid number") from None
     machine.stack.append(value)
     return at
 
@@ -61,7 +61,7 @@ def _text(machine: "Machine", code: int, at: int) -> int:
         return at
     if code == 0x53:  # STRING: quoted text of Python 2
         if len(text) < 2 or text[:1] != text[-1:] or text[:1] not in (b"'", b'"'):
-            raise Malformed("it has a text without quotes")
+            raise MalformedPickle("it has a text without quotes")
         machine.stack.append(SKIPPED if b"\\" in text else text[1:-1].decode())
     else:  # UNICODE
         machine.stack.append(text.decode("raw_unicode_escape"))
@@ -71,10 +71,10 @@ def _text(machine: "Machine", code: int, at: int) -> int:
 def _bytes(machine: "Machine", code: int, at: int) -> int:
     width = {0x54: 4, 0x55: 1, 0x42: 4, 0x43: 1, 0x8E: 8, 0x96: 8}[code]
     if machine.stop - at < width:
-        raise Malformed("it ends too early")
+        raise MalformedPickle("it ends too early")
     size, at = int.from_bytes(machine.data[at : at + width], "little"), at + width
     if size > machine.stop - at:
-        raise Malformed(f"it has {size} bytes of data, but {machine.stop - at} are left")
+        raise MalformedPickle(f"it has {size} bytes of data, but {machine.stop - at} are left")
     value: Any = Stretch(at, size, code in (0x54, 0x55))
     if size <= LONGEST_VALUE:
         value = machine.data[at : at + size]
@@ -87,7 +87,7 @@ def _bytes(machine: "Machine", code: int, at: int) -> int:
 def _number_from_memo(machine: "Machine", code: int, at: int) -> int:
     text, at = machine.line(at)
     if not (text.isdigit() and len(text) < 19):
-        raise Malformed("it refers to an object by an invalid number")
+        raise MalformedPickle("it refers to an object by an invalid number")
     if code == 0x67:  # GET
         machine.stack.append(machine.memo[int(text)])
     else:  # PUT
@@ -97,7 +97,7 @@ def _number_from_memo(machine: "Machine", code: int, at: int) -> int:
 
 def _collection(machine: "Machine", code: int, at: int) -> int:
     if code == 0x8F:  # EMPTY_SET
-        machine.stack.append(Made("builtins.set", ([],)))
+        machine.stack.append(RecordedCall("builtins.set", ([],)))
         return at
     items = machine.pop_to_mark()
     if code == 0x64:  # DICT
@@ -107,11 +107,11 @@ def _collection(machine: "Machine", code: int, at: int) -> int:
     elif code == 0x6C:  # LIST
         machine.stack.append(items)
     elif code == 0x91:  # FROZENSET
-        machine.stack.append(Made("builtins.frozenset", (items,)))
+        machine.stack.append(RecordedCall("builtins.frozenset", (items,)))
     else:  # ADDITEMS
         target = machine.stack[-1]
-        if type(target) is not Made or not target.args or type(target.args[0]) is not list:
-            raise Malformed("it adds to something that is no set")
+        if type(target) is not RecordedCall or not target.args or type(target.args[0]) is not list:
+            raise MalformedPickle("it adds to something that is no set")
         target.args[0].extend(items)
     return at
 

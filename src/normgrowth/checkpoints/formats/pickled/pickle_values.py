@@ -6,7 +6,7 @@ from typing import Any
 LONGEST_KEY = 4096  # characters; equal texts are compared, so long ones would cost time again and again
 
 
-class Malformed(ValueError):
+class MalformedPickle(ValueError):
     """Not what belongs there; says what is wrong, for a caller who knows where."""
 
 
@@ -23,7 +23,7 @@ class Entries(list[Any]):
 
 
 @dataclass(eq=False, slots=True)
-class Made:
+class RecordedCall:
     """What a pickle would have made by calling something; to us a note of what, and with what."""
 
     name: str
@@ -32,7 +32,7 @@ class Made:
     entries: Entries | None = None  # what was set in it by key, if it is a kind of dictionary
 
 
-SKIPPED = Made("(long text)", ())  # of protocol 0, whose texts are escaped
+SKIPPED = RecordedCall("(long text)", ())  # of protocol 0, whose texts are escaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +47,22 @@ class Stretch:
 def set_items(target: Any, items: list[Any]) -> None:
     """Put keys and values, which alternate, into a dictionary or a record of one."""
     if len(items) % 2:
-        raise Malformed("it has a dict with a key that has no value")
+        raise MalformedPickle("it has a dict with a key that has no value")
     if type(target) is Entries:
         target.extend(items)
     elif type(target) is dict:
         # No tuples as keys: the hash of a deeply nested one overflows the C stack.
         if not all(
-            type(key) is Made
+            type(key) is RecordedCall
             or (type(key) is str and len(key) <= LONGEST_KEY)
             or (type(key) is int and abs(key) < 1 << 63)
             for key in items[::2]
         ):
-            raise Malformed("it has a dict whose keys are not names")
+            raise MalformedPickle("it has a dict whose keys are not names")
         target.update(zip(items[::2], items[1::2], strict=True))
-    elif type(target) is Made:
+    elif type(target) is RecordedCall:
         if target.entries is None:
             target.entries = Entries()
         target.entries.extend(items)
     else:
-        raise Malformed("it sets an item of something that is no dict")
+        raise MalformedPickle("it sets an item of something that is no dict")

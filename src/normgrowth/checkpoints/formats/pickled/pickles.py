@@ -1,7 +1,7 @@
 """Pickles read as inert data: nothing is imported, called or set.
 
 The machine here puts values together as Python's own would, but a class is its name (`Global`) and a call is a
-record of what would have been called (`Made`). Python's Unpickler with a strict `find_class` would not do: nine
+record of what would have been called (`RecordedCall`). Python's Unpickler with a strict `find_class` would not do: nine
 bytes make it ask for 30 GB, and a deeply nested key ends the process. Here every length is checked against what
 is left of the file, every operation takes bounded time and makes at most one object, and their number is bounded.
 
@@ -21,8 +21,8 @@ from normgrowth.checkpoints.formats.pickled.pickle_opcodes import LONGEST_VALUE,
 from normgrowth.checkpoints.formats.pickled.pickle_values import (
     Entries,
     Global,
-    Made,
-    Malformed,
+    MalformedPickle,
+    RecordedCall,
     Stretch,
     set_items,
 )
@@ -53,23 +53,25 @@ class Pickled:
     end: int  # of the pickle in its file
     size: int  # number of bytes that it takes
     names: set[str] = field(default_factory=set)  # classes and functions that it names
-    storages: list[Made] = field(default_factory=list)  # persistent ids, with the id as the only argument
+    storages: list[RecordedCall] = field(
+        default_factory=list
+    )  # persistent ids, with the id as the only argument
 
 
 def unpickle(data: bytes, where: str, allowed: Set[str], storages: bool = False) -> Any:
-    """The value of a pickle, with a `Made` wherever it would have called one of `allowed`."""
+    """The value of a pickle, with a `RecordedCall` wherever it would have called one of `allowed`."""
     try:
         return Machine(data, 0, len(data), allowed, storages).run().value
     except _Refused as refused:
         raise InputError(
             f"{where}: refused: it asks for {refused}, which no checkpoint needs; it was not run"
         ) from None
-    except Malformed as error:
+    except MalformedPickle as error:
         raise InputError(f"{where}: truncated, damaged or no checkpoint's pickle: {error}") from error
 
 
 def read_pickle(data: "bytes | mmap.mmap", start: int = 0, stop: int | None = None) -> Pickled:
-    """Any pickle, with `Entries` for dictionaries and a `Made` for every call; raises `Malformed`."""
+    """Any pickle, with `Entries` for dictionaries and a `RecordedCall` for every call; raises `MalformedPickle`."""
     return Machine(data, start, len(data) if stop is None else stop, None, True).run()
 
 
@@ -91,13 +93,13 @@ class Machine:
         try:
             self._run()
         except (IndexError, struct.error):
-            raise Malformed("it ends too early, or takes more from its stack than is there") from None
+            raise MalformedPickle("it ends too early, or takes more from its stack than is there") from None
         except KeyError:
-            raise Malformed("it refers to something that it did not store") from None
+            raise MalformedPickle("it refers to something that it did not store") from None
         except UnicodeDecodeError:
-            raise Malformed("it has text that is not UTF-8") from None
+            raise MalformedPickle("it has text that is not UTF-8") from None
         if self.found.end > self.stop:
-            raise Malformed("it ends too early")
+            raise MalformedPickle("it ends too early")
         self.found.size = self.found.end - start
         return self.found
 
@@ -137,7 +139,7 @@ class Machine:
                         size = _U8(data, at)[0]
                         at += 8
                     if size > stop - at:
-                        raise Malformed(f"it has a text of {size} bytes, but {stop - at} are left")
+                        raise MalformedPickle(f"it has a text of {size} bytes, but {stop - at} are left")
                     if size > LONGEST_VALUE and not strict:
                         push(Stretch(at, size, True))
                     else:
@@ -187,11 +189,11 @@ class Machine:
                     push(None)
                 case 0x8A | 0x8B:  # LONG1, LONG4
                     if code == 0x8B and strict:
-                        raise Malformed("it uses LONG4, which none does")
+                        raise MalformedPickle("it uses LONG4, which none does")
                     size = data[at] if code == 0x8A else _U4(data, at)[0]
                     at += 1 if code == 0x8A else 4
                     if size > stop - at:
-                        raise Malformed(f"it has a number of {size} bytes, but {stop - at} are left")
+                        raise MalformedPickle(f"it has a number of {size} bytes, but {stop - at} are left")
                     push(int.from_bytes(data[at : at + size], "little", signed=True))
                     at += size
                 case 0x47:  # BINFLOAT
@@ -205,14 +207,16 @@ class Machine:
                     del stack[mark:]
                     if type(stack[-1]) is list:
                         stack[-1].extend(items)
-                    elif strict or type(stack[-1]) is not Made:  # a kind of list: nobody needs its items
-                        raise Malformed("it appends to something that is no list")
+                    elif (
+                        strict or type(stack[-1]) is not RecordedCall
+                    ):  # a kind of list: nobody needs its items
+                        raise MalformedPickle("it appends to something that is no list")
                 case 0x62:  # BUILD
                     state = pop()
-                    if type(stack[-1]) is Made:
+                    if type(stack[-1]) is RecordedCall:
                         stack[-1].state = state
                     elif strict:
-                        raise Malformed("it sets the state of something that has none")
+                        raise MalformedPickle("it sets the state of something that has none")
                 case 0x63:  # GLOBAL
                     named, at = self.global_line(at)
                     push(named)
@@ -230,17 +234,17 @@ class Machine:
                     operation = RARE.get(code)
                     if strict or operation is None:
                         what = _OPCODE_NAMES.get(chr(code), f"the byte {code:#04x}")
-                        raise Malformed(f"it uses {what}, which none does")
+                        raise MalformedPickle(f"it uses {what}, which none does")
                     at = operation(self, code, at)
-        raise Malformed(
+        raise MalformedPickle(
             f"it takes more than {OPERATIONS:,} operations; save the weights in a file of their own"
         )
 
     def named(self, module: Any, name: Any) -> Global:
         if type(module) is not str or type(name) is not str:
-            raise Malformed("it names a class by something that is no text")
+            raise MalformedPickle("it names a class by something that is no text")
         if len(module) + len(name) > LONGEST_NAME:
-            raise Malformed(f"it names a class by {len(module) + len(name)} characters")
+            raise MalformedPickle(f"it names a class by {len(module) + len(name)} characters")
         full = f"{_RENAMED.get(module, module)}.{name}"
         if self.allowed is not None and full not in self.allowed:
             raise _Refused(full if full.isprintable() else ascii(full))
@@ -250,25 +254,25 @@ class Machine:
     def made(self, function: Any, args: Any) -> Any:
         strict = self.allowed is not None
         if type(args) is not tuple or (strict and type(function) is not Global):
-            raise Malformed("it calls something that is no class")
+            raise MalformedPickle("it calls something that is no class")
         if type(function) is not Global:
-            return Made("(the result of a call)", args)
+            return RecordedCall("(the result of a call)", args)
         if function == "torch.Size" and len(args) == 1 and type(args[0]) is tuple:
             return args[0]
         if function == "collections.OrderedDict" and not args:
             return {} if strict else Entries()
         if function in _RECONSTRUCTORS and not strict and args and type(args[0]) is Global:
-            return Made(args[0], ())  # how protocols 0 and 1 call a class
-        return Made(function, args)
+            return RecordedCall(args[0], ())  # how protocols 0 and 1 call a class
+        return RecordedCall(function, args)
 
     def _stored(self, identity: Any) -> Any:
         if not self.persistent:
-            raise Malformed("it uses BINPERSID, which none does")
+            raise MalformedPickle("it uses BINPERSID, which none does")
         if type(identity) is not tuple:
-            raise Malformed("it has a persistent id that is no tuple")
+            raise MalformedPickle("it has a persistent id that is no tuple")
         if self.allowed is None and len(identity) > 1 and type(identity[0]) is str and identity[0] == MODULE:
             return identity[1]
-        made = Made("storage", identity)
+        made = RecordedCall("storage", identity)
         self.found.storages.append(made)
         return made
 
@@ -276,7 +280,7 @@ class Machine:
         """The bytes up to the end of a line, and the place behind it."""
         end = self.data.find(b"\n", at, self.stop)
         if end < 0:
-            raise Malformed("it ends too early")
+            raise MalformedPickle("it ends too early")
         return self.data[at:end], end + 1
 
     def global_line(self, at: int) -> tuple[Global, int]:

@@ -5,15 +5,24 @@ from math import isfinite
 
 import numpy as np
 
+from normgrowth.network.heads.heads import Heads, HeadTable
+from normgrowth.network.saturation import EMBEDDINGS, LayerCurve, Saturation
 from normgrowth.network.scaling import Scaling
 from normgrowth.records import Records
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Map, Section, Table, column, words
 from normgrowth.report.page.sections.runs import Run
 from normgrowth.report.page.sections.trace import STEPS, few
+from normgrowth.report.sentences.heads import KINDS, model_sentences, tables
+from normgrowth.report.sentences.saturation import (
+    EXCESS,
+    checked_curves,
+    layer_name,
+    level_sentences,
+    method_name,
+    text_sentence,
+)
 from normgrowth.report.sentences.scaling import sentences as scaling_sentences
-from normgrowth.report.terminal import heads as reported_heads
-from normgrowth.report.terminal import saturation as levels
-from normgrowth.report.wording import measured_with, number, percent, visible
+from normgrowth.report.wording import number, percent, visible
 
 LOSSES = ("dev_loss", "train_loss")
 LEVEL = Axis("saturation")
@@ -36,7 +45,7 @@ def learning_section(runs: Sequence[Run]) -> Section | None:
     return Section("learning", "What was learned", items=[chart])
 
 
-def saturation_section(runs: Sequence[Run], single: Sequence[Records]) -> Section | None:
+def saturation_section(runs: Sequence[Run], single: Sequence[Saturation]) -> Section | None:
     """Over training, where it was measured at several steps; by layer, of networks that were measured once."""
     items: list[Chart | Table] = []
     curves, said, texts = [], [], []
@@ -55,51 +64,39 @@ def saturation_section(runs: Sequence[Run], single: Sequence[Records]) -> Sectio
         for name, own, shade in zip(grid.names, grid.values.T, shades, strict=False):
             look = {"shade": float(shade), "dash": i, "shown": False}
             curves.append(Curve(f"{prefix}{name}", grid.steps, own, run.label, run.colour, **look))
-        evaluated = run.records.where(level="model", step=int(steps[-1])).table.to_pylist()
-        size = {row["quantity"]: row["value"] for row in evaluated}
-        text = measured_with(size, run.records.made_by.get("saturation", {}))
+        models = Saturation.from_records(run.records).models.values()
+        text = next((text_sentence(model.text) for model in models), "")
         each = f", each {text}" if text else ""
         texts.append(f"{visible(run.label)}: saturation at {len(steps)} steps{each}.")
         said.append(f"{visible(run.label)}: from {values[0]:.3f} to {values[-1]:.3f}, mean over blocks.")
     if curves:
         items.append(Chart("saturation-steps", "Saturation during training", few(said), STEPS, LEVEL, curves))
     if single:
-        items += _levels([line for records in single for line in levels.lines(records)], single)
-        for records in single:
-            rows = records.where(level="model").table.to_pylist()
-            size = {row["quantity"]: row["value"] for row in rows}
-            if text := measured_with(size, records.made_by):
-                texts += [f"{visible(run)}: {text}." for run in records.distinct("run")]
+        items += _levels([line for result in single for line in checked_curves(result)], single)
+        for result in single:
+            for run, model in result.models.items():
+                if text := text_sentence(model.text):
+                    texts.append(f"{visible(run)}: {text}.")
     if not items:
         return None
-    return Section("saturation", "How saturated the networks are", texts, items, [levels.EXCESS])
+    return Section("saturation", "How saturated the networks are", texts, items, [EXCESS])
 
 
-def saturation_sentences(records: Records) -> list[str]:
-    found = []
-    lines = levels.lines(records)
-    for line in lines:
-        if line.method == lines[0].method:
-            own = "its random self" if line.baseline else "saturation"
-            others = line.others[line.blocks]
-            beside = (
-                f", {others.mean():.3f} to other tokens" if np.isfinite(others).all() and len(others) else ""
-            )
-            found.append(f"{visible(line.run)}: {own} {line.mean:.3f} on average over blocks{beside}.")
-    return found
+def saturation_sentences(result: Saturation) -> list[str]:
+    return [visible(text) for text in level_sentences(checked_curves(result))]
 
 
-def _levels(lines: Sequence[levels.Line], single: Sequence[Records]) -> list[Chart | Table]:
+def _levels(lines: Sequence[LayerCurve], single: Sequence[Saturation]) -> list[Chart | Table]:
     """All networks over each other; of each the exact limit, or the scale that it was measured at."""
     last = max((layer for line in lines for layer in line.layers), default=None)
     if last is None:
         return []
-    depth = range(levels.EMBEDDINGS, last + 1)
+    depth = range(EMBEDDINGS, last + 1)
     runs = list(dict.fromkeys(line.run for line in lines))
-    first = {line.run: line.method for line in reversed(lines)}
+    first = {line.run: line.c for line in reversed(lines)}
     curves = []
     for line in lines:
-        if line.method != first[line.run]:
+        if line.c != first[line.run]:
             continue
         name = f"{line.run}, random" if line.baseline else line.run
         colour, dash = runs.index(line.run), int(line.baseline)
@@ -108,15 +105,15 @@ def _levels(lines: Sequence[levels.Line], single: Sequence[Records]) -> list[Cha
         if np.isfinite(line.others).any():
             label, shown = f"{name}, to other tokens", not line.baseline
             curves.append(Curve(label, places, line.others, line.run, colour, dash=2, shown=shown))
-    ticks = tuple(levels.layer_name(layer) for layer in depth)
-    said = [text for records in single for text in saturation_sentences(records)]
+    ticks = tuple(layer_name(layer) for layer in depth)
+    said = [text for result in single for text in saturation_sentences(result)]
     alt = few(said) or "Saturation of each layer."
     x = Axis("layer", ticks=ticks)
     columns = [words("layer", ticks)]
     for line in lines:
         at = dict(zip(line.layers, line.values, strict=True))
-        method = levels.method_name(line.method)
-        title = f"{line.run}, {method}{', random self' if line.baseline else ''}"
+        method = method_name(line.c)
+        title = f"{line.run}, {method}{', random baseline' if line.baseline else ''}"
         columns.append(column(title, [float(at.get(layer, np.nan)) for layer in depth], lambda x: f"{x:.3f}"))
     chart = Chart("levels", "Saturation by layer", alt, x, LEVEL, curves)
     return [chart, Table("Saturation by layer", columns)]
@@ -125,8 +122,9 @@ def _levels(lines: Sequence[levels.Line], single: Sequence[Records]) -> list[Cha
 def heads_section(found: Sequence[Records]) -> Section | None:
     items: list[Chart | Map | Table] = []
     said: list[str] = []
-    for place, heads in enumerate(one for records in found for one in reported_heads.models(records)):
-        said += [f"{visible(heads.run)}: {text}" for text in reported_heads.sentences(heads)]
+    results = [Heads.from_records(records) for records in found]
+    for place, (result, heads) in enumerate((one, table) for one in results for table in tables(one)):
+        said += [f"{visible(heads.run)}: {text}" for text in model_sentences(heads, result.tolerance)]
         for kinds, which in ((heads.kinds, "as it is"), (heads.saturated_kinds, "saturated")):
             if any(kinds):
                 items.append(_atlas(heads, kinds, which, place))
@@ -136,11 +134,12 @@ def heads_section(found: Sequence[Records]) -> Section | None:
 
 def heads_sentences(records: Records) -> list[str]:
     """How many of which kind."""
-    models = reported_heads.models(records)
-    return [f"{visible(one.run)}: {text}" for one in models for text in reported_heads.sentences(one)[:1]]
+    result = Heads.from_records(records)
+    found = [(one, model_sentences(one, result.tolerance)) for one in tables(result)]
+    return [f"{visible(one.run)}: {text}" for one, texts in found for text in texts[:1]]
 
 
-def _atlas(heads: reported_heads.Heads, kinds: Sequence[str], which: str, place: int) -> Map:
+def _atlas(heads: HeadTable, kinds: Sequence[str], which: str, place: int) -> Map:
     wide = max(heads.layers.count(layer) for layer in set(heads.layers))
     values = np.full((wide, len(heads.depth)), np.nan)
     texts = [[""] * len(heads.depth) for _ in range(wide)]
@@ -150,19 +149,19 @@ def _atlas(heads: reported_heads.Heads, kinds: Sequence[str], which: str, place:
             continue
         x, y = seen[layer], heads.depth.index(layer)
         seen[layer] += 1
-        if kind not in reported_heads.KINDS:
+        if kind not in KINDS:
             continue
-        values[x, y] = reported_heads.KINDS.index(kind)
+        values[x, y] = KINDS.index(kind)
         texts[x][y] = f"{name}: {kind}"
-    counts = ", ".join(f"{list(kinds).count(kind)} {kind}" for kind in reported_heads.KINDS if kind in kinds)
+    counts = ", ".join(f"{list(kinds).count(kind)} {kind}" for kind in KINDS if kind in kinds)
     x, y = Axis("head", ticks=tuple(map(str, range(wide)))), Axis("layer", ticks=tuple(map(str, heads.depth)))
     title = f"Heads of {heads.run}, {which}"
     slug = "atlas" if which == "as it is" else "atlas-saturated"
     alt = f"Heads by kind: {counts}."
-    return Map(f"{slug}-{place}", title, alt, x, y, values, texts, kinds=reported_heads.KINDS)
+    return Map(f"{slug}-{place}", title, alt, x, y, values, texts, kinds=KINDS)
 
 
-def _head_table(heads: reported_heads.Heads) -> Table:
+def _head_table(heads: HeadTable) -> Table:
     method = heads.form[1]
     columns = [words("head", heads.names)]
     if any(heads.kinds):

@@ -9,7 +9,7 @@ import numpy as np
 from normgrowth.records import Records
 from normgrowth.report.figures.sweep import MOST, WORDS
 from normgrowth.report.page.pieces import Axis, Column, Curve, Floats, Map, Section, Table, column
-from normgrowth.report.terminal.sweep import Sweep, edge_in_words, sentences
+from normgrowth.report.terminal.sweep import SweepGrid, edge_in_words, sentences
 from normgrowth.report.wording import number, percent, times, visible
 
 MOST_CELLS = 20_000  # that say everything of themselves
@@ -19,14 +19,14 @@ def sweep_section(found: Sequence[Records]) -> Section | None:
     items: list[Map | Table] = []
     said: list[str] = []
     for place, records in enumerate(found):
-        one = Sweep(records)
+        one = SweepGrid(records)
         said += [f"{visible(one.run)}: {text}" if len(found) > 1 else text for text in sentences(one)]
         name = one.run if len(found) > 1 else ""
         items += [_phase(one, place, name), _edges(one, name)]
     return Section("sweep", "Where growth ends", said, items) if items else None
 
 
-def _phase(found: Sweep, place: int, name: str) -> Map:
+def _phase(found: SweepGrid, place: int, name: str) -> Map:
     factor = np.where(found.diverged, np.nan, found.log_factor)
     loss = found.cell("dev_loss")
     short = factor.size > MOST_CELLS  # then their places tell the settings
@@ -58,7 +58,7 @@ def _axis(axis: dict[str, Any]) -> Axis:
     return Axis(WORDS.get(axis["setting"]) or str(axis["setting"]), ticks=ticks)
 
 
-def _cell(found: Sweep, i: int, j: int, log_factor: float, loss: float, short: bool) -> str:
+def _cell(found: SweepGrid, i: int, j: int, log_factor: float, loss: float, short: bool) -> str:
     if short:
         return (
             "diverged" if found.diverged[i, j] else f"×{10**log_factor:.3g}" if isfinite(log_factor) else "·"
@@ -87,7 +87,7 @@ def _rows(values: Floats, rows: Sequence[Any]) -> Floats:
     return np.interp(place, scale, np.arange(len(known), dtype=float), left=np.nan, right=np.nan)
 
 
-def _edges(found: Sweep, name: str) -> Table:
+def _edges(found: SweepGrid, name: str) -> Table:
     names = [number(v, 3) if isinstance(v, float) else str(v) for v in found.x["values"]]
     numbers = [float(v) if isinstance(v, float) else float(i) for i, v in enumerate(found.x["values"])]
     edges = [float(value) for value in found.column("edge")]

@@ -1,0 +1,129 @@
+"""`parameters`: how each tensor of a checkpoint is read, before anything is measured."""
+
+import warnings
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar, overload
+
+from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
+from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
+from normgrowth.checkpoints.parameters import Kind
+from normgrowth.checkpoints.selection import Selection, stored_copies
+from normgrowth.checkpoints.series import open_source
+from normgrowth.errors import SeriesWarning
+from normgrowth.records import Records, installed
+from normgrowth.results import Provenance, Result
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor: where it stands in the model, whether a norm counts it, and why or why not."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    stack: str  # "encoder"; "layer" in a model with one stack of blocks; "" outside
+    layer: int | None  # the number of its block
+    role: str
+    kind: Kind  # tied: a further name of a parameter
+    counted: bool
+    reason: str
+
+    @property
+    def layer_name(self) -> str:
+        """ "encoder.0"; "" outside of blocks."""
+        return "" if self.layer is None else f"{self.stack}.{self.layer}"
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(Result, Sequence[Parameter]):
+    """The tensors of one checkpoint, in its order: a sequence of `Parameter`."""
+
+    kind: ClassVar[str] = "parameters"
+
+    records: Records = field(default_factory=lambda: Records.from_blocks("", [], {}))  # nothing is measured
+    source: str
+    checkpoint: str = ""
+    step: int | None = None
+    selection: Selection = field(default_factory=Selection)
+    parameters: tuple[Parameter, ...] = ()
+
+    @overload
+    def __getitem__(self, index: int) -> Parameter: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Parameter, ...]: ...
+    def __getitem__(self, index: int | slice) -> Parameter | tuple[Parameter, ...]:
+        return self.parameters[index]
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    @property
+    def counted(self) -> tuple[Parameter, ...]:
+        """Those that a norm counts."""
+        return tuple(parameter for parameter in self.parameters if parameter.counted)
+
+    def of_kind(self, kind: Kind) -> tuple[Parameter, ...]:
+        return tuple(parameter for parameter in self.parameters if parameter.kind == kind)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row per tensor."""
+        return installed("pandas").DataFrame(map(asdict, self.parameters))
+
+    def to_polars(self) -> Any:
+        """A DataFrame with a row per tensor."""
+        return installed("polars").DataFrame(list(map(asdict, self.parameters)))
+
+
+def parameters(
+    source: str | Path | Sequence[str | Path],
+    *,
+    include: str = DEFAULT_INCLUDE,
+    select: str | None = None,
+    exclude: str | None = None,
+    endpoint: str | None = None,
+) -> Parameters:
+    """How each tensor of the first checkpoint of a source is read: its layer and role, and whether it counts.
+
+    include, select, exclude: which parameters count, as for `trace`. Only a header is read, except for heads that
+    may be stored as a copy of their embedding (on this machine).
+    """
+    selection = Selection(include, select, exclude)
+    series = open_source(source if isinstance(source, str | Path) else list(source), endpoint=endpoint)
+    entry = series.entries[0]
+    with closing(entry.open()) as checkpoint:
+        notes = (*series.notes, *(f"{checkpoint.label}: {note}" for note in checkpoint.notes))
+        listed = _listed(checkpoint, selection)
+    for note in notes:
+        warnings.warn(note, SeriesWarning, stacklevel=2)
+    return Parameters(
+        source=series.label,
+        checkpoint=entry.label,
+        step=entry.step,
+        selection=selection,
+        parameters=listed,
+        notes=notes,
+        provenance=Provenance.now(),
+    )
+
+
+def _listed(checkpoint: Checkpoint, selection: Selection) -> tuple[Parameter, ...]:
+    readings = selection.readings(checkpoint.tensors, checkpoint.aliases)
+    if not checkpoint.is_remote:  # of which only the header is read
+        copies = stored_copies(checkpoint, readings)
+        readings = selection.readings(checkpoint.tensors, {**checkpoint.aliases, **copies})
+    found = []
+    for reading in readings.values():
+        tensor = checkpoint.tensors[reading.name]
+        measurable = not reading.counted or tensor.dtype in STORAGE
+        reason = reading.reason if measurable else "its dtype cannot be measured: --exclude it"
+        place = reading.stack, reading.layer, reading.role, reading.kind
+        found.append(Parameter(reading.name, tensor.shape, tensor.dtype, *place, reading.counted, reason))
+    return tuple(found)

@@ -1,0 +1,94 @@
+"""What the checkpoints of one series share while they are read; keys, logins and queries stay in this process."""
+
+import os
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from normgrowth.checkpoints.remote.connections import Pool, origin, saved_login
+
+if TYPE_CHECKING:
+    from normgrowth.checkpoints.remote.bucket_access import Store
+    from normgrowth.checkpoints.remote.remote_checkpoint import Index
+
+T = TypeVar("T")
+
+
+class RemoteSession:
+    """Pickles without what it knows: another process finds its own keys.
+
+    scratch: where checkpoints that are not read by ranges are put while they are read.
+    """
+
+    def __init__(self, scratch: Path | None = None) -> None:
+        self.scratch = scratch
+        self.shared_index = SharedIndex()
+        self.weight_maps: dict[bytes, bytes] = {}  # content of *.index.json, each once
+        self.pool = Pool()
+        self.logins: dict[tuple[str, str | None, int], str] = {}  # scheme, host and port -> header, or empty
+        self.queries: dict[str, str] = {}  # digest -> query of a signed address
+        self.etags: dict[tuple[str, str], str] = {}  # address and listed ETag -> the ETag that requests take
+        self._stores: dict[tuple[str, str], Store] = {}  # scheme and bucket -> with the keys of this machine
+        self._lock = threading.Lock()
+
+    def login(self, url: str) -> str | None:
+        """As a header: what its address said, or what ~/.netrc has for the host."""
+        place = origin(url)
+        if place not in self.logins:
+            self.logins[place] = saved_login(place[1] or "") or ""
+        return self.logins[place] or None
+
+    def store(self, scheme: str, bucket: str, *, anonymous: bool = False) -> "Store":
+        """anonymous: from now on, for all."""
+        from normgrowth.checkpoints.remote.bucket_access import open_store
+
+        with self._lock:
+            if anonymous or (scheme, bucket) not in self._stores:
+                self._stores[scheme, bucket] = open_store(scheme, bucket, anonymous=anonymous)
+            return self._stores[scheme, bucket]
+
+    def __reduce__(self) -> tuple[Callable[[Path | None], "RemoteSession"], tuple[Path | None]]:
+        return received_session, (self.scratch,)
+
+
+def received_session(scratch: Path | None) -> RemoteSession:
+    """The one of all checkpoints that were sent to this process: finding keys takes too long for each task."""
+    return _session_of(os.getpid(), scratch)
+
+
+@lru_cache(maxsize=4)
+def _session_of(process: int, scratch: Path | None) -> RemoteSession:  # noqa: ARG001
+    return RemoteSession(scratch)
+
+
+class SharedIndex:
+    """Lets the checkpoints of a series have one index where theirs are equal: all of them may be open at once."""
+
+    last: "Index | None" = None
+
+    def __call__(self, index: "Index") -> "Index":
+        last = self.last
+        if last is None or last[:2] != index[:2]:
+            self.last = last = index
+        return index._replace(tensors=last.tensors, ranges=last.ranges)
+
+    def __reduce__(self) -> tuple[type["SharedIndex"], tuple[()]]:
+        return SharedIndex, ()
+
+
+class LazyValue(Generic[T]):
+    """A value that is made when it is first wanted, and once in a process, whoever asks."""
+
+    def __init__(self) -> None:
+        self._made, self._lock = list[T](), threading.Lock()
+
+    def __call__(self, make: Callable[[], T]) -> T:
+        with self._lock:
+            if not self._made:
+                self._made.append(make())
+            return self._made[0]
+
+    def __reduce__(self) -> tuple[type["LazyValue[T]"], tuple[()]]:
+        return LazyValue, ()

@@ -1,0 +1,73 @@
+"""What a store of files elsewhere is asked: lists, sizes, exact byte ranges; and the memory that they are read into."""
+
+import threading
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+AT_ONCE = 8  # requests, while checkpoints are looked for
+Bytes = NDArray[np.uint8]
+
+
+class FileInfo(NamedTuple):
+    """What is known of a file before it is read."""
+
+    size: int
+    tag: str  # changes when the content does: an ETag, a time
+    head: bytes = b""  # its first bytes, where finding that out brought them
+
+
+class DirectoryEntry(NamedTuple):
+    """An entry of a folder."""
+
+    name: str
+    is_folder: bool
+    info: FileInfo | None = None
+
+
+class FileStore(Protocol):
+    """A folder elsewhere. Errors are `InputError`s of one line that begins with `where`."""
+
+    def show(self, file: str = "") -> str: ...
+    def stat(self, file: str, where: str) -> FileInfo: ...
+    def content(self, file: str, limit: int, where: str) -> bytes: ...
+
+    def read(
+        self, file: str, start: int, stop: int, where: str, info: FileInfo, into: Bytes | None = None
+    ) -> Bytes:
+        """These bytes, or an error if the file is not the one of `info` any more. into: memory that may be used."""
+        ...
+
+
+class ListableStore(FileStore, Protocol):
+    """A store that can say what it holds."""
+
+    def child(self, name: str) -> "ListableStore": ...
+    def ls(self) -> list[DirectoryEntry]: ...
+
+
+class BufferPool:
+    """Memory that was read into and may be again: new memory costs the processor as much as filling it.
+
+    There is never more of it than was in use at one time.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Bytes] = []
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type["BufferPool"], tuple[()]]:
+        return BufferPool, ()
+
+    def take(self, size: int) -> Bytes:
+        with self._lock:
+            for i, memory in enumerate(self._free):
+                if memory.size >= size:
+                    return self._free.pop(i)
+            del self._free[:1]  # too small: the new memory replaces it
+        return np.empty(size, np.uint8)
+
+    def give(self, memory: Bytes) -> None:
+        with self._lock:
+            self._free.append(memory)

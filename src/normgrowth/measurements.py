@@ -1,0 +1,66 @@
+"""Measurements that verbs take as input: a result, its records, its folder, or data by name ("published:t5").
+
+The numbers of the paper lie in `normgrowth.paper`, above the verbs. So that verbs need not know it, `PROVIDERS` says
+where the data of each prefix are found; they are loaded when they are asked for.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from normgrowth.errors import InputError
+from normgrowth.records import Records
+from normgrowth.results import Result
+
+PROVIDERS = {"published": "normgrowth.paper.published.by_name"}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Records, where they come from, which parameters their norms count, and the schedule, where that is known."""
+
+    records: Records
+    source: str
+    parameters: str
+    schedule: str | None = None
+
+
+def read_measurement(data: Result | Records | Path | str) -> Measurement:
+    """What any of the forms holds that a verb takes a measurement in."""
+    if isinstance(data, Result):
+        source = getattr(data, "source", "") or _source(data.records)
+        return Measurement(data.records, source, getattr(data, "parameters", ""))
+    schedule = None
+    if isinstance(data, Records):
+        records = data
+    elif is_named(data):
+        records, schedule = _provider(str(data)).trace(_name(str(data)))
+    else:
+        records = Records.read(data)
+    place = "" if isinstance(data, Records) else str(data)
+    return Measurement(records, _source(records, place), records.parameters, schedule)
+
+
+def is_named(source: object) -> bool:
+    """Whether this names data: "published:t5" is no path."""
+    return isinstance(source, str) and ":" in source and source.partition(":")[0] in PROVIDERS
+
+
+def named_series(source: str, quantity: str = "norm") -> tuple[str, dict[str, tuple[Any, Any]]]:
+    """Where the numbers come from, and steps and values of each series."""
+    return _provider(source).series(_name(source), quantity)
+
+
+def _name(source: str) -> str:
+    return source.partition(":")[2]
+
+
+def _provider(source: str) -> Any:
+    if not is_named(source):
+        raise InputError(f"{source}: no such data; known prefixes: {', '.join(PROVIDERS)}")
+    return import_module(PROVIDERS[source.partition(":")[0]])
+
+
+def _source(records: Records, place: str = "") -> str:
+    return str(records.made_by.get("source") or place or ", ".join(map(str, records.distinct("run"))))

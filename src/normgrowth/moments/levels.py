@@ -1,0 +1,43 @@
+"""What sums are added up to: every tensor, its layer, its role, and the model."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+
+class Placed(Protocol):
+    """A tensor, and where it stands in the model."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def layer(self) -> int | None: ...
+    @property
+    def layer_name(self) -> str | None: ...
+    @property
+    def role(self) -> str: ...
+
+
+class Level(NamedTuple):
+    """The items of a level. group: for each tensor the item that it adds to, -1 for none; None: each is an item."""
+
+    name: str
+    items: list[str]
+    layers: list[int | None]
+    roles: list[str | None]
+    group: list[int] | None
+
+
+def levels_of(tensors: Sequence[Placed]) -> Iterator[Level]:
+    """The levels that tensors are summed at; layers only if there are blocks."""
+    yield Level(
+        "tensor", [t.name for t in tensors], [t.layer for t in tensors], [t.role for t in tensors], None
+    )
+    layers = {t.layer_name: t.layer for t in tensors if t.layer_name is not None}
+    if layers:
+        place = {name: i for i, name in enumerate(layers)}
+        group = [place.get(t.layer_name or "", -1) for t in tensors]
+        yield Level("layer", list(layers), list(layers.values()), [None] * len(layers), group)
+    roles = list(dict.fromkeys(t.role for t in tensors))
+    group = [roles.index(t.role) for t in tensors]
+    yield Level("role", roles, [None] * len(roles), [*roles], group)
+    yield Level("model", ["model"], [None], [None], [0] * len(tensors))

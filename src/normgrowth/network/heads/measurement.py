@@ -1,0 +1,191 @@
+"""The passes of `heads`: what every head of one model attends to."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from normgrowth.errors import InputError
+from normgrowth.limit.parameters import fixed_within
+from normgrowth.limit.parameters.fixed import note
+from normgrowth.network.heads.heads import Heads, MeasuredHeads, Progress, kind
+from normgrowth.network.heads.passes import Passes, head_name, numbers
+from normgrowth.network.heads.patterns import patterns
+from normgrowth.network.heads.statistics import Floats, PaddingSeen, Tally
+from normgrowth.network.hidden_states import check_scales, check_weights, measured_part
+from normgrowth.network.inputs.batches import Batch, Sentences, Texts, make_batches, model_info, read_input
+from normgrowth.network.models.load import LoadedModel, load_model
+from normgrowth.records import Block, Records
+
+HARD_QUERIES = Fraction(9, 10)  # of the queries must be hard
+
+# How heads of a layer, or of the model, become one number; the mean if nothing else is said.
+_TOGETHER: dict[str, Callable[[Floats], Any]] = {
+    "largest_logit": np.max,
+    "gap": np.median,
+    "hard_scale": np.median,
+}
+
+
+def measure(
+    model: "str | Path | nn.Module | LoadedModel",
+    texts: "Texts | None",
+    batches: Iterable[Any] | None,
+    *,
+    load: Mapping[str, Any],
+    tokenizer: Any,
+    sentences: int,
+    exact: bool,
+    c: tuple[float, ...],
+    window: int | None,
+    tolerance: float,
+    show: str | None,
+    show_heads: Sequence[str],
+    batch_tokens: int,
+    fixed: tuple[str, ...],
+    step: int,
+    run: str | None,
+    progress: Progress | None,
+) -> Heads:
+    """The heads of one model; see `heads`. load: options of `load_model` for a model by its name."""
+    _check(sentences, batch_tokens, c, window, tolerance)
+    if isinstance(model, str | Path):
+        if progress is not None:
+            progress(0, 1, f"{model}: loading")
+        model = load_model(model, **load)
+    loaded = model if isinstance(model, LoadedModel) else LoadedModel(type(model).__name__, model)
+    tokenizer, model = tokenizer or loaded.tokenizer, loaded.model
+    check_weights(model)
+    part = measured_part(model, None) if hasattr(model, "main_input_name") else model
+    text, given = read_input(model, part, texts, batches, tokenizer, sentences, batch_tokens)
+    notes = [*loaded.notes, *note(fixed), *(text.notes if text else [])]
+    if part is not model:
+        notes.append("of a model with encoder and decoder, the heads of the encoder are measured")
+    if window and text is None:
+        raise InputError("window fills up sentences: give sentences, not batches")
+    filled = _filled(text, window, part, tokenizer, batch_tokens, notes) if text and window else []
+
+    def told(done: int, total: int) -> None:
+        if progress is not None:
+            progress(done, total, loaded.source)
+
+    passes = Passes(part, c, exact, tolerance, notes, fixed_within(model, part, fixed))
+    try:
+        passes.over(given, filled, told)
+    except PaddingSeen:
+        if text is None:
+            raise InputError(
+                "its heads attend to padding, which no mask hides: give batches of sentences of one length"
+            ) from None
+        given = make_batches(text, part, batch_tokens, pad=False)
+        notes.append("its heads would attend to padding: only sentences of equal length share a pass")
+        passes.over(given, filled, told)
+    if passes.undecided:
+        notes.append(
+            f"{passes.undecided:,} queries tie in the limit where an order that was left out might decide; "
+            "tied positions share alike"
+        )
+    run = run or loaded.source
+    blocks = _blocks(passes, "encoder" if part is not model else "layer", step)
+    own, saturated = (_kinds(blocks[0], of_saturated) for of_saturated in (False, True))
+    info = model_info(loaded, text, passes.sentences, passes.tokens)
+    found = Heads(
+        records=Records.from_blocks(run, blocks, {}),
+        source=loaded.source,
+        models={run: MeasuredHeads(info, own, saturated)},
+        exact=exact,
+        c=c,
+        window=window,
+        tolerance=tolerance,
+        fixed=fixed,
+    )
+    if show is not None:
+        chosen = list(show_heads) or found.tables[0].clearest()
+        shown, remarks = patterns(loaded, show, chosen, tokenizer=tokenizer, fixed=fixed)
+        notes += [f"show: {remark}" for remark in remarks]
+        found = replace(found, models={run: MeasuredHeads(info, own, saturated, shown)})
+    return replace(found, notes=tuple(dict.fromkeys(notes)))
+
+
+def _check(
+    sentences: int, tokens: int, scales: Sequence[float], window: int | None, tolerance: float
+) -> None:
+    if sentences < 1 or tokens < 1 or (window is not None and window < 2):
+        raise InputError("heads need at least one sentence, one token a batch, and a window of two")
+    check_scales(scales)
+    if not 0 < tolerance < 0.5:
+        raise InputError(f"tolerance is {tolerance:g}: it must lie between 0 and 0.5")
+
+
+def _filled(
+    text: Sentences, window: int, part: nn.Module, tokenizer: Any, tokens: int, notes: list[str]
+) -> list[Batch]:
+    """Sentences cut and filled up to the window; nothing says what is padding, as in the authors' code."""
+    positions = getattr(getattr(part, "config", None), "max_position_embeddings", None)
+    if isinstance(positions, int) and 0 < positions < window:
+        raise InputError(f"a window of {window} tokens: the model has {positions} positions")
+    end = getattr(tokenizer, "ids", {}).get("<eos>", text.pad)
+    cut = sum(len(row["input_ids"]) > window for row in text.rows)
+    if cut:
+        notes.append(f"{cut} of {len(text.rows)} sentences were cut at {window} tokens to fit the window")
+    rows = [
+        {name: (cells + [end if name == "input_ids" else 0] * window)[:window] for name, cells in row.items()}
+        for row in text.rows
+    ]
+    return make_batches(replace(text, rows=rows), part, max(tokens, window))
+
+
+def _values(tally: Tally) -> dict[str, Floats]:
+    """Of each head, one number for each quantity."""
+    found = {name: tally.mean(name) for name in tally.sums}
+    found |= {name: value.numpy() for name, value in tally.largest.items()}
+    for name in tally.kept:
+        one = np.median if name == "gap" else _enough
+        found[name] = np.array([one(values) if len(values) else np.nan for values in tally.all(name)])
+    return found
+
+
+def _enough(factors: Floats) -> float:
+    """The least factor that is enough for so many of the queries."""
+    last = ceil(HARD_QUERIES * len(factors)) - 1
+    return np.partition(factors, last)[last]
+
+
+def _blocks(passes: Passes, stack: str, step: int) -> list[Block]:
+    """A block of heads, one of layers, one of the model."""
+    layers = {number: _values(passes.tallies[where]) for where, number in numbers(passes.tallies).items()}
+    if not all("entropy" in values for values in layers.values()):
+        raise InputError("no token has more than one position to attend to: give longer sentences")
+    items = [(layer, head) for layer, values in layers.items() for head in range(len(values["entropy"]))]
+    of_heads, of_layers, of_model = {}, {}, {}
+    for quantity in dict.fromkeys(name for values in layers.values() for name in values):
+        # A layer may lack a learned sink, and nothing else.
+        parts = [values.get(quantity, np.zeros(len(values["entropy"]))) for values in layers.values()]
+        together = _TOGETHER.get(quantity, np.mean)
+        every = np.concatenate(parts)
+        of_heads[quantity] = every[None]
+        of_layers[quantity] = np.array([[together(part) for part in parts]])
+        of_model[quantity] = np.array([[together(every)]])
+    for unit, count in (("tokens", passes.tokens), ("sentences", passes.sentences)):
+        of_model |= {f"evaluation_{unit}": np.array([[float(count)]])} if count else {}
+    names, stacks = [head_name(stack, *item) for item in items], [f"{stack}.{layer}" for layer in layers]
+    return [
+        Block("head", names, [layer for layer, _ in items], [None] * len(items), [step], of_heads),
+        Block("layer", stacks, list(layers), [None] * len(layers), [step], of_layers),
+        Block("model", ["model"], [None], [None], [step], of_model),
+    ]
+
+
+def _kinds(block: Block, of_saturated: bool) -> dict[str, str]:
+    """The kind of every head; none if the quantities that decide were not measured."""
+    rows = [
+        {quantity: float(values[0, i]) for quantity, values in block.values.items()}
+        for i in range(len(block.names))
+    ]
+    found = {name: kind(row, of_saturated=of_saturated) for name, row in zip(block.names, rows, strict=True)}
+    return found if all(found.values()) else {}

@@ -1,0 +1,316 @@
+"""What the stages measured, as typed values: the only place that knows how their records are laid out.
+
+    evidence.theory.table1["paper's encoder"].measured
+    evidence.language_models.where(leaking=False, optimizer="adamw")[0].first_and_last("norm")
+
+A stage that was not run, or failed, raises MissingEvidence when it is asked for.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.errors import InputError
+from normgrowth.records import Records
+from normgrowth.trace.result import Trace
+
+if TYPE_CHECKING:
+    from normgrowth.network.scaling import Scaling
+
+Floats = NDArray[np.float64]
+
+
+class MissingEvidence(InputError):
+    """A stage has no records, or its records lack what is asked for."""
+
+    def __init__(self, stage: str, reason: str) -> None:
+        self.stage, self.reason = stage, reason
+        super().__init__(f"the stage {stage} has no results for it: {reason}")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """records: by stage. failed: why a stage has none."""
+
+    records: Mapping[str, Records] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def has(self, *stages: str) -> bool:
+        return all(stage in self.records for stage in stages)
+
+    def records_of(self, stage: str) -> Records:
+        if stage not in self.records:
+            raise MissingEvidence(stage, self.failed.get(stage, "it was not run"))
+        return self.records[stage]
+
+    @cached_property
+    def theory(self) -> "Theory":
+        return Theory.read(self.records_of("theory"))
+
+    @cached_property
+    def scaling(self) -> "Scaling":
+        from normgrowth.network.scaling import Scaling
+
+        return Scaling.from_records(self.records_of("scaling"))
+
+    def curve(self, kind: str, bias: bool) -> "Curve":
+        """The mean curve of one kind of network, of the stage `scaling`."""
+        curves = mean_curves(self.scaling)
+        if (kind, bias) not in curves:
+            raise MissingEvidence("scaling", f"it has no curve of {kind}")
+        return curves[kind, bias]
+
+    @cached_property
+    def pretrained(self) -> "dict[str, Levels]":
+        return _levels(self.records_of("pretrained"))
+
+    @cached_property
+    def language_models(self) -> "LanguageModels":
+        return LanguageModels.read(self.records_of("language_models"))
+
+    @cached_property
+    def decay(self) -> "DecayEdges":
+        return DecayEdges.read(self.records_of("decay"))
+
+
+# theory ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ComponentDegree:
+    """printed: in the paper, NaN if it is not there. measured: the slope of log‖f(cθ)‖. gradient: its slope, or NaN."""
+
+    printed: float
+    computed: float
+    measured: float
+    gradient: float
+
+
+@dataclass(frozen=True)
+class Limit:
+    """away: ‖f(cθ)/cᵏ − limit‖ / ‖limit‖ at c = 10⁴."""
+
+    degree: float
+    away: float
+    cosine: float
+
+
+@dataclass(frozen=True)
+class Tie:
+    """The larger attention weight in the saturated network, and in the limit of growth that is uniform up to o(t)."""
+
+    saturated: float
+    moved: float
+
+
+@dataclass(frozen=True)
+class Vanishing:
+    """1 − cosine of the states with and without the attention of all layers but the first, at c = 1 and c = 1000."""
+
+    turned: float
+    turned_scaled: float
+
+
+@dataclass(frozen=True)
+class Construction:
+    """wrong: strings that the saturated network misjudges; wrong_soft: the network with large weights."""
+
+    strings: float
+    wrong: float
+    wrong_soft: float
+
+
+class Table1(dict[str, ComponentDegree]):
+    """By component."""
+
+    def __missing__(self, component: str) -> ComponentDegree:
+        raise MissingEvidence("theory", f"its records lack {component!r}")
+
+
+@dataclass(frozen=True)
+class Theory:
+    table1: Table1
+    limits: dict[str, Limit]
+    tie: Tie
+    vanishing: Vanishing
+    constructions: dict[str, Construction]
+
+    @staticmethod
+    def read(records: Records) -> "Theory":
+        runs: dict[str, dict[str, float]] = {}
+        for row in records.where(level="model").table.to_pylist():
+            runs.setdefault(row["run"], {})[row["quantity"]] = row["value"]
+
+        def of(prefix: str) -> dict[str, dict[str, float]]:
+            return {run.removeprefix(prefix): known for run, known in runs.items() if run.startswith(prefix)}
+
+        try:
+            return Theory(
+                table1=Table1(
+                    (
+                        name,
+                        ComponentDegree(
+                            one.get("printed", nan),
+                            one.get("degree", nan),
+                            one.get("degree_measured", nan),
+                            one.get("gradient_degree", nan),
+                        ),
+                    )
+                    for name, one in of("table1: ").items()
+                ),
+                limits={
+                    name: Limit(one["degree"], one["away"], one["cosine"])
+                    for name, one in of("limit: ").items()
+                },
+                tie=Tie(**runs["tie"]),
+                vanishing=Vanishing(**runs["vanishing"]),
+                constructions={
+                    name: Construction(one["strings"], one["wrong"], one["wrong_soft"])
+                    for name, one in of("construction: ").items()
+                },
+            )
+        except (KeyError, TypeError) as error:
+            raise MissingEvidence("theory", f"its records lack {error}") from error
+
+
+# scaling -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The cosine to the saturated network, all tokens as one vector, at each scale; mean over seeds."""
+
+    scales: Floats
+    cosines: Floats
+
+    def at(self, c: float) -> float:
+        return float(np.interp(np.log(c), np.log(self.scales), self.cosines))
+
+
+def mean_curves(scaling: "Scaling") -> dict[tuple[str, bool], Curve]:
+    """By kind of network, and whether it has biases."""
+    return {
+        (one.kind, bool(one.bias)): Curve(one.scales, one.mean("cosine_flattened")) for one in scaling.curves
+    }
+
+
+# pretrained --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Saturation at c = 1000, mean over layers, of trained and of random weights."""
+
+    trained: float
+    random: float
+
+
+def _levels(records: Records) -> dict[str, Levels]:
+    found = {}
+    for run in records.distinct("run"):
+        rows = records.where(run=run, level="model").table.to_pylist()
+        values = {row["quantity"]: row["value"] for row in rows}
+        found[run] = Levels(values.get("saturation_c1000", nan), values.get("saturation_c1000_random", nan))
+    return found
+
+
+# language_models ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """One language model. frequency_loss: that of word frequencies on its development part, NaN if unknown."""
+
+    name: str
+    kind: str
+    optimizer: str
+    leaking: bool
+    corpus: str
+    seed: int
+    frequency_loss: float
+    measured: Records  # evaluations and tracker
+    trace: Trace  # of its checkpoints
+    heads: Records  # of its checkpoints
+
+    def first_and_last(self, quantity: str) -> tuple[float, float]:
+        try:
+            _, values = self.measured.series(quantity)
+        except InputError as error:
+            raise MissingEvidence("language_models", f"{self.name} has no {quantity}") from error
+        return float(values[0]), float(values[-1])
+
+    def last(self, quantity: str) -> float:
+        return self.first_and_last(quantity)[1]
+
+    def of_heads(self, quantity: str) -> Floats:
+        """A value per head, at the last step."""
+        rows = self.heads.where(level="head", quantity=quantity).table
+        if not len(rows):
+            raise MissingEvidence("language_models", f"{self.name} has no {quantity} of heads")
+        steps = rows["step"].to_numpy()
+        return rows["value"].to_numpy()[steps == steps.max()]
+
+
+@dataclass(frozen=True)
+class LanguageModels:
+    models: tuple[TrainedModel, ...]
+
+    def __iter__(self) -> Iterator[TrainedModel]:
+        return iter(self.models)
+
+    def where(self, **choices: Any) -> list[TrainedModel]:
+        """The models with these values: leaking=False, optimizer="adamw", kind, corpus, seed."""
+        found = [
+            one for one in self.models if all(getattr(one, key) == value for key, value in choices.items())
+        ]
+        if not found:
+            raise MissingEvidence("language_models", f"no model was trained with {choices}")
+        return found
+
+    @staticmethod
+    def read(records: Records) -> "LanguageModels":
+        corpora, heads = (records.made_by.get(key) or {} for key in ("corpora", "heads"))
+        found = []
+        for name, facts in records.made_by["models"].items():
+            table = records.where(run=f"{name}, heads").table
+            known = {
+                "command": "heads",
+                "runs": {f"{name}, heads": heads.get(name, {})},
+                "notes": [],
+                "problems": [],
+            }
+            found.append(
+                TrainedModel(
+                    name=name,
+                    **{key: facts[key] for key in ("kind", "optimizer", "leaking", "corpus", "seed")},
+                    frequency_loss=corpora.get(facts["corpus"], {}).get("frequency_loss", nan),
+                    measured=records.where(run=name),
+                    trace=Trace(records=records.where(run=f"{name}, checkpoints"), source=name),
+                    heads=Records(table, known),
+                )
+            )
+        return LanguageModels(tuple(found))
+
+
+# decay -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DecayEdges:
+    """For each learning rate the weight decay at which growth ends, NaN if not within the grid; predicted: λ*."""
+
+    learning_rates: Floats
+    edges: Floats
+    predicted: Floats
+
+    @staticmethod
+    def read(records: Records) -> "DecayEdges":
+        def column(quantity: str) -> Floats:
+            return records.where(level="column", quantity=quantity).table["value"].to_numpy()
+
+        return DecayEdges(column("lr"), column("edge"), column("edge_predicted"))

@@ -1,0 +1,32 @@
+"""The HTML page of a reproduction: verdicts, figures and errata, and what the stages measured."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from normgrowth.paper.paper_figures import FIGURES
+from normgrowth.paper.reproduction import Reproduction
+from normgrowth.report.page.folders import report
+from normgrowth.report.page.growth_laws import growth_laws
+from normgrowth.report.page.pieces import Picture
+
+PAGE = "report.html"
+
+
+def write_page(folder: Path, result: Reproduction, drawn: Sequence[Path] = ()) -> Path:
+    """drawn: files of figures; the svg ones are shown, with the verdicts of the claims that they belong to."""
+    pictures = []
+    for path in (path for path in drawn if path.suffix == ".svg"):
+        figure = FIGURES[path.stem]
+        judged = [claim for claim in result.claims if claim.figure == figure.name]
+        said = " ".join(f"{claim.id}: {claim.verdict}. {claim.reason}" for claim in judged)
+        title = f"Figure {figure.name.removeprefix('fig')}: {figure.title}"
+        pictures.append(Picture(figure.name, title, f"{figure.title}. {said}", path.read_bytes()))
+    versions = {"normgrowth": result.provenance.version, "python": result.provenance.python}
+    return report(
+        [folder],
+        folder / PAGE,
+        title=f"Merrill et al. 2021, reproduced: {result.scale}",
+        fitted=growth_laws,
+        pictures=pictures,
+        made_by={"command": "normgrowth reproduce", "versions": versions},
+    )

@@ -1,0 +1,72 @@
+"""What attention heads do, in sentences."""
+
+from collections import Counter
+from math import inf, isfinite, nan
+
+import numpy as np
+
+from normgrowth.errors import InputError
+from normgrowth.network.heads.heads import Heads, HeadTable
+from normgrowth.report.wording import number, percent
+
+KINDS = (
+    "argmax-like",
+    "previous-token",
+    "sink",
+    "mean-like",
+    "in between",
+)  # in the order of tables and legends
+
+
+def tables(result: Heads) -> list[HeadTable]:
+    """The heads of a result that has some."""
+    if not (found := result.tables):
+        raise InputError("these records hold no heads; `normgrowth heads MODEL -o DIR` makes them")
+    return found
+
+
+def sentences(result: Heads) -> list[str]:
+    found = tables(result)
+    said = [(table, model_sentences(table, result.tolerance)) for table in found]
+    return [f"{table.run}: {text}" for table, texts in said for text in texts]
+
+
+def model_sentences(heads: HeadTable, tolerance: float) -> list[str]:
+    """What the heads of a model do."""
+    found, total = [], len(heads.names)
+    for kinds, where in (
+        (heads.kinds, "in the network itself"),
+        (heads.saturated_kinds, "in the saturated network"),
+    ):
+        if any(kinds):
+            counts = Counter(kinds)
+            words = [f"{counts[kind]} {kind}" for kind in KINDS if counts[kind]]
+            found.append(f"Of {total} heads, {where}: {', '.join(words)}.")
+    _, method = heads.form
+    attended, spread = heads.of(f"attended{method}"), heads.of(f"attended_spread{method}")
+    if np.isfinite(attended).all():
+        one, every = int((spread <= 1e-9).sum()), int((spread >= 1 - 1e-9).sum())
+        rest = f"; {every} attend to all visible ones" if every else ""
+        found.append(
+            f"Saturated, {one} of {total} heads attend to exactly one position, always{rest}. "
+            f"A query sees {few(heads.model.get('visible', nan))} positions on average."
+        )
+    scale = heads.model.get("hard_scale", nan)
+    if isfinite(scale):
+        found.append(
+            f"Scores {factor(scale)} times as large would make the median head hard: for 9 queries of 10, "
+            f"{percent(tolerance)} of the weight beside the largest."
+        )
+    elif scale == inf:
+        found.append(
+            "No factor on its scores makes the median head hard: more than one query in ten has a tie."
+        )
+    return found
+
+
+def few(x: float) -> str:
+    return number(x, 3 if abs(x) < 100 else 4) if isfinite(x) else "-"
+
+
+def factor(x: float) -> str:
+    return "∞" if x == inf else number(x, 3) if x < 100 else number(x, 4)

@@ -1,0 +1,43 @@
+"""Sentences on a reproduction of the paper, for the terminal and the page."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from normgrowth.paper.reproduction import Reproduction
+from normgrowth.report.wording import number
+
+VERDICTS = {  # verdict -> of one claim, of several
+    "holds": ("holds", "hold"),
+    "in part": ("holds in part", "hold in part"),
+    "does not hold": ("does not hold", "do not hold"),
+    "undecided": ("is undecided", "are undecided"),
+    "needs weights that are not here": ("needs weights that are not here", "need weights that are not here"),
+}
+DIFFERS = {True: "confirmed", False: "not confirmed", None: "not measured"}
+
+
+def verdict_sentences(result: Reproduction) -> list[str]:
+    """How many claims have which verdict, which ones, and which stages failed."""
+    if not result.claims:
+        return ["No claim was judged."]
+    counts = Counter(claim.verdict for claim in result.claims)
+    said = ", ".join(
+        f"{counts[verdict]} {forms[counts[verdict] > 1]}"
+        for verdict, forms in VERDICTS.items()
+        if counts[verdict]
+    )
+    named = [
+        f"{verdict.capitalize()}: {', '.join(claim.id for claim in result.claims if claim.verdict == verdict)}."
+        for verdict in VERDICTS
+        if counts[verdict]
+    ]
+    return [f"Of {len(result.claims)} claims of the paper, {said}.", *named, *failure_sentences(result)]
+
+
+def failure_sentences(result: Reproduction) -> list[str]:
+    failed = ", ".join(f"{stage.name} ({stage.reason})" for stage in result.failed)
+    return [f"Stages that failed, whose claims are undecided: {failed}."] if failed else []
+
+
+def measured_numbers(measured: Mapping[str, float | None]) -> str:
+    return "; ".join(f"{label} {number(value, 3)}" for label, value in measured.items() if value is not None)

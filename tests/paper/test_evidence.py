@@ -1,0 +1,94 @@
+"""What claims, errata and departures read: exactly the stages that they say they need."""
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from normgrowth.paper.claim import check, judge
+from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.departures import DEPARTURES
+from normgrowth.paper.errata import ERRATA
+from normgrowth.paper.evidence import Evidence, MissingEvidence
+
+BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
+STAGES = ("theory", "scaling", "pretrained", "language_models", "decay")
+ALL = {**CLAIMS, **ERRATA, **DEPARTURES}
+
+
+class Observed(Evidence):
+    """Notes which stages are asked for."""
+
+    def __init__(self, known: Evidence) -> None:
+        super().__init__(known.records)
+        object.__setattr__(self, "read", set())
+
+    def records_of(self, stage):
+        self.read.add(stage)  # pyright: ignore[reportAttributeAccessIssue]
+        return super().records_of(stage)
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """What docs/records keep: folders of earlier versions."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        spec = importlib.util.spec_from_file_location("benchmark_claims", BENCHMARKS / "claims.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module.evidence()
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+def test_needs_are_what_is_read(kept):
+    for name, one in ALL.items():
+        observed = Observed(kept)
+        one.measure(observed)
+        assert set(one.needs) == observed.read, name  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_all_is_judged_on_the_kept_records(kept):
+    page = (BENCHMARKS.parent / "docs" / "claims.md").read_text(encoding="utf-8")
+    for claim in CLAIMS.values():
+        found = judge(claim, kept)
+        assert f"### {found.id}: {found.verdict}\n" in page
+        assert found.reason in page
+    for one in (*ERRATA.values(), *DEPARTURES.values()):
+        assert check(one, kept).differs, one.id
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_without_results_is_named(stage):
+    with pytest.raises(MissingEvidence) as caught:
+        getattr(Evidence(), stage)
+    assert (caught.value.stage, caught.value.reason) == (stage, "it was not run")
+    with pytest.raises(MissingEvidence) as caught:
+        getattr(Evidence(failed={stage: "no disk"}), stage)
+    assert caught.value.reason == "no disk"
+
+
+def test_typed_values_of_earlier_records(kept):
+    assert kept.theory.table1["paper's encoder"].measured == pytest.approx(1, abs=1e-3)
+    assert math.isnan(kept.theory.table1["usual pre-norm encoder"].printed)
+    with pytest.raises(MissingEvidence):
+        _ = kept.theory.table1["nothing"]
+    with pytest.raises(MissingEvidence):
+        kept.curve("nothing", bias=True)
+    with pytest.raises(MissingEvidence):
+        kept.language_models.where(optimizer="nothing")
+    assert kept.curve("post_norm", bias=True).at(10) > 0.9
+    assert kept.pretrained["minilm"].trained > kept.pretrained["minilm"].random
+    models = kept.language_models
+    assert len(list(models)) == 12
+    first = models.where(corpus="penn", kind="paper_pre_norm", optimizer="adamw", leaking=False, seed=0)[0]
+    assert first.last("dev_loss") < first.frequency_loss
+    with pytest.raises(MissingEvidence):
+        first.last("nothing")
+    with pytest.raises(MissingEvidence):
+        first.of_heads("nothing")
+    assert len(kept.decay.edges) == len(kept.decay.learning_rates) == len(kept.decay.predicted) == 20
