@@ -42,7 +42,7 @@ SHOW = [
     FIT,
     REPORT,
     ["compare", "{}", "{}"],
-    ["figures", "{}", "--formats", "png"],
+    ["plot", "{}", "--formats", "png"],
     ["dynamics", "{}", "--schedule", "1e-3", "--weight-decay", "0.1"],
     ["watch", "{}", "--once"],
 ]

@@ -27,10 +27,10 @@ class Command:
 
     verb: "module:function", the public function that the command calls. positional: its parameters that are arguments,
     not options. hidden: parameters without an option. own: help and parsers of options that no other command has.
-    draws: with -o, write the figures, too. published: the numbers of the paper to draw with --published. resumes: an
-    interrupted call can be resumed. processes: the local engine runs processes, not threads. add: options that are not
-    parameters of the verb. display: those of them that say how the result is shown. adjust: changes the arguments of
-    the call, or checks them. code: the exit code.
+    draws: with -o, write the figures, too. published: the numbers of the paper to draw with --published.
+    resumes: an interrupted call can be resumed, or the option with which it can. processes: the local engine runs
+    processes, not threads. add: options that are not parameters of the verb. display: those of them that say how the
+    result is shown. adjust: changes the arguments of the call, or checks them. code: the exit code.
     """
 
     verb: str
@@ -42,7 +42,8 @@ class Command:
     own: Mapping[str, Option] = field(default_factory=dict)
     draws: bool = False
     published: "Callable[[Arguments], Result] | None" = None
-    resumes: bool = False
+    shows_published: bool = False  # in the table, too
+    resumes: bool | str = False
     counts_bytes: bool = False  # progress is shown in bytes
     processes: bool = False
     add: Callable[[Parser], None] | None = None
@@ -68,7 +69,7 @@ class Command:
             parser.add_argument("-o", "--out", metavar="DIR", help="output folder")
             parser.add_argument("--overwrite", action="store_true", help="replace another result there")
         if self.published is not None:
-            text = "draw the paper's numbers, too, in grey (needs -o)"
+            text = "show the paper's numbers, too; in figures they are grey"
             parser.add_argument("--published", action="store_true", help=text)
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
         if self.add is not None:
@@ -78,7 +79,8 @@ class Command:
     def run(self, arguments: Arguments) -> int:
         verb = self.function()
         taken = inspect.signature(verb).parameters
-        given = {name: _single(getattr(arguments, name)) for name in arguments.names}
+        given = {name: getattr(arguments, name) for name in arguments.names}
+        given |= {name: _single(given[name]) for name in self.positional}
         if self.adjust is not None:
             given = self.adjust(given, arguments)
         options = {"published": self._published(arguments)} if getattr(arguments, "published", False) else {}
@@ -93,6 +95,7 @@ class Command:
         if arguments.out and "out" not in taken:
             result.save(arguments.out, overwrite=arguments.overwrite)
         display = {name: getattr(arguments, name) for name in self.display}
+        display |= options if self.shows_published else {}
         show_result(arguments, result, {**self.shown, **display})
         if arguments.out and self.draws:
             draw_figures(arguments, result, **options)
@@ -103,10 +106,11 @@ class Command:
     def _published(self, arguments: Arguments) -> "Result":
         from normgrowth.errors import InputError
 
-        if not arguments.out:
-            raise InputError("--published is drawn into figures: name an output folder with -o")
         assert self.published is not None
-        return self.published(arguments)
+        result = self.published(arguments)
+        if not arguments.out and not self.shows_published:
+            raise InputError("--published is drawn into figures: name an output folder with -o")
+        return result
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class Action:
     examples: str
     configure_options: Callable[[Parser], None]
     action: Callable[[Arguments], int]
-    resumes: bool = False
+    resumes: bool | str = False
 
     def configure(self, parser: Parser) -> None:
         self.configure_options(parser)
@@ -133,7 +137,8 @@ def show_result(arguments: Arguments, result: "Result", display: Mapping[str, An
     from normgrowth.report.dispatch import show
 
     if arguments.json:
-        json.dump(result.to_json(), sys.stdout)
+        more = {"published": published.to_json()} if (published := (display or {}).get("published")) else {}
+        json.dump({**result.to_json(), **more}, sys.stdout)
         print()
     else:
         show(result, **(display or {}))

@@ -1,7 +1,7 @@
 """normgrowth dynamics."""
 
 from normgrowth.cli.command import Command
-from normgrowth.cli.options import Option, real, several
+from normgrowth.cli.options import Option
 
 COMMAND = Command(
     verb="normgrowth.dynamics:dynamics",
@@ -17,6 +17,7 @@ COMMAND = Command(
 schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500   cosine:lr=1e-3,steps=10000,end=1e-4
            inverse_sqrt:lr=5e-4,warmup=4000   inverse_sqrt:lr=0.01,hold=10000 (that of T5)""",
     positional=("trace",),
+    draws=True,
     own={
         "trace": Option("output folder of a trace, or published:t5", "TRACE"),
         "schedule": Option("learning rates, see below (default: none; published:t5 has its own)", "SPEC"),
@@ -28,7 +29,7 @@ schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500   cosine:lr=
             choices=("decoupled", "coupled", "eq3"),
         ),
         "optimizer": Option("optimizer", choices=("adamw", "sgd")),
-        "betas": Option("betas of AdamW", "B1,B2", several(real, "0.9,0.999")),
+        "betas": Option("betas of AdamW", "B1,B2"),
         "momentum": Option("momentum of SGD", "M"),
         "gradient_norm": Option("for SGD: ‖g‖, with --invariant ‖g‖·‖θ‖", "G"),
         "invariant": Option("the weights are scale-invariant"),

@@ -23,6 +23,7 @@ COMMAND = Command(
 published:NAME is one of the paper's series: t5_norm, t5_norm_by_layer.""",
     positional=("data",),
     hidden=("norms",),
+    draws=True,
     own={
         "data": Option(
             "output folder of a trace, a CSV file with the columns step and norm, published:NAME, or several of these",
@@ -33,6 +34,7 @@ published:NAME is one of the paper's series: t5_norm, t5_norm_by_layer.""",
             "laws to fit: sqrt, sqrt2, power2, power, linear, root4, log, relax, constant (default: all)",
             "NAME,NAME",
         ),
+        "seed": Option("seed of the bootstrap", "N"),
         "level": Option("fit the model, or each layer, role or tensor", choices=LEVELS),
     },
     add=_add,

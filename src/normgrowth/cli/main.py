@@ -107,8 +107,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _keeps(arguments: argparse.Namespace) -> bool:
     """Whether an interrupted command leaves results that it resumes from."""
-    out = getattr(arguments, "out", None)
-    return bool(arguments.command.resumes and out and os.path.isdir(out))
+    out, resumes = getattr(arguments, "out", None), arguments.command.resumes
+    resumes = getattr(arguments, resumes) if isinstance(resumes, str) else resumes
+    return bool(resumes and out and os.path.isdir(out))
 
 
 def _say(

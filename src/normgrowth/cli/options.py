@@ -53,6 +53,15 @@ def size(text: str) -> int:
     return int(found)
 
 
+def pair(text: str) -> tuple[float, float]:
+    """Two numbers: 0.9,0.999."""
+    try:
+        first, second = (float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid pair of numbers {text!r} (example: 0.9,0.999)") from None
+    return first, second
+
+
 def several(parse: Callable[[str], Any], example: str) -> Callable[[str], tuple[Any, ...]]:
     """A parser of lists with commas."""
 
@@ -105,7 +114,7 @@ OPTIONS: dict[str, Option] = {
     "from_step": Option("first step to use", "STEP"),
     "to_step": Option("last step to use", "STEP"),
     "seed": Option("seed of random numbers", "N", natural),
-    "bootstrap": Option("bootstrap replicates for the intervals; 0 for none", "N", natural),
+    "bootstrap": Option("bootstrap replicates for the intervals; 0 for none", "N"),
     "confidence": Option("confidence of the intervals", "C"),
     "text": Option("text file with a sentence per line (default: Python's documentation)", "FILE"),
     "texts": Option(
@@ -130,6 +139,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "str | Path": str,
     "Path | str": str,
     "Path": str,
+    "tuple[float, float]": pair,
     "Sequence[int]": several(integer, "1,10,100"),
     "Sequence[float]": several(real, "1,10,1000"),
     "Sequence[str]": several(str, "sqrt,power"),
@@ -202,8 +212,8 @@ def _add(
 
 def _plain(annotation: Any) -> str:
     """The annotation as text, without `None` and module names."""
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    text = text.strip("\"'").replace("collections.abc.", "").replace("pathlib.", "")
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    text = text.strip("\"'").replace("collections.abc.", "").replace("pathlib.", "").replace("typing.", "")
     return " | ".join(part for part in text.split(" | ") if part != "None")
 
 

@@ -51,5 +51,5 @@ From Python: normgrowth.saturation(model, sentences).""",
     },
     draws=True,
     published=_published,
-    resumes=True,
+    resumes="config",
 )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--largest", type=real, default=1e4, metavar="C", help="largest c [10000]")
     parser.add_argument(
-        "--scales", type=positive, default=49, metavar="N", help="number of values of c, from 1 up [49]"
+        "--scales", type=positive, default=49, metavar="N", help="values of c, from 1 up [49]"
     )
 
 
@@ -62,6 +62,7 @@ From Python: normgrowth.scaling(model_or_config).""",
     },
     draws=True,
     published=_published,
+    shows_published=True,
     add=_add,
     adjust=_with_scales,
 )

@@ -62,7 +62,8 @@ def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
     for field in fields(TrainSettings):
         if field.name == "corpus":
             continue
-        flag, how = f"--{field.name.replace('_', '-')}", {"dest": field.name, "help": HELP[field.name]}
+        flag = f"--{field.name.replace('_', '-')}"
+        how: dict[str, Any] = {"dest": field.name, "help": HELP[field.name]}
         kinds = [
             kind for kind in get_args(hints[field.name]) or [hints[field.name]] if kind is not type(None)
         ]

@@ -58,7 +58,7 @@ COMMAND = Action(
     summary="train over a grid of two settings: where does the norm grow, and where does growth end?",
     description="Train a small language model for each cell of a grid, learning rate and weight decay by default,\n"
     "and say where the norm grows, by which terms of its budget, and where growth ends (Figure 6).",
-    examples="""  normgrowth sweep pydoc -o sweeps/first --x lr=1e-4:1e-1:4 --y weight_decay=1e-3:1:4      (a few minutes)
+    examples="""  normgrowth sweep pydoc -o sweeps/first --x lr=1e-4:1e-1:4 --y weight_decay=1e-3:1:4      (minutes)
   normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw --refine                       (the boundary only)
   normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw                                (20 x 20: fills the rest)
   normgrowth sweep wikitext-2 --data corpora -o sweeps/sgd --optimizer sgd --x lr=1e-3:10:20

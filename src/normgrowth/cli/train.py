@@ -51,7 +51,7 @@ COMMAND = Action(
     summary="train a language model as in the paper, with everything measured on the way",
     description="Train an encoder of the paper as a language model: norms, steps and angles of weights, losses and\n"
     "saturation as it goes, and a series of checkpoints that all commands read.",
-    examples="""  normgrowth train pydoc -o runs/first --preset small             (text that is always there; two minutes)
+    examples="""  normgrowth train pydoc -o runs/first --preset small             (Python's documentation; two minutes)
   normgrowth train penn --data corpora -o runs/penn --preset small --kind post_norm --warmup 500
   normgrowth train wikitext-2 --data corpora -o runs/paper        (the paper's size: needs a GPU or days)
   normgrowth train dyck2 -o runs/dyck --preset small --epochs 3
