@@ -9,7 +9,9 @@ import normgrowth
 
 DOCS = Path(__file__).parents[1] / "docs"
 RUNNABLE = ("fit", "dynamics", "t5", "lab", "tracker", "api")  # pages whose examples need no files
-FIRST = ("tracker",)  # of these only the first example: the others are parts of scripts that tests run elsewhere
+FIRST = (
+    "tracker",
+)  # of these only the first example: the others are parts of scripts that tests run elsewhere
 
 
 def run_examples(page: str, **names: object) -> dict[str, object]:
