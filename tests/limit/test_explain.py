@@ -298,3 +298,15 @@ def test_covering_never_says_more_than_it_was_given():
     assert covering(biases, parameters, kinds) == ["the bias of every Linear"]
     assert covering(["a.0.bias", "a.1.bias"], parameters, kinds) == ["a.0-1.bias"]
     assert covering([*biases, "n.w"], parameters, kinds) == ["all of n", "the bias of every Linear"]
+
+
+def test_an_output_without_a_tensor_is_refused(own_random_numbers):
+    """Else every parameter would seem to vanish."""
+    from types import SimpleNamespace
+
+    class Hidden(torch.nn.Linear):
+        def forward(self, x):
+            return SimpleNamespace(states=super().forward(x))
+
+    with pytest.raises(InputError, match="SimpleNamespace"):
+        degrees(Hidden(2, 2), torch.ones(1, 2))

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from normgrowth.errors import InputError
 from normgrowth.limit import saturated as limits
 from normgrowth.limit.degrees import (
     Degree,
@@ -51,6 +52,12 @@ def measure(
 
 def _described(limit: limits.Limit, seen: Mapping[str, list[tuple[Degree, ...]]]) -> Degrees:
     model = limit.model
+    outputs = dict(_flat(limit.output_degrees))
+    if not outputs:
+        raise InputError(
+            f"{type(model).__name__} returns {type(limit.output_degrees).__name__}, in which no tensor can be found; "
+            "return a tensor, a tuple, a dictionary or an output of transformers"
+        )
     named = growing_parameters(model, limit.fixed)
     names = [name for name, _ in named]
     runs: dict[str, list[Degree]] = {}
@@ -87,7 +94,7 @@ def _described(limit: limits.Limit, seen: Mapping[str, list[tuple[Degree, ...]]]
     return Degrees(
         records=_records(type(model).__name__, rows),
         model=type(model).__name__,
-        outputs=dict(_flat(limit.output_degrees)),
+        outputs=outputs,
         modules=tuple(rows),
         dropped_terms=tuple(replace(met, runs=tuple(sorted(runs_of))) for met, runs_of in sums.items()),
         vanished=vanished,

@@ -12,8 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +27,13 @@ CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.tx
 UNKNOWN, END = "<unk>", "<eos>"
 
 
+class EncoderOutput(NamedTuple):
+    """A tuple, which the limit looks into, with the names that outputs of transformers have."""
+
+    last_hidden_state: Tensor
+    hidden_states: tuple[Tensor, ...] | None
+
+
 class StoredEncoder(Encoder):
     """An encoder that takes `input_ids` and `attention_mask`, and gives `hidden_states`."""
 
@@ -40,14 +46,12 @@ class StoredEncoder(Encoder):
         *,
         output_hidden_states: bool = True,
         return_dict: bool = True,  # noqa: ARG002
-    ) -> SimpleNamespace:
+    ) -> EncoderOutput:
         # Padding on the right is hidden by a causal mask anyway, and attention is faster without another.
         if attention_mask is not None and (bool(attention_mask.all()) or self._hides(attention_mask)):
             attention_mask = None
         states = super().forward(input_ids, attention_mask, return_states=True)
-        return SimpleNamespace(
-            last_hidden_state=states[-1], hidden_states=tuple(states) if output_hidden_states else None
-        )
+        return EncoderOutput(states[-1], tuple(states) if output_hidden_states else None)
 
     def _hides(self, mask: Tensor) -> bool:
         rising = bool((mask.int().diff(dim=1) > 0).any())
