@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from normgrowth import results
-from normgrowth.errors import FolderMismatch, SchemaError
+from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance, Result, load, load_all
 
@@ -120,3 +120,16 @@ def test_other_axes_are_columns(tmp_path):
     assert table["step"].null_count == 2
     found = records.matrix("cosine", level="model", axis="scale")
     assert found.steps.tolist() == [1.0, 10.0]
+
+
+def test_a_matrix_is_an_array():
+    matrix = sample().matrix("norm")
+    np.testing.assert_array_equal(np.asarray(matrix), matrix.values)
+    np.testing.assert_array_equal(np.log1p(matrix), np.log1p(matrix.values))
+
+
+def test_a_missing_folder_is_said(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere: no records here \(no such folder\)"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"records\.parquet is missing"):
+        load(tmp_path)
