@@ -31,7 +31,8 @@ ALLOWED = {
     "cli": {"paper", "report"} | VERBS | ENGINES,
     "paper": {"report"} | VERBS | ENGINES,
     # Renderers know the result types of the verbs, and nothing that measures.
-    "report": {"records", "results", "schema", "errors", "text", "workspace", "checkpoints"} | VERBS,
+    "report": {"records", "results", "schema", "errors", "text", "workspace", "checkpoints", "measurements"}
+    | VERBS,
     "lab": {"tracking", "network", "limit", "trace", "dynamics"} | ENGINES,
     "tracking": {"network", "limit", "trace", "dynamics"} | ENGINES,
     "network": {"limit", "trace", "lint"} | ENGINES,
@@ -43,7 +44,7 @@ ALLOWED = {
     "limit": {"results", "records", "errors", "text"},
     "checkpoints": {"engine", "errors", "text", "foreign_files", "records", "results"},
     "moments": {"errors"},
-    "results": {"records", "errors", "workspace"},
+    "results": {"records", "record_schema", "errors", "workspace"},
     "records": {"record_schema", "schema", "checksums", "errors", "text", "workspace"},
     "record_schema": {"errors"},
     "schema": {"errors", "checksums"},

@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             overwrite=arguments.overwrite,
         )
     show_result(arguments, result)
-    for path in draw_sweep(result.records, Path(arguments.out) / "figures"):
+    for path in draw_sweep(result, Path(arguments.out) / "figures"):
         print(path, file=sys.stderr if arguments.json else sys.stdout)
     return 2 if result.problems else 0
 

@@ -2,7 +2,9 @@
 
 terminal/KIND.py   show(result, console): the table and the sentences
 figures/KIND.py    FIGURES: name -> function of a result that returns a figure; the first is `result.plot()`
-page/sections/KIND.py   section(results): the section of the HTML page on all results of this kind
+sentences/KIND.py  what the result shows, in sentences that the others share; where it needs any
+page/sections/KIND.py   sections(content): the sections of the HTML page on all results of this kind; summary(content):
+                   sentences on top of the page, where it has any
 """
 
 import io
