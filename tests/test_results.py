@@ -123,6 +123,12 @@ def test_other_axes_are_columns(tmp_path):
     assert found.steps.tolist() == [1.0, 10.0]
 
 
+def test_a_matrix_is_an_array():
+    matrix = sample().matrix("norm")
+    np.testing.assert_array_equal(np.asarray(matrix), matrix.values)
+    np.testing.assert_array_equal(np.log1p(matrix), np.log1p(matrix.values))
+
+
 def test_fields_are_the_same_plain_values_in_memory_and_on_disk(tmp_path):
     given = sample(parts={"a": Part("x", Fraction(1, 3), (1.0, 2.0))}, notes=("one", "two"))
     given.save(tmp_path)

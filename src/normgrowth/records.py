@@ -79,6 +79,10 @@ class Matrix:
         index = pandas.Index(self.steps, name=self.axis)
         return pandas.DataFrame(self.values, index=index, columns=self.names)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The values, for numpy and matplotlib."""
+        return np.array(self.values, dtype=dtype, copy=copy)
+
     def curve(self, name: str) -> NDArray[np.float64]:
         """The values of one name over the steps."""
         if name not in self.names:
@@ -328,9 +332,8 @@ class Records:
         folder = Path(folder)
         path = folder / FILE
         if not path.is_file():
-            raise InputError(
-                f"{folder}: no records here ({FILE} is missing); `normgrowth trace -o` makes them"
-            )
+            missing = f"{FILE} is missing" if folder.exists() else "no such folder"
+            raise InputError(f"{folder}: no records here ({missing}); `normgrowth trace -o` makes them")
         table, made_by = _read_pair(folder, torn)
         refuse_newer(made_by, folder / SIDECAR)
         made_by = with_include(made_by)

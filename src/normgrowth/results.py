@@ -165,7 +165,11 @@ class Plots:
         names = self.names
         if not names:
             raise InputError(f"there are no figures for results of kind {self._result.kind!r}")
-        return self._draw(names[0], options)
+        for name in names:  # the main figure may need what this result does not hold, such as a schedule
+            if (figure := self._figures()[name](self._result, **options)) is not None:
+                return figure
+            options = {}  # these are of the main figure
+        raise InputError(f"this result does not hold what its figures show: {', '.join(names)}")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._figures():

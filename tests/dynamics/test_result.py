@@ -48,6 +48,7 @@ def test_without_a_schedule_there_is_the_budget_and_no_model(folder, path):
     assert found.plot.names == ["prediction", "alignment", "budget", "plane"]
     with pytest.raises(InputError, match="does not hold"):
         found.plot.prediction()
+    assert found.plot().axes[0].get_ylabel() == found.plot.alignment().axes[0].get_ylabel()  # the next one
     assert "give the learning rates" in str(found)
     for option in ({"kappa": 1.0}, {"weight_decay": 0.1}):
         with pytest.raises(InputError, match=f"{next(iter(option))} needs a schedule"):

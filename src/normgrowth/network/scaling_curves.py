@@ -235,7 +235,7 @@ def _named(inputs: Any) -> Mapping[str, Tensor]:
     if isinstance(inputs, Tensor):
         return {"input_ids": inputs}
     if not isinstance(inputs, Mapping) or not inputs:
-        raise InputError(f"inputs must be token ids or tensors by name, not {inputs!r}")
+        raise InputError(f"inputs must be token ids or tensors by name, got {type(inputs).__name__}")
     return inputs
 
 

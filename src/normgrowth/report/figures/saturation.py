@@ -111,7 +111,8 @@ def _by_layer(result: Saturation, published: Saturation | None = None) -> "Figur
                         look = {"linestyle": (0, (1, 1)), "linewidth": 1.0, "label": OTHERS}
                         at = np.array(line.layers)[blocks]
                         ax.plot(at, line.others[blocks], color=colour[line.run], zorder=1, **look)
-            ax.set_title(f"{kind}, {method_name(method)}")
+            alone = kinds == [TRAINED]  # then the panel is narrower than a title with both
+            ax.set_title(method_name(method) if alone else f"{kind}, {method_name(method)}")
         for ax in axes[:, 0]:
             ax.set_ylabel("cosine to the\nsaturated network")
         for ax in axes[-1]:

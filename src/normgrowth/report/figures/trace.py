@@ -51,6 +51,12 @@ LABELS = {
     "alignment": "alignment cos(δ, θ)",
     "step_size": "step size ‖δ‖\nbetween checkpoints",
 }
+# Of a tracker, which measures single optimizer steps.
+TRACKED = {
+    "cosine": "cosine to the weights\none step before",
+    "angle": "angle to the weights\none step before (rad)",
+    "step_size": "size ‖δ‖ of one step",
+}
 # These grow with the number of parameters, so that panels do not share their axis. It begins at zero:
 # always for steps, whose constancy is the question; for norms unless that would hide their growth.
 LENGTHS = {"norm": 0.8, "step_size": 1.0}
@@ -158,7 +164,7 @@ def figure_angle(trace: Trace, overlay: Sequence[Trace]) -> "Figure | None":
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("training step")
-    ax.set_ylabel(LABELS["angle"])
+    ax.set_ylabel((TRACKED if grids.tracked else LABELS)["angle"])
     ax.set_title("does the direction settle?")
     ax.legend()
     return figure
@@ -293,12 +299,13 @@ class Scale:
 
     share: bool  # steps as a share of the run
     relative: bool  # lengths over the norm at the first step
+    tracked: bool = False  # all of single optimizer steps
 
     @staticmethod
     def of(grids: Grids, others: Sequence[Grids]) -> "Scale":
         runs = [run for run in (grids, *others) if run.steps]
         if len(runs) < 2:
-            return Scale(False, False)
+            return Scale(False, False, grids.tracked)
         ends = [run.steps[-1] for run in runs]
         sizes = [norms.max() for run in runs if len(norms := run.model("norm")[1])]
         return Scale(max(ends) > 5 * min(ends), len(sizes) == len(runs) and max(sizes) > 5 * min(sizes))
@@ -311,7 +318,9 @@ class Scale:
 
     def label(self, quantity: str) -> str:
         first = {"norm": "norm ‖θ‖ / ‖θ₀‖", "step_size": "step size ‖δ‖ / ‖θ₀‖\nbetween checkpoints"}
-        return first[quantity] if self.relative and quantity in LENGTHS else LABELS[quantity]
+        if self.relative and quantity in LENGTHS:
+            return first[quantity]
+        return TRACKED.get(quantity, LABELS[quantity]) if self.tracked else LABELS[quantity]
 
     def axis(self, ax: "Axes", run: Grids) -> None:
         if self.share:

@@ -104,7 +104,9 @@ def _question(d: Dynamics, question: str) -> str:
     if question == "single_steps":
         steps, sizes = np.array(d.steps), np.array(d.step_sizes)
         once = np.nansum((sizes**2 / np.diff(steps))[steps[1:] <= d.budget.until])
-        share = f"{100 * once / d.budget.growth:.2g} %" if d.budget.growth > 0 else "very little"
+        share = (
+            f"{float(f'{100 * once / d.budget.growth:.2g}'):g} %" if d.budget.growth > 0 else "very little"
+        )
         return (
             f"What single steps do. If those of an interval all went one way, their Σ‖δ‖² would make {share} of "
             "the growth; momentum, too, makes checkpoints show more than steps have; steps that cancel leave no mark. "

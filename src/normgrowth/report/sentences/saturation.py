@@ -107,9 +107,10 @@ def sentences(result: Saturation) -> list[str]:
     if len(good) < 2:
         return []
     first, last = good[0], good[-1]
-    grown = times(float(profile.norm[last] / profile.norm[first]))
+    ratio = float(profile.norm[last] / profile.norm[first])
+    change = f"grew by a factor of {times(ratio)}" if ratio >= 1 else f"fell to {times(ratio)} of what it was"
     said = [
-        f"From step {profile.steps[first]:,} to {profile.steps[last]:,} the norm grew by a factor of {grown}; "
+        f"From step {profile.steps[first]:,} to {profile.steps[last]:,} the norm {change}; "
         f"the mean cosine to the saturated network ({method_name(profile.c)}) went from "
         f"{profile.level[first]:.3f} to {profile.level[last]:.3f}."
     ]
