@@ -12,6 +12,7 @@ from normgrowth.checkpoints.selection import NothingCounts, Selection
 from normgrowth.errors import InputError, is_mistake, raised_here
 from normgrowth.lab.train import Diverged
 from normgrowth.network.heads.statistics import NotFinite
+from normgrowth.paper.evidence import MissingEvidence
 
 EVERY = [
     errors.InputError("x.pt: truncated"),
@@ -32,6 +33,7 @@ EVERY = [
     errors.FileChanged("x.pt", "was truncated"),
     errors.ConfigError("config.json", "num_attention_heads", 15, "does not divide 32"),
     errors.RanksDiffer("a.weight", 1),
+    MissingEvidence("scaling", "it did not run"),
     NothingCounts("run", Selection("blocks"), 4, {"--include all": 4}),
 ]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from normgrowth.errors import InputError
 from normgrowth.results import Provenance, Result
+from normgrowth.text import visible
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -128,7 +129,7 @@ class Degrees(Result):
     def __repr__(self) -> str:
         """One line: a model has hundreds of submodules."""
         vanished = f"{len(self.vanished):,} of {len(self.parameters):,} parameters vanish"
-        return f"Degrees({self.model}; {len(self.modules):,} modules; {vanished})"
+        return f"Degrees({visible(self.model)}; {len(self.modules):,} modules; {vanished})"
 
 
 def degrees(
