@@ -4,6 +4,7 @@ A part of degree k grows like c^k when all parameters are multiplied by c. The r
 every submodule (level "module"); NaN where its output is exactly zero.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -125,6 +126,19 @@ class Degrees(Result):
     cancelled: dict[str, int] = field(default_factory=dict)
     findings: tuple[LimitFinding, ...] = ()
     explanation: tuple[str, ...] = ()
+
+    def select(self, pattern: str = "", depth: int | None = None) -> "Degrees":
+        """With some of the modules: those whose name matches a regular expression and has at most `depth` parts."""
+        try:
+            chosen = re.compile(pattern)
+        except re.error as error:
+            raise InputError(f"{pattern}: not a regular expression: {error}") from None
+        modules = [
+            row
+            for row in self.modules
+            if chosen.search(row.module) and (not depth or len(row.module.split(".")) <= depth)
+        ]
+        return replace(self, modules=tuple(modules))
 
     def __repr__(self) -> str:
         """One line: a model has hundreds of submodules."""
