@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pages import DOCS, fill, picture, table
 
-from normgrowth import Records
 from normgrowth.lab.cells.edge_search import Cell, changes, wanted
-from normgrowth.report.figures.sweep import figure_edge, figure_phase
-from normgrowth.report.terminal.sweep import SweepGrid
+from normgrowth.lab.sweep_result import Sweep
+from normgrowth.records import Records
+from normgrowth.report.figures.sweep import FIGURES
+from normgrowth.report.sweep_grid import SweepGrid
 
 Floats = NDArray[np.float64]
 NAMES = {"adamw": "AdamW", "sgd": "SGD, clipped"}
@@ -20,7 +21,11 @@ LEARNED = 0.05  # nats above the best cell's loss, within which a cell counts as
 
 
 def write(folder: Path) -> None:
-    found = {path.name: SweepGrid(Records.read(path)) for path in sorted(folder.iterdir()) if path.is_dir()}
+    found = {
+        path.name: SweepGrid(Sweep.from_records(Records.read(path)))
+        for path in sorted(folder.iterdir())
+        if path.is_dir()
+    }
     grids = {name: found[name] for name in NAMES if name in found}
     sections: dict[str, str] = {
         "answers": table(ANSWERS, [[NAMES[name], *answers(grid)] for name, grid in grids.items()]),
@@ -28,8 +33,8 @@ def write(folder: Path) -> None:
     }
     for name, grid in grids.items():
         sections[f"edge of {name}"] = edge_table(grid)
-        picture(figure_phase(grid.records), f"decay_{name}_phase")
-        picture(figure_edge(grid.records), f"decay_{name}_edge")
+        picture(FIGURES["phase"](grid.result), f"decay_{name}_phase")
+        picture(FIGURES["edge"](grid.result), f"decay_{name}_edge")
     if "adamw-default" in found:
         sections["default"] = default_table(found["adamw-default"])
     if (facts := folder / "paper.json").exists():
@@ -59,7 +64,7 @@ ANSWERS = (
 
 
 def answers(grid: SweepGrid) -> list[str]:
-    edge, rates, there = grid.column("edge"), np.array(grid.x["values"], float), inside(grid)
+    edge, rates, there = grid.column("edge"), np.array(grid.x.values, float), inside(grid)
     ratio = (edge / grid.column("edge_predicted"))[there]
     slope = np.polyfit(np.log(rates[there]), np.log(edge[there]), 1)[0]
     losses, many = grid.cell("dev_loss"), grid.shape[0] * grid.shape[1]
@@ -79,7 +84,7 @@ def edge_table(grid: SweepGrid) -> str:
     """λ/λ* is what alignment gives plus what steps give, each over the decay at λ*: 0.95 and 0.05 for random ones."""
     edge, predicted = grid.column("edge"), grid.column("edge_predicted")
     losses, rows = grid.cell("dev_loss"), []
-    for i, rate in enumerate(grid.x["values"]):
+    for i, rate in enumerate(grid.x.values):
         ratio = edge[i] / predicted[i] if isfinite(edge[i]) and edge[i] > 0 else np.nan
         shares = [grid.column(f"edge_{term}")[i] * ratio for term in ("alignment", "steps")]
         place = "below all" if edge[i] == 0 else "above all" if edge[i] == np.inf else f"{edge[i]:.2g}"
@@ -102,7 +107,7 @@ def edge_table(grid: SweepGrid) -> str:
 
 def default_table(grid: SweepGrid) -> str:
     rows = []
-    for i, rate in enumerate(grid.x["values"]):
+    for i, rate in enumerate(grid.x.values):
         factor = 10 ** grid.log_factor[i, 0]
         rows.append(
             [f"{rate:.2g}", "diverged" if grid.diverged[i, 0] else f"{factor:.3f}"]

@@ -67,9 +67,9 @@ def sections(folder: Path, reproduction: Path) -> dict[str, str]:
 def picture(runs: Sequence[str], folder: Path) -> None:
     from playwright.sync_api import sync_playwright
 
-    from normgrowth import write_report
+    from normgrowth import report
 
-    page = write_report(runs, folder / "report.html", title="Three language models on Penn Treebank").path
+    page = report(runs, folder / "report.html", title="Three language models on Penn Treebank").path
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         opened = browser.new_page(viewport={"width": 1000, "height": 1150})

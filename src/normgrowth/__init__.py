@@ -27,7 +27,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     reproduce(out)            the claims of the paper with verdicts, its figures, one page
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
     NormCallback(every=10)    a NormTracker in the Trainer of transformers
-    write_report(folders)     one html page on everything that folders of ours hold
+    report(results)           one self-contained HTML page on results and folders -> Page
     InputError                what bad input raises: one line, with the way out
     UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
 """
@@ -36,6 +36,7 @@ from normgrowth.compare import compare
 from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
 from normgrowth.lint import lint
+from normgrowth.report import report
 from normgrowth.trace import trace
 
 TYPE_CHECKING = False  # as in typing, whose import takes long enough for a Ctrl-C to fall into
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
     from normgrowth.checkpoints.parameter_list import Parameters, parameters
     from normgrowth.checkpoints.series import open_source
-    from normgrowth.cli.report import write_report
     from normgrowth.compare.result import Comparison
     from normgrowth.dynamics.equilibrium import equilibrium
     from normgrowth.dynamics.prediction import predict_norm
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from normgrowth.paper.reproduce import reproduce
     from normgrowth.paper.reproduction import Reproduction
     from normgrowth.records import Records
+    from normgrowth.report.page.result import Page
     from normgrowth.results import Result, load
     from normgrowth.trace.result import Trace
     from normgrowth.tracking.integrations.transformers import NormCallback
@@ -87,6 +88,7 @@ __all__ = [
     "NoLimit",
     "NormCallback",
     "NormTracker",
+    "Page",
     "Parameters",
     "Records",
     "Reproduction",
@@ -112,6 +114,7 @@ __all__ = [
     "parameters",
     "predict_norm",
     "quantities",
+    "report",
     "reproduce",
     "saturated",
     "saturated_attention",
@@ -121,7 +124,6 @@ __all__ = [
     "sweep",
     "trace",
     "train",
-    "write_report",
 ]
 
 _HOME = {
@@ -137,6 +139,7 @@ _HOME = {
     "NoLimit": "normgrowth.errors",
     "NormCallback": "normgrowth.tracking.integrations.transformers",
     "NormTracker": "normgrowth.tracking.tracker",
+    "Page": "normgrowth.report.page.result",
     "Parameters": "normgrowth.checkpoints.parameter_list",
     "Records": "normgrowth.records",
     "Reproduction": "normgrowth.paper.reproduction",
@@ -166,7 +169,6 @@ _HOME = {
     "scaling": "normgrowth.network.scaling",
     "sweep": "normgrowth.lab.sweep",
     "train": "normgrowth.lab.train",
-    "write_report": "normgrowth.cli.report",
 }
 
 

@@ -47,6 +47,11 @@ def is_named(source: object) -> bool:
     return isinstance(source, str) and ":" in source and source.partition(":")[0] in PROVIDERS
 
 
+def named_result(source: str) -> Result:
+    """The result of a name: "published:t5" is a trace."""
+    return _provider(source).load(_name(source))
+
+
 def named_series(source: str, quantity: str = "norm") -> tuple[str, dict[str, tuple[Any, Any]]]:
     """Where the numbers come from, and steps and values of each series."""
     return _provider(source).series(_name(source), quantity)

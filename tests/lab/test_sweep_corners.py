@@ -18,7 +18,7 @@ from normgrowth.lab.cells.edges import edges
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import one_thread
 from normgrowth.lab.sweep_result import Sweep
-from normgrowth.report.terminal.sweep import SweepGrid
+from normgrowth.report.sweep_grid import SweepGrid
 
 
 def sweep(*arguments, **options):
@@ -169,7 +169,7 @@ def test_lost_cells_are_unknown(tmp_path, corpus, refine, capsys):
     assert values(found, "once", "column")[1] == 1
     if values(whole, "edge_below", "column")[0] == 1e-3:
         assert np.isnan(values(found, "edge", "column")[0])
-    assert (0, 0) in found.made_by["lost"]
+    assert [0, 0] in found.made_by["lost"]
     print(Sweep.from_records(found))
     said = " ".join(capsys.readouterr().out.split())
     assert f"{len(found.made_by['lost'])} were lost" in said
@@ -225,7 +225,7 @@ def test_a_cell_without_a_step_neither_grows_nor_falls(tmp_path, corpus, engine)
     assert (values(records, "factor") == 1).all()
     assert (values(records, "timed_out") == 1).all()
     assert json.loads((tmp_path / "records.json").read_text())["limit"] == 1e-9
-    assert SweepGrid(records).log_factor.tolist() == [[0, 0], [0, 0]]
+    assert SweepGrid(Sweep.from_records(records)).log_factor.tolist() == [[0, 0], [0, 0]]
 
 
 def test_a_rate_that_is_not_constant_has_no_prediction():

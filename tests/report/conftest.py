@@ -73,7 +73,7 @@ def make_trace(
         *blocks_of("role", roles, [None] * 4, roles, at, [m.grouped(part, 4) for m in measured]),
         *blocks_of("model", ["model"], [None], [None], at, [m.grouped(group * 0, 1) for m in measured]),
     ]
-    return Records.from_blocks("run", blocks, {"source": "walk"} if made_by is None else made_by)
+    return Records.from_blocks("run", blocks, {"command": "trace", **(made_by or {"source": "walk"})})
 
 
 @pytest.fixture(scope="session")

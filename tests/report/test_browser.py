@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 from report_records import HOSTILE, big, sweep_records
 
+import normgrowth as ng
 from normgrowth.records import Block, Records
-from normgrowth.report.page.folders import report
+
+
+def report(folders, path, **options):
+    return ng.report(folders, path, fit=False, **options).path
+
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -141,7 +146,7 @@ def test_tables_sort_numbers_as_numbers_and_leave_gaps_last(trace, tmp_path, ope
     values = [[1.0, 1.0, float("nan"), 1.0], [2.0, 1000.0, float("nan"), 30.0]]
     block = Block("tensor", tensors, [None] * 4, ["norm"] * 4, [0, 2000], {"norm": _array(values)})
     parts = [trace(layers=12, steps=2), Records.from_blocks("run", [block], {})]
-    Records.joined(parts, {}).write(tmp_path / "x")
+    Records.joined(parts, {"command": "trace"}).write(tmp_path / "x")
     page = open_page(report([tmp_path / "x"], tmp_path / "p.html"))
     table = page.get_by_role("region", name="Tensors")
     first = table.locator("tbody tr td:first-child")

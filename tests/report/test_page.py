@@ -11,14 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_records import HOSTILE, big, sweep_records
 
-from normgrowth.cli import main
+import normgrowth as ng
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.report.page import document
 from normgrowth.report.page.document import LARGEST, page
-from normgrowth.report.page.folders import report
-from normgrowth.report.page.growth_laws import growth_laws
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Section, Table, column, thinned, words
+
+
+def report(folders, path, *, fit=False, **options):
+    """The path of the page; each is written anew."""
+    return ng.report(folders, path, fit=fit, overwrite=True, **options).path
+
 
 TAGS = {
     *(
@@ -167,7 +172,7 @@ def test_tokens_of_the_evaluation_text_are_not_tokens_of_training(trace, tmp_pat
 
 
 def test_summary_says_what_grew_and_by_which_law(folder):
-    text = report([folder], folder / "p.html", fitted=growth_laws).read_text(encoding="utf-8")
+    text = report([folder], folder / "p.html", fit=True).read_text(encoding="utf-8")
     said = " ".join(Seen(text).words)
     assert "The norm of the model grew from" in said
     assert "has the most evidence" in said
@@ -210,11 +215,15 @@ def test_hostile_names_are_text(trace, tmp_path):
     records = trace(layers=len(HOSTILE), steps=4, names=list(HOSTILE), made_by={"source": HOSTILE[0]})
     tensor = Block("tensor", HOSTILE, [0] * 7, ["norm"] * 7, [0, 1], {"norm": np.ones((2, 7))})
     more = Records.from_blocks("run", [tensor], {})
-    made_by = {"source": HOSTILE[0], "notes": list(HOSTILE), HOSTILE[1]: HOSTILE[2], "problems": []}
+    made_by = {
+        "command": "trace",
+        "source": HOSTILE[0],
+        "notes": list(HOSTILE),
+        HOSTILE[1]: HOSTILE[2],
+        "problems": [],
+    }
     Records.joined([records, more], made_by).write(tmp_path / "x")
-    path = report(
-        [tmp_path / "x"], tmp_path / "p.html", title=HOSTILE[0], fitted=growth_laws, made_by={"a": HOSTILE}
-    )
+    path = report([tmp_path / "x"], tmp_path / "p.html", title=HOSTILE[0], fit=True)
     text = path.read_text(encoding="utf-8")
     seen = Seen(text)
     assert seen.tags <= TAGS
@@ -282,9 +291,9 @@ def test_gaps_single_steps_and_nothing_finite(trace, tmp_path):
     trace(layers=2, steps=1).write(tmp_path / "one")
     values = np.full((3, 1), np.nan)
     block = Block("model", ["model"], [None], [None], [0, 1, 2], {"norm": values, "cosine": values})
-    Records.from_blocks("nan", [block], {}).write(tmp_path / "nan")
+    Records.from_blocks("nan", [block], {"command": "trace"}).write(tmp_path / "nan")
     for name in ("one", "nan"):
-        text = report([tmp_path / name], tmp_path / "p.html", fitted=growth_laws).read_text(encoding="utf-8")
+        text = report([tmp_path / name], tmp_path / "p.html", fit=True).read_text(encoding="utf-8")
         assert "NaN" not in Seen(text).scripts[0]
 
 
@@ -368,9 +377,7 @@ def test_the_command_says_where_the_page_is(folder, capsys):
 
 
 def test_a_notebook_shows_the_page_and_gives_it_no_rights(folder):
-    from normgrowth import write_report
-
-    made = write_report(folder)
+    made = ng.report(folder)
     assert made.path == folder / "report.html"
     seen = Seen(made._repr_html_())
     assert seen.tags == {"iframe"}
@@ -424,7 +431,7 @@ def test_levels_of_several_networks_are_one_chart(tmp_path):
 def test_a_run_that_goes_on_is_read_from_its_log(tmp_path, one_thread):
     import torch
 
-    from normgrowth import NormTracker, write_report
+    from normgrowth import NormTracker
 
     model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(2)])})
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -434,7 +441,7 @@ def test_a_run_that_goes_on_is_read_from_its_log(tmp_path, one_thread):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        path = write_report(tmp_path / "norms", tmp_path / "p.html").path
+        path = ng.report(tmp_path / "norms", tmp_path / "p.html").path
     said = "".join(Seen(path.read_text(encoding="utf-8")).words)
     assert "over steps 1 to 5 (5 measured steps)" in said
 
@@ -478,7 +485,7 @@ def test_encoder_and_decoder_do_not_look_alike(trace, tmp_path):
 def test_sidecars_of_another_kind_are_no_traceback(trace, tmp_path, made_by):
     trace(layers=2, steps=3, made_by=made_by).write(tmp_path / "x")
     try:
-        said = str(report([tmp_path / "x"], tmp_path / "x" / "p.html", fitted=growth_laws))
+        said = str(report([tmp_path / "x"], tmp_path / "x" / "p.html", fit=True))
     except InputError as error:
         said = str(error)
     assert str(tmp_path / "x") in said
@@ -489,7 +496,7 @@ def test_ids_are_told_apart_when_everything_is_there(trace, tmp_path):
     steps = [0, 10]
     level = {name: np.array([[0.1], [0.2]]) for name in ("saturation", "saturation_others", "dev_loss")}
     run = Records.from_blocks("run", [Block("model", ["model"], [None], [None], steps, level)], {})
-    Records.joined([trace(layers=2, steps=2), run], {}).write(tmp_path / "run")
+    Records.joined([trace(layers=2, steps=2), run], {"command": "trace"}).write(tmp_path / "run")
     sweep_records().write(tmp_path / "one")
     sweep_records().write(tmp_path / "two")
     for name in ("p", "q"):

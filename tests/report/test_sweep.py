@@ -5,26 +5,28 @@ import math
 
 import numpy as np
 import pytest
-from report_records import DECAYS, RATES
-from report_records import sweep_records as records
+from report_records import DECAYS, RATES, sweep_records
 from rich.console import Console
 
-from normgrowth.errors import InputError
 from normgrowth.lab.sweep_result import Sweep
-from normgrowth.records import Records
 from normgrowth.report.dispatch import show
-from normgrowth.report.figures.sweep import draw_sweep, figure_edge, figure_phase
-from normgrowth.report.terminal.sweep import SweepGrid, sentences
+from normgrowth.report.figures.sweep import FIGURES, draw
+from normgrowth.report.sentences.sweep import sentences
+from normgrowth.report.sweep_grid import SweepGrid
+
+
+def small_sweep(*arguments, **options):
+    return Sweep.from_records(sweep_records(*arguments, **options))
 
 
 def printed(found):
     out = io.StringIO()
-    show(Sweep.from_records(found), Console(file=out, width=120))
+    show(found, Console(file=out, width=120))
     return out.getvalue()
 
 
 def test_cells_come_to_their_places():
-    found = SweepGrid(records(missing=[(1, 2)]))
+    found = SweepGrid(small_sweep(missing=[(1, 2)]))
     assert found.cell("lr")[2, 0] == 0.1
     assert found.cell("weight_decay")[0, 3] == 1.0
     assert np.isnan(found.cell("factor")[1, 2])
@@ -32,15 +34,15 @@ def test_cells_come_to_their_places():
 
 
 def test_signs_have_the_largest_decay_on_top():
-    lines = printed(records(diverged=[(2, 0)], missing=[(2, 3)])).splitlines()
+    lines = printed(small_sweep(diverged=[(2, 0)], missing=[(2, 3)])).splitlines()
     assert lines[2:6] == ["    1  − − ·", "  0.1  − + +", " 0.01  + + +", "0.001  + + x"]
 
 
 def test_the_table_and_what_it_says():
-    text = printed(records())
+    text = printed(small_sweep())
     assert "above all" in text
     assert "more than once" in text
-    said = sentences(SweepGrid(records()))
+    said = sentences(small_sweep())
     assert said[0] == "12 of 12 cells were trained: the norm grew in 9, 0 of these diverged."
     assert said[1] == "Growth ends at weight_decay 0.0200 to 0.200, in 2 of 3 columns."
     assert "0.500 to 0.500 times λ*" in said[2]
@@ -48,66 +50,70 @@ def test_the_table_and_what_it_says():
 
 
 def test_a_norm_that_stays_is_no_norm_that_falls():
-    found = records(cell={"factor": [1.0] * 4 + [2.0] * 4 + [0.5] * 4})
+    found = small_sweep(cell={"factor": [1.0] * 4 + [2.0] * 4 + [0.5] * 4})
     lines = printed(found).splitlines()
     assert [line[-5:] for line in lines[2:6]] == ["= + −"] * 4
     assert "= stays" in lines[6]
-    assert "= stays" not in printed(records())
+    assert "= stays" not in printed(small_sweep())
 
 
 def test_cells_over_their_time_are_said():
-    found = records(cell={"timed_out": [1.0, 1.0] + [0.0] * 10}, limit=2.5)
-    assert sentences(SweepGrid(found))[1] == "2 ran into the limit of 2.5 seconds and stopped there."
+    found = small_sweep(cell={"timed_out": [1.0, 1.0] + [0.0] * 10}, limit=2.5)
+    assert sentences(found)[1] == "2 ran into the limit of 2.5 seconds and stopped there."
 
 
 def test_decay_that_rounding_takes_away_is_said():
     cell = {"growth": [1.0] * 11 + [0.0], "growth_decay": [0.0, 0.0, *[-1.0] * 9, 0.0]}
-    said = sentences(SweepGrid(records(cell=cell)))[1]
+    said = sentences(small_sweep(cell=cell))[1]
     assert said == "In 2 decay took nothing: in single precision 1 − ηλ is 1 where ηλ is below 3·10⁻⁸."
 
 
 def test_a_slope_is_compared_where_there_is_a_prediction():
     edge = (0.02, 0.2, 2.0)
     slopes = [
-        next(s for s in sentences(SweepGrid(found)) if "η^" in s)
-        for found in (records(edge), records(edge, column={"edge_predicted": [math.nan] * 3}))
+        next(s for s in sentences(found) if "η^" in s)
+        for found in (small_sweep(edge), small_sweep(edge, column={"edge_predicted": [math.nan] * 3}))
     ]
     assert slopes[0] == "It moves with the learning rate as η^1.00; for random gradients as η^1.00."
     assert slopes[1] == "It moves with the learning rate as η^1.00."
 
 
 def test_a_norm_that_falls_before_it_grows_does_not_change_its_sign_twice():
-    found = records(edge=(0.02, 0.0, math.inf))
+    found = small_sweep(edge=(0.02, 0.0, math.inf))
     assert "falls first" in printed(found)
     assert "more than once" not in printed(found)
-    last = sentences(SweepGrid(found))[-1]
+    last = sentences(found)[-1]
     assert last == "The norm falls at the least weight_decay, and grows at a larger one, at lr 0.01."
+
+
+KINDS = ["paper_pre_norm", "usual_pre_norm", "post_norm", "x"]
 
 
 def test_rows_that_are_no_numbers_have_no_edge():
     rows = {"kind": [float(j) for _ in RATES for j in range(4)]}
-    found = records(cell=rows, y={"setting": "kind", "values": list("abcd")}).where(level="cell")
+    found = sweep_records(cell=rows, y={"setting": "kind", "values": KINDS}).where(level="cell")
+    found = Sweep.from_records(found)
     said = "12 of 12 cells were trained: the norm grew in 9, 0 of these diverged."
-    assert sentences(SweepGrid(found)) == [said]
+    assert sentences(found) == [said]
 
 
 def test_an_edge_nowhere_is_said():
-    said = sentences(SweepGrid(records(edge=(math.inf, 0.0, math.inf))))
+    said = sentences(small_sweep(edge=(math.inf, 0.0, math.inf)))
     assert said[1] == "Nowhere does growth end within this range of weight_decay."
 
 
 def test_figures_are_drawn_and_titled(tmp_path):
-    found = records(diverged=[(2, 0)], missing=[(1, 1)])
-    paths = draw_sweep(found, tmp_path, formats=("svg",))
+    found = small_sweep(diverged=[(2, 0)], missing=[(1, 1)])
+    paths = draw(found, tmp_path, formats=("svg",))
     assert [path.name for path in paths] == ["sweep_phase.svg", "sweep_edge.svg"]
-    phase = figure_phase(found).axes[0]
+    phase = FIGURES["phase"](found).axes[0]
     assert phase.get_title(loc="left") == "adamw, post_norm, wikitext-2"
     labels = [text.get_text() for text in phase.get_legend().get_texts()]
     assert labels == ["growth ends", "λ* of random gradients", "PyTorch's default"]
     line = phase.get_lines()[0].get_ydata()
     np.testing.assert_allclose(line[:2], [0.02, 0.2])
     assert np.isnan(line[2])  # beyond the grid there is no place to draw it
-    left = figure_edge(found).axes[0]
+    left = FIGURES["edge"](found).axes[0]
     np.testing.assert_allclose(left.get_lines()[1].get_ydata(), [0.04, 0.4, 4.0])
 
 
@@ -116,10 +122,10 @@ def test_a_list_that_holds_zero_has_everything_in_its_place():
     rows = [0.0, 0.01, 0.1, 1.0]
     decays = [rows[DECAYS.index(decay)] for _ in RATES for decay in DECAYS]
     column = {"edge": [0.055, 0.1, math.inf], "edge_predicted": [0.001, 0.55, 4.0]}
-    found = records(
+    found = small_sweep(
         cell={"weight_decay": decays}, column=column, y={"setting": "weight_decay", "values": rows}
     )
-    edge, predicted, default = (line.get_ydata() for line in figure_phase(found).axes[0].get_lines())
+    edge, predicted, default = (line.get_ydata() for line in FIGURES["phase"](found).axes[0].get_lines())
     np.testing.assert_allclose(edge, [1.5, 2.0, np.nan])
     np.testing.assert_allclose(predicted, [0.1, 2.5, np.nan])
     np.testing.assert_allclose(default, [1.0])
@@ -131,8 +137,8 @@ def test_where_decay_is_lost_is_drawn_for_those_that_lose_it():
     x = {"setting": "lr", "values": rates}
     texts = {}
     for optimizer in ("adamw", "sgd"):
-        settings = {**records().made_by["settings"], "optimizer": optimizer}
-        ax = figure_phase(records(cell=cell, x=x, settings=settings)).axes[0]
+        settings = {**sweep_records().made_by["settings"], "optimizer": optimizer}
+        ax = FIGURES["phase"](small_sweep(cell=cell, x=x, settings=settings)).axes[0]
         texts[optimizer] = [text.get_text() for text in ax.texts]
         if optimizer == "adamw":
             line = ax.get_lines()[2]
@@ -144,19 +150,14 @@ def test_where_decay_is_lost_is_drawn_for_those_that_lose_it():
 def test_edges_without_terms_are_drawn(tmp_path, edge):
     """Beyond the grid in every column, or beside a cell that diverged."""
     nothing = [math.nan] * 3
-    found = records([edge] * 3, column={"edge_alignment": nothing, "edge_steps": nothing})
-    assert len(draw_sweep(found, tmp_path, formats=("svg",))) == 2
-    beyond = records([edge] * 3, column={"edge_predicted": [math.inf] * 3, "edge_alignment": nothing})
-    assert len(draw_sweep(beyond, tmp_path, formats=("svg",))) == 1
+    found = small_sweep([edge] * 3, column={"edge_alignment": nothing, "edge_steps": nothing})
+    assert len(draw(found, tmp_path, formats=("svg",))) == 2
+    beyond = small_sweep([edge] * 3, column={"edge_predicted": [math.inf] * 3, "edge_alignment": nothing})
+    assert len(draw(beyond, tmp_path, formats=("svg",))) == 1
 
 
 def test_hostile_names_are_data(tmp_path):
-    found = records(corpus={"name": "<script>\x1b[31m$\\frac{1}"}, settings={**records().made_by["settings"]})
+    found = small_sweep(corpus={"name": "<script>\x1b[31m$\\frac{1}"})
     assert "\x1b[31m" not in printed(found)
-    draw_sweep(found, tmp_path, formats=("svg",))
+    draw(found, tmp_path, formats=("svg",))
     assert "<script>" not in (tmp_path / "sweep_phase.svg").read_text()
-
-
-def test_other_records_are_refused():
-    with pytest.raises(InputError, match="no records of a sweep"):
-        SweepGrid(Records(records().table, {"command": "trace"}))

@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import normgrowth
 from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.selection import CountedParameters, NothingCounts, Selection
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lab.train import train
 from normgrowth.records import Records
@@ -50,8 +50,8 @@ def test_trace_and_tracker_give_the_same_norm_of_the_model(tmp_path):
             state = {n: p.clone() for n, p in model.state_dict().items() if n != "lm_head.weight"}
             save_file(state, tmp_path / f"step_{step}.safetensors")
     traced = normgrowth.trace(tmp_path)
-    assert norms(traced.records) == pytest.approx(norms(tracker.records), rel=1e-14)
-    tracked = Trace.from_records(tracker.records)
+    assert norms(traced.records) == pytest.approx(norms(tracker.trace.records), rel=1e-14)
+    tracked = Trace.from_records(tracker.trace.records)
     assert traced.selection == tracked.selection
     assert traced.counted == tracked.counted
 
@@ -110,7 +110,7 @@ def test_figures_and_the_page_say_what_counts(traced, tmp_path):
     traced.save(tmp_path / "traced")
     paths = draw(traced, tmp_path / "figures", formats=["svg"])
     assert "blocks (10 of 12 tensors" in paths[0].read_text(encoding="utf-8")
-    normgrowth.write_report([tmp_path / "traced"], tmp_path / "page.html")
+    normgrowth.report([tmp_path / "traced"], tmp_path / "page.html")
     assert HEADER in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 

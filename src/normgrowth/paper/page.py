@@ -5,11 +5,10 @@ from pathlib import Path
 
 from normgrowth.paper.paper_figures import FIGURES
 from normgrowth.paper.reproduction import Reproduction
-from normgrowth.report.page.folders import report
-from normgrowth.report.page.growth_laws import growth_laws
+from normgrowth.report.page.collect import collect
+from normgrowth.report.page.content import content_of
 from normgrowth.report.page.pieces import Picture
-
-PAGE = "report.html"
+from normgrowth.report.page.write import PAGE, write_content
 
 
 def write_page(folder: Path, result: Reproduction, drawn: Sequence[Path] = ()) -> Path:
@@ -22,11 +21,9 @@ def write_page(folder: Path, result: Reproduction, drawn: Sequence[Path] = ()) -
         title = f"Figure {figure.name.removeprefix('fig')}: {figure.title}"
         pictures.append(Picture(figure.name, title, f"{figure.title}. {said}", path.read_bytes()))
     versions = {"normgrowth": result.provenance.version, "python": result.provenance.python}
-    return report(
-        [folder],
+    return write_content(
+        content_of(collect([folder]), pictures=pictures),
         folder / PAGE,
         title=f"Merrill et al. 2021, reproduced: {result.scale}",
-        fitted=growth_laws,
-        pictures=pictures,
-        made_by={"command": "normgrowth reproduce", "versions": versions},
+        facts={"command": "normgrowth reproduce", "versions": versions},
     )

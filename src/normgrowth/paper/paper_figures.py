@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from normgrowth.lab.sweep_result import Sweep
 from normgrowth.network.heads.heads import Heads
 from normgrowth.network.saturation import Saturation
 from normgrowth.paper.evidence import Evidence
@@ -17,7 +18,7 @@ from normgrowth.report.figures.heads import positions as head_positions
 from normgrowth.report.figures.saturation import levels as saturation_levels
 from normgrowth.report.figures.scaling import curves as scaling_curves
 from normgrowth.report.figures.style import FORMATS, save
-from normgrowth.report.figures.sweep import figure_phase
+from normgrowth.report.figures.sweep import phase
 from normgrowth.report.figures.trace import figure_alignment_step, figure_norm_direction
 from normgrowth.trace.result import Trace
 
@@ -95,7 +96,7 @@ FIGURES: dict[str, PaperFigure] = {
             "fig6",
             "Where the norm grows, over learning rate and weight decay",
             ("decay",),
-            lambda evidence: figure_phase(evidence.records_of("decay")),
+            lambda evidence: phase(Sweep.from_records(evidence.records_of("decay"))),
         ),
     )
 }

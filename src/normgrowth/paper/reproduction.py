@@ -147,6 +147,13 @@ class Reproduction(Result):
         except SchemaError as error:
             raise SchemaError(path, error.place, error.problem, ADVICE) from error
 
+    @staticmethod
+    def stage_results(folder: Path) -> list[tuple[str, Result]]:
+        """What the stages in an output folder measured, as results of verbs, each with the name of its stage."""
+        from normgrowth.paper.stage_results import stage_results
+
+        return stage_results(folder)
+
     @classmethod
     def from_records(cls, records: Records) -> Self:
         stage = records.made_by.get("stage", "a part")

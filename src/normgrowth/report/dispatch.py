@@ -2,7 +2,9 @@
 
 terminal/KIND.py   show(result, console): the table and the sentences
 figures/KIND.py    FIGURES: name -> function of a result that returns a figure; the first is `result.plot()`
-page/sections/KIND.py   section(results): the section of the HTML page on all results of this kind
+sentences/KIND.py  what the result shows, in sentences that the others share; where it needs any
+page/sections/KIND.py   sections(content): the sections of the HTML page on all results of this kind; summary(content):
+                   sentences on top of the page, where it has any
 """
 
 import io
@@ -61,12 +63,18 @@ def figures(result: Result) -> Mapping[str, Callable[..., Any]]:
     return {} if module is None else module.FIGURES
 
 
-def draw(result: Result, folder: Path | str) -> list[Path]:
-    """Write every figure that the result has the numbers for, as png, svg and pdf; returns the paths."""
+def draw(result: Result, folder: Path | str, **options: Any) -> list[Path]:
+    """Write every figure that the result has the numbers for, as png, svg and pdf; returns the paths.
+
+    options: those of `draw` in the file of its kind.
+    """
     from normgrowth.report.figures.style import FORMATS, save
 
+    module = view("figures", result.kind)
+    if module is not None and hasattr(module, "draw"):
+        return module.draw(result, folder, **options)
     drawn = {name: make(result) for name, make in figures(result).items()}
     titled = {
         name: (f"{result.kind}: {name}", figure) for name, figure in drawn.items() if figure is not None
     }
-    return save(titled, folder, FORMATS, to_text(result))
+    return save(titled, folder, options.pop("formats", FORMATS), to_text(result), **options)

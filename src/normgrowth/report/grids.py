@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
+from normgrowth.lab.run import Run
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Result
 from normgrowth.trace.result import Trace
@@ -19,12 +20,6 @@ def grids_of_trace(given: Records | Result) -> "Grids":
     return grids
 
 
-def _tracked(records: Records, run: str) -> bool:
-    command = records.made_by.get("command")
-    lab = command == "lab" and not run.endswith((", checkpoints", ", heads"))
-    return bool(records.made_by.get("tracked")) or command in ("train", "run", "tracker") or lab
-
-
 class Grids:
     """The quantities of one run. Each is read once: tensors may make millions of rows."""
 
@@ -32,7 +27,7 @@ class Grids:
         records = given.records if isinstance(given, Result) else given
         self.run = records.single_run()
         # A tracker measures single training steps; cosine, angle and step size of a trace are between checkpoints.
-        self.tracked = given.tracked if isinstance(given, Trace) else _tracked(records, self.run)
+        self.tracked = given.tracked if isinstance(given, Trace) else isinstance(given, Run)
         self._records = records
         self._levels: dict[str, Records] = {}
         self._grids: dict[tuple[str, str, str | None], Matrix] = {}

@@ -1,8 +1,7 @@
 """Names, numbers and sentences: how the report says what records hold."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import floor, isfinite, log10
-from typing import Any
 
 from normgrowth.records import Records, parameters_text
 from normgrowth.report.grids import Grids
@@ -11,13 +10,11 @@ from normgrowth.trace.result import Selection, Trace
 
 __all__ = [
     "cosine",
-    "measured_with",
     "model_title",
     "number",
     "percent",
     "small",
     "summary",
-    "text_size",
     "times",
     "visible",
 ]
@@ -70,21 +67,6 @@ def _count(x: float) -> str:
         if x >= size:
             return f"{x / size:.3g} {word}"
     return f"{x:,.0f}"
-
-
-def text_size(facts: Mapping[str, float]) -> str:
-    """How much text a network was measured with: "100 sentences, 2,531 tokens". facts: quantities of the model.
-
-    Records of earlier versions call them tokens and sentences, as if they were those of training.
-    """
-    found = ((unit, facts.get(f"evaluation_{unit}", facts.get(unit))) for unit in ("sentences", "tokens"))
-    return ", ".join(f"{count:,.0f} {unit}" for unit, count in found if count is not None)
-
-
-def measured_with(facts: Mapping[str, float], made_by: Mapping[str, Any]) -> str:
-    """The text behind a measurement: how much, which, and how it became token ids."""
-    size, text = text_size(facts), made_by.get("text", "")
-    return f"measured with {' of '.join(filter(None, (size, text)))}" if size or text else ""
 
 
 def summary(given: "Records | Trace | Grids") -> list[str]:

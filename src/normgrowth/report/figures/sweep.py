@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.records import Records
 from normgrowth.report.figures.style import BLUE, FORMATS, GREY, INK, ORANGE, known_formats, save, style
-from normgrowth.report.terminal.sweep import SweepGrid, sentences
+from normgrowth.report.sentences.sweep import sentences
+from normgrowth.report.sweep_grid import SweepGrid
 from normgrowth.report.wording import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from normgrowth.lab.cells.axis import Axis
     from normgrowth.lab.sweep_result import Sweep
 
 WORDS = {"lr": "learning rate η", "weight_decay": "weight decay λ"}
@@ -24,38 +25,26 @@ FACTORS = (0.5, 0.9, 0.98, 1, 1.02, 1.1, 2)
 DECOUPLED, LEAST = ("adamw", "adafactor"), 2.0**-25  # up to this, 1 − ηλ is 1 in float32
 
 
+TITLES = {"phase": "Where the norm grows", "edge": "Where growth ends, measured and predicted"}
+
+
+def draw(result: "Sweep", folder: Path | str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
+    drawn = {name: make(result) for name, make in FIGURES.items()}
+    titled = {f"sweep_{name}": (TITLES[name], one) for name, one in drawn.items() if one is not None}
+    return save(titled, folder, known_formats(formats), " ".join(sentences(result)))
+
+
 def phase(result: "Sweep") -> "Figure":
     """Where the norm grows, and where growth ends."""
-    return figure_phase(result.records)
-
-
-def edge(result: "Sweep") -> "Figure | None":
-    """The edge of growth against the prediction; None where there is none."""
-    return figure_edge(result.records) if any(one.predicted > 0 for one in result.edges) else None
-
-
-FIGURES = {"phase": phase, "edge": edge}
-
-
-def draw_sweep(records: Records, folder: Path | str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
-    found = SweepGrid(records)
-    figures = {"sweep_phase": ("Where the norm grows", figure_phase(records))}
-    predicted = found.column("edge_predicted")
-    if (np.isfinite(predicted) & (predicted > 0)).any():
-        figures["sweep_edge"] = ("Where growth ends, measured and predicted", figure_edge(records))
-    return save(figures, folder, known_formats(formats), " ".join(sentences(found)))
-
-
-def figure_phase(records: Records) -> "Figure":
     from matplotlib.figure import Figure
 
-    found = SweepGrid(records)
+    found = SweepGrid(result)
     with style():
         figure = Figure(figsize=(5.2, 4.2))
         ax = figure.subplots()
         _phase(ax, found, figure)
-        settings, corpus = found.made_by["settings"], found.made_by["corpus"]
-        ax.set_title(f"{settings['optimizer']}, {settings['kind']}, {visible(corpus['name'])}", pad=20)
+        settings = result.settings
+        ax.set_title(f"{settings.optimizer}, {settings.kind}, {visible(result.corpus.name)}", pad=20)
     return figure
 
 
@@ -79,7 +68,7 @@ def _phase(ax: "Axes", found: SweepGrid, figure: "Figure") -> None:
             set_scale("log")
     for axis, set_ticks in ((found.x, ax.set_xticks), (found.y, ax.set_yticks)):
         if not _logarithmic(axis):
-            set_ticks(range(len(axis["values"])), [str(value) for value in axis["values"]])
+            set_ticks(range(len(axis.values)), [str(value) for value in axis.values])
     ax.set_xlabel(_words(found.x))
     ax.set_ylabel(_words(found.y))
     ax.set_xlim(_corners(x)[[0, -1]])
@@ -110,9 +99,9 @@ def _edges(ax: "Axes", found: SweepGrid, x: Any, y: Any) -> None:
             linewidth=1.4,
             label="λ* of random gradients",
         )
-    if (found.x["setting"], found.y["setting"]) != ("lr", "weight_decay"):
+    if (found.x.setting, found.y.setting) != ("lr", "weight_decay"):
         return
-    optimizer = found.made_by["settings"]["optimizer"]
+    optimizer = found.result.settings.optimizer
     default = DEFAULT.get(optimizer)
     scaled = _logarithmic(found.x) and _logarithmic(found.y)
     if optimizer in DECOUPLED and scaled and (LEAST / x > y[0]).any():
@@ -134,13 +123,18 @@ def _edges(ax: "Axes", found: SweepGrid, x: Any, y: Any) -> None:
         )
 
 
-def figure_edge(records: Records) -> "Figure":
-    """Measured against predicted, and which terms of the budget make up for what decay takes there."""
+def edge(result: "Sweep") -> "Figure | None":
+    """Measured against predicted, and which terms of the budget make up for what decay takes there.
+
+    None without a prediction.
+    """
     from matplotlib.figure import Figure
 
-    found = SweepGrid(records)
-    x = np.array(found.x["values"], float)
+    found = SweepGrid(result)
     edge, predicted = found.column("edge"), found.column("edge_predicted")
+    if not (np.isfinite(predicted) & (predicted > 0)).any():
+        return None
+    x = np.array(found.x.values, float)
     with style():
         figure = Figure(figsize=(7.2, 2.9))
         left, right = figure.subplots(1, 2, sharex=True)  # terms may be missing in every column
@@ -156,7 +150,7 @@ def figure_edge(records: Records) -> "Figure":
         )
         left.plot(x, np.where(inside, edge, np.nan), color=BLUE, marker="o", markersize=3, label="measured")
         left.plot(x, predicted, color=ORANGE, linestyle="--", label="λ* of random gradients")
-        rows = [float(v) for v in found.y["values"]]
+        rows = [float(v) for v in found.y.values]
         left.axhspan(rows[0], rows[-1], color=GREY, alpha=0.08, linewidth=0)
         left.set_xscale("log")
         left.set_yscale("log")
@@ -179,26 +173,26 @@ def figure_edge(records: Records) -> "Figure":
     return figure
 
 
-def _words(axis: dict[str, Any]) -> str:
-    return WORDS.get(axis["setting"]) or visible(axis["setting"])
+FIGURES = {"phase": phase, "edge": edge}
 
 
-def _logarithmic(axis: dict[str, Any]) -> bool:
-    values = axis["values"]
-    return all(isinstance(v, float) and v > 0 for v in values) and len(values) > 1
+def _words(axis: "Axis") -> str:
+    return WORDS.get(axis.setting) or visible(axis.setting)
 
 
-def _places(axis: dict[str, Any]) -> Any:
-    return (
-        np.array(axis["values"], float) if _logarithmic(axis) else np.arange(len(axis["values"]), dtype=float)
-    )
+def _logarithmic(axis: "Axis") -> bool:
+    return all(isinstance(v, float) and v > 0 for v in axis.values) and len(axis.values) > 1
 
 
-def _place(values: Any, axis: dict[str, Any]) -> Any:
+def _places(axis: "Axis") -> Any:
+    return np.array(axis.values, float) if _logarithmic(axis) else np.arange(len(axis.values), dtype=float)
+
+
+def _place(values: Any, axis: "Axis") -> Any:
     """Where numbers are on an axis; between the rows of a list that holds 0, and nowhere beyond them."""
     if _logarithmic(axis):
         return values
-    rows = [float(value) for value in axis["values"]]
+    rows = [float(value) for value in axis.values]
     return np.interp(values, rows, np.arange(len(rows), dtype=float), left=np.nan, right=np.nan)
 
 

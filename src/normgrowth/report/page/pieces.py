@@ -107,6 +107,15 @@ class Section:
     notes: Sequence[str] = field(default=())
 
 
+STEPS = Axis("training step", steps=True)
+
+
+def few(said: Sequence[str], most: int = 3) -> str:
+    """Words for a chart: of the first runs only, where there are many."""
+    rest = [f"And {len(said) - most} more: see the table."] if len(said) > most else []
+    return " ".join([*said[:most], *rest])
+
+
 def column(title: str, values: Sequence[float], write: Callable[[float], str]) -> Column:
     return Column(title, [write(value) if isfinite(value) else "-" for value in values], list(values))
 

@@ -5,6 +5,7 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from normgrowth.compare.result import Comparison
+from normgrowth.report.sentences.comparison import sentences
 from normgrowth.report.terminal.console import Cells, layer_cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_table
 from normgrowth.report.wording import cosine, number, percent, small, times
@@ -36,13 +37,8 @@ def show(comparison: Comparison, console: "Console") -> None:
         say(console, f"{name}: {side.source}", "bold")
         if side.parameters:
             say(console, f"parameters: {side.parameters}", "dim")
-    if not comparison.comparable:
-        say(console, "The two count different parameters: their norms are not comparable.", "bold red")
-    if comparison.matched:
-        say(console, f"Both at step {a.step:,}, the last that they share.")
-    else:
-        last = f"a at its last, {a.step:,}; b at its last, {b.step:,}"
-        say(console, f"They share no step after their first: {last}.")
+    for place, sentence in enumerate(sentences(comparison)):
+        say(console, sentence, "bold red" if place == 0 and not comparison.comparable else "")
     show_table(console, columns, last_bold=True)
     say_remarks(console, comparison)
 

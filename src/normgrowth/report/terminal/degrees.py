@@ -1,12 +1,12 @@
 """The table of degrees: blocks that are alike share a row, and what is dropped is summed up below."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from normgrowth.limit.degrees import Degrees, ModuleDegree
-from normgrowth.limit.module_names import grouped
+from normgrowth.limit.degrees import Degrees
+from normgrowth.report.sentences.degrees import alike, counts
 from normgrowth.report.terminal.console import Cells, say
 from normgrowth.report.terminal.console import show as show_columns
 from normgrowth.report.wording import visible
@@ -34,7 +34,7 @@ def show(
     for note in result.notes:
         say(console, note, "dim")
     shown = result.select(select, depth).modules
-    rows = [(row.module, row) for row in shown] if every else _alike(shown)
+    rows = [(row.module, row) for row in shown] if every else alike(shown)
     columns = [
         Cells("module", [name or "(the model)" for name, _ in rows], right=False, widest=0.6),
         Cells("class", [row.class_name for _, row in rows], rank=2, right=False, widest=0.3),
@@ -53,23 +53,7 @@ def show(
         for sentence in result.explanation:
             say(console, f"• {sentence}")
     else:
-        dropped = [term for term in result.dropped_terms if term.kind != "constant"]
-        say(
-            console,
-            f"{len(dropped):,} sums drop a term of lower degree; {len(result.vanished):,} of "
-            f"{len(result.parameters):,} parameters have no part in the limit. --explain (result.explanation) says "
-            "which, and why.",
-        )
-
-
-def _alike(modules: Sequence[ModuleDegree]) -> list[tuple[str, ModuleDegree]]:
-    """Rows that differ only in the number of their block, as one; with the name that they share."""
-    found = grouped(
-        modules,
-        lambda row: row.module,
-        lambda row: (row.class_name, row.by_run, row.lower, row.inputs_by_run),
-    )
-    return [(name, rows[0]) for name, rows in found]
+        say(console, f"{counts(result)} --explain (result.explanation) says which, and why.")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.report.grids import Grids
+from normgrowth.report.sentences.run import sentences
 from normgrowth.report.terminal.console import (
     Cells,
     Progress,
@@ -14,7 +15,7 @@ from normgrowth.report.terminal.console import (
     say_remarks,
 )
 from normgrowth.report.terminal.console import show as show_table
-from normgrowth.report.wording import number, percent, times
+from normgrowth.report.wording import number, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +47,7 @@ class TrainProgress:
 
 def show(result: "Run", console: "Console") -> None:
     """A row for each evaluation, then sentences: what was learned, how the norm grew, what became saturated."""
-    grids = Grids(result.records)
+    grids = Grids(result)
     steps = _some(grids.model("dev_loss")[0].tolist())
 
     def column(title: str, quantity: str, write: Any, rank: int = 0) -> Cells | None:
@@ -73,39 +74,7 @@ def show(result: "Run", console: "Console") -> None:
     show_table(console, [column for column in columns if column is not None])
     for sentence in sentences(result):
         say(console, sentence)
-    say_remarks(console, result.records)
-
-
-def sentences(result: "Run") -> list[str]:
-    grids = Grids(result.records)
-    steps, losses = grids.model("dev_loss")
-    words, said = result.corpus.frequency_loss, []
-    if len(losses):
-        best = float(losses.min())
-        at = steps[int(losses.argmin())] if result.best_step is None else result.best_step  # None: it goes on
-        said = [
-            f"Best at step {at:,}: dev perplexity {number(float(np.exp(best)), 4)}, {best:.3f} nats per token"
-            + (
-                f", {words - best:.2f} below that of word frequencies."
-                if best < words
-                else f": not below that of word frequencies ({words:.3f}), so it has learned nothing more."
-            )
-        ]
-    tested = grids.model("test_perplexity")[1]
-    if len(tested):
-        said.append(f"Its test perplexity is {number(float(tested[-1]), 4)}.")
-    norms = grids.model("norm")[1]
-    if len(norms) > 1:
-        said.append(
-            f"The norm went from {number(norms[0])} to {number(norms[-1])} ({times(norms[-1] / norms[0])})."
-        )
-    levels, others = (grids.model(name)[1] for name in ("saturation", "saturation_others"))
-    if len(levels) > 1:
-        beside = ""
-        if len(others) > 1:  # with one token a row there are none
-            beside = f"; to the saturated states of other tokens from {others[0]:.3f} to {others[-1]:.3f}"
-        said.append(f"Saturation, mean over blocks, went from {levels[0]:.3f} to {levels[-1]:.3f}{beside}.")
-    return said
+    say_remarks(console, result)
 
 
 def _some(steps: list[int]) -> list[int]:

@@ -5,20 +5,29 @@ from dataclasses import replace
 from math import nan
 
 from normgrowth.paper.reproduction import Check, Judgement, Reproduction, TableRow
+from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Picture, Section, Table, column, words
+from normgrowth.report.page.run_tables import counted_notes
 from normgrowth.report.sentences.reproduction import DIFFERS, measured_numbers, verdict_sentences
 from normgrowth.report.wording import visible
 
-LOOKS = {"holds": "holds", "in part": "part", "does not hold": "fails"}  # others are open
+VERDICT_CSS = {"holds": "holds", "in part": "part", "does not hold": "fails"}  # others are open
 
 
-def reproduction_sentences(result: Reproduction) -> list[str]:
-    return [visible(text) for text in verdict_sentences(result)]
+def summary(content: Content) -> list[str]:
+    said = [visible(text) for result in content.results(Reproduction) for text in verdict_sentences(result)]
+    return [*said, *counted_notes(content.runs)] if said else []
 
 
-def reproduction_sections(
-    result: Reproduction, pictures: Sequence[Picture] = (), place: int = 0
-) -> list[Section]:
+def sections(content: Content) -> list[Section]:
+    return [
+        section
+        for place, result in enumerate(content.results(Reproduction))
+        for section in _sections(result, content.pictures, place)
+    ]
+
+
+def _sections(result: Reproduction, pictures: Sequence[Picture], place: int) -> list[Section]:
     """place: of several."""
     note = "Gray: published by the authors. Verdicts follow from what was measured here by the rule in the last column."
     found = [Section("claims", "The claims", items=[_claims(result.claims)], notes=[note])]
@@ -38,7 +47,7 @@ def _claims(claims: Sequence[Judgement]) -> Table:
     published = [
         f"{claim.published} ({claim.source})" if claim.source else claim.published for claim in claims
     ]
-    looks = [LOOKS.get(claim.verdict, "open") for claim in claims]
+    looks = [VERDICT_CSS.get(claim.verdict, "open") for claim in claims]
     return Table(
         "Claims",
         [

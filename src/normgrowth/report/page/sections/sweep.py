@@ -2,28 +2,35 @@
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.records import Records
+from normgrowth.lab.sweep_result import Sweep
 from normgrowth.report.figures.sweep import MOST, WORDS
+from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Axis, Column, Curve, Floats, Map, Section, Table, column
-from normgrowth.report.terminal.sweep import SweepGrid, edge_in_words, sentences
+from normgrowth.report.sentences.sweep import edge_in_words, sentences
+from normgrowth.report.sweep_grid import SweepGrid
 from normgrowth.report.wording import number, percent, times, visible
 
 MOST_CELLS = 20_000  # that say everything of themselves
 
 
-def sweep_section(found: Sequence[Records]) -> Section | None:
+if TYPE_CHECKING:
+    from normgrowth.lab.cells.axis import Axis as SweepAxis
+
+
+def sections(content: Content) -> list[Section]:
     items: list[Map | Table] = []
     said: list[str] = []
-    for place, records in enumerate(found):
-        one = SweepGrid(records)
-        said += [f"{visible(one.run)}: {text}" if len(found) > 1 else text for text in sentences(one)]
+    found = content.results(Sweep)
+    for place, result in enumerate(found):
+        one = SweepGrid(result)
+        said += [f"{visible(one.run)}: {text}" if len(found) > 1 else text for text in sentences(result)]
         name = one.run if len(found) > 1 else ""
         items += [_phase(one, place, name), _edges(one, name)]
-    return Section("sweep", "Where growth ends", said, items) if items else None
+    return [Section("sweep", "Where growth ends", said, items)] if items else []
 
 
 def _phase(found: SweepGrid, place: int, name: str) -> Map:
@@ -40,7 +47,7 @@ def _phase(found: SweepGrid, place: int, name: str) -> Map:
         ("edge", "growth ends", 0, 0),
         ("edge_predicted", "λ* of random gradients", 1, 1),
     ):
-        rows = _rows(found.column(quantity), found.y["values"])
+        rows = _rows(found.column(quantity), found.y.values)
         if np.isfinite(rows).any():
             kind = "derived" if dash else "measured"
             said = [f"{label} at {number(value, 3)}" for value in found.column(quantity)]
@@ -53,9 +60,9 @@ def _phase(found: SweepGrid, place: int, name: str) -> Map:
     return Map(f"phase-{place}", title, alt, x, y, factor, texts, MOST, over=over)
 
 
-def _axis(axis: dict[str, Any]) -> Axis:
-    ticks = tuple(number(v, 3) if isinstance(v, float) else str(v) for v in axis["values"])
-    return Axis(WORDS.get(axis["setting"]) or str(axis["setting"]), ticks=ticks)
+def _axis(axis: "SweepAxis") -> Axis:
+    ticks = tuple(number(v, 3) if isinstance(v, float) else str(v) for v in axis.values)
+    return Axis(WORDS.get(axis.setting) or axis.setting, ticks=ticks)
 
 
 def _cell(found: SweepGrid, i: int, j: int, log_factor: float, loss: float, short: bool) -> str:
@@ -64,7 +71,7 @@ def _cell(found: SweepGrid, i: int, j: int, log_factor: float, loss: float, shor
             "diverged" if found.diverged[i, j] else f"×{10**log_factor:.3g}" if isfinite(log_factor) else "·"
         )
     where = ", ".join(
-        f"{axis['setting']} {number(v, 3) if isinstance(v := axis['values'][k], float) else v}"
+        f"{axis.setting} {number(v, 3) if isinstance(v := axis.values[k], float) else v}"
         for axis, k in ((found.x, i), (found.y, j))
     )
     if found.diverged[i, j]:
@@ -88,12 +95,12 @@ def _rows(values: Floats, rows: Sequence[Any]) -> Floats:
 
 
 def _edges(found: SweepGrid, name: str) -> Table:
-    names = [number(v, 3) if isinstance(v, float) else str(v) for v in found.x["values"]]
-    numbers = [float(v) if isinstance(v, float) else float(i) for i, v in enumerate(found.x["values"])]
+    names = [number(v, 3) if isinstance(v, float) else str(v) for v in found.x.values]
+    numbers = [float(v) if isinstance(v, float) else float(i) for i, v in enumerate(found.x.values)]
     edges = [float(value) for value in found.column("edge")]
     columns = [
-        Column(str(found.x["setting"]), names, numbers),
-        Column(f"growth ends at {found.y['setting']}", [edge_in_words(edge) for edge in edges], edges),
+        Column(str(found.x.setting), names, numbers),
+        Column(f"growth ends at {found.y.setting}", [edge_in_words(edge) for edge in edges], edges),
     ]
     for title, quantity, write in (
         ("not below", "edge_below", lambda x: number(x, 3)),

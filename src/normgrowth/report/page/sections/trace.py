@@ -1,27 +1,24 @@
-"""Norms, directions, budgets and laws: the runs of all folders, laid over each other."""
+"""Norms, directions, budgets and growth laws of all runs, overlaid."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from normgrowth.lab.run import Run
 from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
-from normgrowth.report.page.pieces import (
-    Axis,
-    Chart,
-    Curve,
-    Section,
-)
-from normgrowth.report.page.sections.runs import (
+from normgrowth.report.page.content import Content, ShownRun
+from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, few
+from normgrowth.report.page.run_tables import (
     MOST_TENSORS,
-    Run,
     changed,
     counted_notes,
     law_table,
     layer_table,
     tensor_table,
 )
+from normgrowth.report.sentences import run as run_sentences
 from normgrowth.report.sentences.fits import verdict
 from normgrowth.report.wording import (
     budget_sentence,
@@ -30,12 +27,11 @@ from normgrowth.report.wording import (
     layer_sentence,
     number,
     small,
-    summary,
     visible,
 )
+from normgrowth.report.wording import summary as trace_sentences
 
 COLOURS = 6  # that runs are told apart by
-STEPS = Axis("training step", steps=True)
 FIRST_TENSORS = 8  # that are drawn to begin with
 # quantity and reference -> title, label, logarithmic to begin with
 QUANTITIES = {
@@ -52,24 +48,45 @@ QUANTITIES = {
 BETWEEN = ("cosine", "angle", "alignment", "step_size", "relative_step")  # of two states of the weights
 
 
-def growth_section(runs: Sequence[Run]) -> Section | None:
-    runs = [run for run in runs if run.grows()]
+def sections(content: Content) -> list[Section]:
+    """Of all runs: those of traces, of training, and of saturation along a series."""
+    runs = [run for run in content.runs if run.grows()]
     if not runs:
-        return None
+        return []
     charts = [_norm(runs), _layer_norms(runs)]
     charts += [_quantity(runs, quantity, *look) for quantity, look in QUANTITIES.items()]
     charts += [_budget(runs), _roles(runs), _tensors(runs)]
-    tables = [layer_table(runs), law_table(runs), *(tensor_table(run, len(runs)) for run in runs)]
+    laws = law_table([(run.label, name, one) for run in runs for name, one in run.fits.items()])
+    tables = [layer_table(runs), laws, *(tensor_table(run, len(runs)) for run in runs)]
     items = [item for item in [*charts, *tables] if item is not None]
-    return Section("growth", "How the weights grow", counted_notes(runs), items)
+    return [Section("growth", "How the weights grow", counted_notes(runs), items)]
 
 
-def growth_sentences(run: Run) -> list[str]:
-    """What grew, by which law, how aligned."""
-    return [*summary(run.records), *(verdict(run.fits["model"])[:1] if "model" in run.fits else [])]
+def summary(content: Content) -> list[str]:
+    """What was learned, what grew, by which law, how aligned, how saturated."""
+    said = counted_notes(content.runs)
+    for run in content.runs:
+        texts = _of_run(run)
+        several = len(content.runs) > 1 and texts
+        said += [f"{visible(run.label)}: {' '.join(texts)}"] if several else texts
+    return said
 
 
-def _norm(runs: Sequence[Run]) -> Chart | None:
+def _of_run(run: ShownRun) -> list[str]:
+    texts, grids = trace_sentences(run.grids), run.grids
+    if "model" in run.fits:
+        texts += verdict(run.fits["model"])[:1]
+    if isinstance(run.result, Run) and run.result.best_step is not None and len(grids.model("dev_loss")[0]):
+        texts = [*run_sentences.sentences(run.result)[:1], *texts]
+    levels = grids.model("saturation")[1]
+    if len(levels) > 1:
+        others = grids.model("saturation_others")[1]
+        beside = f"; to other tokens it ends at {others[-1]:.3f}" if len(others) else ""
+        texts.append(f"Saturation went from {levels[0]:.3f} to {levels[-1]:.3f}, mean over blocks{beside}.")
+    return texts
+
+
+def _norm(runs: Sequence[ShownRun]) -> Chart | None:
     curves = []
     for run in runs:
         steps, norms = run.grids.model("norm")
@@ -97,20 +114,14 @@ def _norm(runs: Sequence[Run]) -> Chart | None:
     return _chart("norm", "Norm of the model", few(_said(runs, growth_sentence)), "norm ‖θ‖", False, curves)
 
 
-def _said(runs: Sequence[Run], sentence: Callable[[Grids], str]) -> list[str]:
+def _said(runs: Sequence[ShownRun], sentence: Callable[[Grids], str]) -> list[str]:
     """The same sentence of every run that has what it says."""
     return [f"{visible(run.label)}: {text}" for run in runs if (text := sentence(run.grids))]
 
 
-def _of(run: Run, label: str, x: Any, y: Any, **look: Any) -> Curve:
+def _of(run: ShownRun, label: str, x: Any, y: Any, **look: Any) -> Curve:
     look = {"dash": run.colour // COLOURS} | look  # the seventh run is not the first
     return Curve(label, x, y, run.label, run.colour, provenance=run.provenance, **look)
-
-
-def few(said: Sequence[str], most: int = 3) -> str:
-    """Words for a chart: of the first runs only, where there are many."""
-    rest = [f"And {len(said) - most} more: see the table."] if len(said) > most else []
-    return " ".join([*said[:most], *rest])
 
 
 def _chart(
@@ -121,7 +132,7 @@ def _chart(
     return Chart(name, title, alt, STEPS, Axis(label, log=log), curves, marks)
 
 
-def _layers(run: Run, quantity: str, dash: int, reference: str | None = None) -> list[Curve]:
+def _layers(run: ShownRun, quantity: str, dash: int, reference: str | None = None) -> list[Curve]:
     """dash: of the run; below 0 there is one run only, and dashes tell encoder and decoder apart."""
     grid = run.grids.of("layer", quantity, reference)
     stack = {name: i for i, names in enumerate(grid.stacks().values()) for name in names}
@@ -148,18 +159,18 @@ def _shades(grid: Matrix) -> list[float]:
     return [known.index(n) / max(len(known) - 1, 1) for n in numbers]
 
 
-def _several(runs: Sequence[Run], place: int) -> int:
+def _several(runs: Sequence[ShownRun], place: int) -> int:
     """Dashes tell runs apart where colours tell layers; of one run there is nothing to tell."""
     return place if len(runs) > 1 else -1
 
 
-def _layer_norms(runs: Sequence[Run]) -> Chart | None:
+def _layer_norms(runs: Sequence[ShownRun]) -> Chart | None:
     curves = [c for i, run in enumerate(runs) for c in _layers(run, "norm", _several(runs, i))]
     alt = few(_said(runs, layer_sentence)) or f"The norm of each layer over training, {len(curves)} curves."
     return _chart("layers", "Norm by layer", alt, "norm ‖θ‖", False, curves)
 
 
-def _quantity(runs: Sequence[Run], shown: str, title: str, label: str, log: bool) -> Chart | None:
+def _quantity(runs: Sequence[ShownRun], shown: str, title: str, label: str, log: bool) -> Chart | None:
     quantity, _, reference = shown.partition(" ")
     curves, said = [], []
     for i, run in enumerate(runs):
@@ -180,7 +191,7 @@ def _quantity(runs: Sequence[Run], shown: str, title: str, label: str, log: bool
     return _chart(shown.replace(" ", "_"), title, alt, label, log, curves, marks)
 
 
-def _before(runs: Sequence[Run]) -> str:
+def _before(runs: Sequence[ShownRun]) -> str:
     """What a step is measured from: a trace has checkpoints, a tracker single training steps."""
     kinds = {run.grids.tracked for run in runs}
     if kinds == {True}:
@@ -192,7 +203,7 @@ def _write(quantity: str) -> Any:
     return {"cosine": cosine, "alignment": small}.get(quantity, number)
 
 
-def _budget(runs: Sequence[Run]) -> Chart | None:
+def _budget(runs: Sequence[ShownRun]) -> Chart | None:
     curves = []
     for run in runs:
         for term, (name, dash) in {
@@ -215,7 +226,7 @@ def _budget(runs: Sequence[Run]) -> Chart | None:
     )
 
 
-def _roles(runs: Sequence[Run]) -> Chart | None:
+def _roles(runs: Sequence[ShownRun]) -> Chart | None:
     curves = []
     for place, run in enumerate(runs):
         grid = run.grids.of("role", "norm")
@@ -229,7 +240,7 @@ def _roles(runs: Sequence[Run]) -> Chart | None:
     return _chart("roles", "Growth by role", alt, "norm over that at the first step", False, curves)
 
 
-def _tensors(runs: Sequence[Run]) -> Chart | None:
+def _tensors(runs: Sequence[ShownRun]) -> Chart | None:
     curves = []
     for i, run in enumerate(runs):
         grid = run.grids.of("tensor", "norm")

@@ -1,42 +1,22 @@
-"""A run as pages know it, and the tables of runs: layers, laws, tensors."""
+"""Tables of runs: layers, growth laws, tensors; and which parameters their norms count."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
 from math import isfinite, nan
 from typing import Any
 
 import numpy as np
 
 from normgrowth.fit.result import LawFit, SeriesFit
-from normgrowth.records import Matrix, Records
-from normgrowth.report.grids import Grids
-from normgrowth.report.page.pieces import Column, Provenance, Table, column, words
+from normgrowth.records import Matrix
+from normgrowth.report.page.content import ShownRun
+from normgrowth.report.page.pieces import Column, Table, column, words
 from normgrowth.report.sentences.fits import PAPER_LAW
 from normgrowth.report.wording import cosine, number, percent, small, times, visible
 
 MOST_TENSORS = 1500  # rows and curves of all runs; of each those that changed most
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run of a folder. fits: by series ("model", a layer), its growth laws."""
-
-    label: str
-    records: Records
-    colour: int = 0
-    fits: Mapping[str, SeriesFit] = field(default_factory=dict)
-    provenance: Provenance = "measured"
-
-    @cached_property
-    def grids(self) -> Grids:
-        return Grids(self.records)
-
-    def grows(self) -> bool:
-        return bool(self.grids.steps)
-
-
-def counted_notes(runs: Sequence[Run]) -> list[str]:
+def counted_notes(runs: Sequence[ShownRun]) -> list[str]:
     """Which parameters the norms of each run count; once, where all count the same."""
     said = {run.label: run.records.parameters for run in runs if run.grows() and run.records.parameters}
     if len(set(said.values())) == 1:
@@ -53,7 +33,7 @@ def changed(grid: Matrix) -> tuple[Any, list[int]]:
     return factor, np.argsort(-size, kind="stable").tolist()
 
 
-def layer_table(runs: Sequence[Run]) -> Table:
+def layer_table(runs: Sequence[ShownRun]) -> Table:
     """A row for each layer of each run, and one for its model."""
     rows = [(run, *thing) for run in runs for thing in run.grids.things()]
 
@@ -87,8 +67,8 @@ def layer_table(runs: Sequence[Run]) -> Table:
     return Table("Layers", [one for one in columns if one.values is None or any(map(isfinite, one.values))])
 
 
-def law_table(runs: Sequence[Run]) -> Table | None:
-    rows = [(run.label, series, fit) for run in runs for series, fit in run.fits.items()]
+def law_table(rows: Sequence[tuple[str, str, SeriesFit]], title: str = "Growth laws") -> Table | None:
+    """rows: a label, the name of the series, and its laws."""
     if not rows:
         return None
 
@@ -98,7 +78,7 @@ def law_table(runs: Sequence[Run]) -> Table | None:
         return column(title, [getattr(one, key) if one and one.fitted else nan for one in found], write)
 
     columns = [
-        *([words("run", [label for label, _, _ in rows])] if len(runs) > 1 else []),
+        *([words("run", [label for label, _, _ in rows])] if len({row[0] for row in rows}) > 1 else []),
         words("series", [series for _, series, _ in rows]),
         column("points", [float(fit.points) for _, _, fit in rows], lambda x: f"{x:,.0f}"),
         column("effective points", [fit.effective_points for _, _, fit in rows], lambda x: number(x, 2)),
@@ -108,10 +88,10 @@ def law_table(runs: Sequence[Run]) -> Table | None:
         of("r² of √t", PAPER_LAW, "r2", lambda x: f"{x:.4f}"),
         of("ΔAICc of √t", PAPER_LAW, "delta_effective", lambda x: f"{x:,.1f}"),
     ]
-    return Table("Growth laws", columns)
+    return Table(title, columns)
 
 
-def tensor_table(run: Run, runs: int) -> Table | None:
+def tensor_table(run: ShownRun, runs: int) -> Table | None:
     """runs: on this page."""
     grid = run.grids.of("tensor", "norm")
     if not grid.names:

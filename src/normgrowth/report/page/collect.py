@@ -1,0 +1,82 @@
+"""What `report` is given -> labeled results.
+
+A folder stands for the result in it, else for those in folders below. A training run comes with the tensors that its
+tracker measured, a reproduction with the results of its stages.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from normgrowth.errors import InputError
+from normgrowth.lab.run import Run
+from normgrowth.measurements import is_named, named_result
+from normgrowth.paper.reproduction import Reproduction
+from normgrowth.records import Records, has_records
+from normgrowth.report.page.content import Entry
+from normgrowth.results import Result, load_all
+from normgrowth.trace.result import Trace
+
+TRACKER = "tracker"  # the folder in that of a training run
+
+Given = Result | Path | str
+
+
+def collect(given: Sequence[Given]) -> list[Entry]:
+    found: dict[str, Result] = {}
+    for one in given:
+        if isinstance(one, Result):
+            found[_free(_name(one), found)] = one
+        elif is_named(one):
+            found[_free(str(one), found)] = named_result(str(one))
+        else:
+            for path, result in _in_folder(Path(one)):
+                found[_label(path, found)] = result
+    return [Entry(label, result) for label, result in found.items()]
+
+
+def _in_folder(folder: Path) -> Iterator[tuple[Path, Result]]:
+    empty = True
+    for path, result in load_all(folder):
+        empty = False
+        if isinstance(result, Trace | Run):
+            yield (path.parent if path.name == TRACKER else path), _with_tracker(result, path / TRACKER)
+            continue
+        yield path, result
+        if isinstance(result, Reproduction):
+            yield from ((path / "stages" / stage, one) for stage, one in result.stage_results(path))
+    if empty:
+        raise InputError(
+            f"{folder}: no records here or below; `normgrowth trace -o`, `train` and others make them"
+        )
+
+
+def _with_tracker(result: Trace | Run, folder: Path) -> Trace | Run:
+    """A run that has ended has the tracker's rows of model and layers in its own; here come its tensors and roles."""
+    if not folder.is_dir() or not has_records(folder):
+        return result
+    tracked = Records.read(folder)
+    if len(result.records.where(level="model", quantity="norm")):
+        norms = tracked.where(quantity="norm")
+        parts = [norms.where(level=level) for level in ("tensor", "role")]
+    else:
+        parts = [tracked]
+    return replace(result, records=Records.joined([result.records, *parts], {}))
+
+
+def _name(result: Result) -> str:
+    return str(getattr(result, "source", "") or getattr(result, "run", "") or result.kind)
+
+
+def _label(folder: Path, taken: dict[str, Result]) -> str:
+    """As much of the end of its path as tells it from the others."""
+    parts = folder.resolve().parts
+    for count in range(1, len(parts) + 1):
+        if (label := "/".join(parts[-count:])) not in taken:
+            return label
+    return _free(str(folder), taken)
+
+
+def _free(label: str, taken: dict[str, Result]) -> str:
+    numbered = (label if n == 1 else f"{label} ({n})" for n in range(1, len(taken) + 2))
+    return next(one for one in numbered if one not in taken)

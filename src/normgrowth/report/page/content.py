@@ -1,0 +1,111 @@
+"""What a page shows: labeled results, and their runs, which are overlaid."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Generic, TypeVar
+
+from normgrowth.errors import InputError
+from normgrowth.fit import fit
+from normgrowth.fit.result import SeriesFit
+from normgrowth.lab.run import Run
+from normgrowth.network.saturation import Saturation
+from normgrowth.records import Records
+from normgrowth.report.grids import Grids
+from normgrowth.report.page.pieces import Picture, Provenance
+from normgrowth.results import Result
+from normgrowth.trace.result import Trace
+
+R = TypeVar("R", bound=Result)
+Measured = Trace | Run | Saturation  # results with values over training steps
+
+
+@dataclass(frozen=True)
+class Entry(Generic[R]):
+    """A result on a page, with a label that no other has."""
+
+    label: str
+    result: R
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """One run of a result. colour: by its place on the page. fits: growth laws of "model" and of each layer."""
+
+    label: str
+    result: Measured
+    colour: int = 0
+    fits: Mapping[str, SeriesFit] = field(default_factory=dict)
+
+    @property
+    def records(self) -> Records:
+        return self.result.records
+
+    @cached_property
+    def grids(self) -> Grids:
+        return Grids(self.result)
+
+    @property
+    def provenance(self) -> Provenance:
+        return "published" if isinstance(self.result, Trace) and self.result.published else "measured"
+
+    def grows(self) -> bool:
+        return bool(self.grids.steps)
+
+
+@dataclass(frozen=True)
+class Content:
+    """pictures: figures that go with a reproduction."""
+
+    entries: Sequence[Entry]
+    runs: Sequence[ShownRun] = ()
+    pictures: Sequence[Picture] = ()
+
+    def of(self, kind: type[R]) -> list[Entry[R]]:
+        return [entry for entry in self.entries if isinstance(entry.result, kind)]
+
+    def results(self, kind: type[R]) -> list[R]:
+        return [entry.result for entry in self.of(kind)]
+
+
+def content_of(entries: Sequence[Entry], *, fitted: bool = True, pictures: Sequence[Picture] = ()) -> Content:
+    """fitted: with growth laws of each run."""
+    runs: list[ShownRun] = []
+    for entry in entries:
+        if isinstance(entry.result, Trace | Run | Saturation):
+            for name, result in _runs(entry.result):
+                run = ShownRun(_free(runs, name, entry.label), result, len(runs))
+                grown = fitted and run.grows() and len(run.grids.steps) > 1
+                runs.append(replace(run, fits=growth_laws(run.records)) if grown else run)
+    return Content(entries, runs, pictures)
+
+
+def _runs(result: Measured) -> list[tuple[str, Measured]]:
+    """Those with norms, or with values at several steps."""
+    found = []
+    for name in result.records.distinct("run"):
+        rows = result.records.where(run=name)
+        model = rows.where(level="model")
+        if len(model.where(quantity="norm")) or len(model.distinct("step")) > 1:
+            found.append((name, replace(result, records=rows)))
+    return found
+
+
+def _free(runs: Sequence[ShownRun], name: str, folder: str) -> str:
+    """A label that no other run has: its name, with its folder where that is taken."""
+    taken = {one.label for one in runs}
+    for label in (name, f"{name} ({folder})"):
+        if label not in taken:
+            return label
+    return f"{name} ({folder}, {len(taken)})"
+
+
+def growth_laws(records: Records) -> dict[str, SeriesFit]:
+    """Laws of the norm of the model and its layers, by name."""
+    found: dict[str, SeriesFit] = {}
+    for level in ("model", "layer"):
+        try:
+            found |= fit(records, level=level, bootstrap=0).series
+        except InputError:
+            continue
+    return found

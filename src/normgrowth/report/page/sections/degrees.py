@@ -1,0 +1,36 @@
+"""The degree of every part of a model, as a table."""
+
+from normgrowth.limit.degrees import Degrees
+from normgrowth.report.page.content import Content, Entry
+from normgrowth.report.page.pieces import Section, Table, words
+from normgrowth.report.sentences.degrees import alike, counts
+from normgrowth.report.wording import visible
+from normgrowth.text import by_run
+
+
+def sections(content: Content) -> list[Section]:
+    entries = content.of(Degrees)
+    said = [
+        f"{visible(entry.label)}: {visible(text)}"
+        for entry in entries
+        for text in (counts(entry.result), *entry.result.explanation)
+    ]
+    return [Section("degrees", "Degrees of homogeneity", said, list(map(_table, entries)))] if entries else []
+
+
+def summary(content: Content) -> list[str]:
+    return [f"{visible(entry.label)}: {counts(entry.result)}" for entry in content.of(Degrees)]
+
+
+def _table(entry: Entry[Degrees]) -> Table:
+    rows = alike(entry.result.modules)
+    return Table(
+        f"Degrees of {entry.label}: {entry.result.model}",
+        [
+            words("module", [name or "(the model)" for name, _ in rows]),
+            words("class", [row.class_name for _, row in rows]),
+            words("in", [by_run([one[0] for one in row.inputs_by_run if one]) for _, row in rows]),
+            words("degree", [by_run(row.by_run) for _, row in rows]),
+            words("lower parts", [", ".join(map(str, row.lower)) or "-" for _, row in rows]),
+        ],
+    )

@@ -1,0 +1,48 @@
+"""Why norms grew: measured norms with those that aligned and misaligned dynamics predict, and sentences."""
+
+from normgrowth.dynamics.result import Dynamics
+from normgrowth.report.page.content import Content, Entry
+from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, few
+from normgrowth.report.sentences import dynamics as sentences
+from normgrowth.report.wording import visible
+
+
+def sections(content: Content) -> list[Section]:
+    entries = content.of(Dynamics)
+    said = [
+        f"{visible(entry.label)}: {visible(text)}" if len(entries) > 1 else visible(text)
+        for entry in entries
+        for text in _sentences(entry.result)
+    ]
+    items = [_chart(entry, place) for place, entry in enumerate(entries)]
+    return [Section("dynamics", "Why the weights grow", said, items)] if items else []
+
+
+def summary(content: Content) -> list[str]:
+    """The model of the dynamics that fits."""
+    return [
+        f"{visible(entry.label)}: {sentences.findings(entry.result)[-1]}"
+        for entry in content.of(Dynamics)
+        if entry.result.verdict is not None
+    ]
+
+
+def _sentences(d: Dynamics) -> list[str]:
+    return [
+        *sentences.findings(d),
+        *(f"Cannot be decided: {text}" for text in sentences.undecided(d)),
+        *sentences.weight_decay(d),
+        *sentences.direction(d.direction),
+        *(sentences.uniformity(one) for one in list(d.uniformity.values())[:1]),
+    ]
+
+
+def _chart(entry: Entry[Dynamics], place: int) -> Chart:
+    d = entry.result
+    curves = [Curve("measured", d.steps, d.norms)]
+    for i, fit in enumerate(one for one in (d.aligned, d.misaligned) if one is not None):
+        label = f"{fit.model} dynamics"
+        curves.append(Curve(label, d.steps, fit.predicted, colour=i + 1, dash=1, provenance="derived"))
+    title = f"Norm of {d.name}, measured{' and predicted' if len(curves) > 1 else ''}: {entry.label}"
+    alt = few([visible(text) for text in sentences.findings(d)[-2:]])
+    return Chart(f"dynamics-{place}", title, alt, STEPS, Axis("norm ‖θ‖"), curves)

@@ -1,0 +1,68 @@
+"""Growth laws that were fitted on purpose: measured values, the best laws, and what the evidence says."""
+
+from normgrowth.fit.result import Fits, SeriesFit
+from normgrowth.report.page.content import Content, Entry
+from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, Table, column, few, words
+from normgrowth.report.page.run_tables import law_table
+from normgrowth.report.sentences.fits import estimate, r2, share, verdict
+from normgrowth.report.wording import number, visible
+
+COLOURS = 6
+
+
+def sections(content: Content) -> list[Section]:
+    items: list[Chart | Table] = []
+    said: list[str] = []
+    for place, entry in enumerate(content.of(Fits)):
+        fits = entry.result
+        items += [chart for chart in [_chart(entry, place)] if chart is not None]
+        if len(fits.series) == 1:
+            items.append(_laws(entry.label, fits.only))
+            said += [f"{visible(entry.label)}: {text}" for text in verdict(fits.only)]
+        else:
+            rows = [(entry.label, name, one) for name, one in fits.series.items()]
+            items += [table for table in [law_table(rows, f"Laws of {entry.label}")] if table is not None]
+    return [Section("fits", "Growth laws", said, items)] if items else []
+
+
+def summary(content: Content) -> list[str]:
+    fits = [entry for entry in content.of(Fits) if len(entry.result.series) == 1]
+    return [f"{visible(entry.label)}: {text}" for entry in fits for text in verdict(entry.result.only)[:1]]
+
+
+def _chart(entry: Entry[Fits], place: int) -> Chart | None:
+    fits, curves, said = entry.result, [], []
+    several = len(fits.series) > 1
+    for i, (name, one) in enumerate(fits.series.items()):
+        if not one.steps:
+            continue
+        colour, dash = i % COLOURS, i // COLOURS
+        curves.append(
+            Curve(name or "measured", one.steps, one.measured, colour=colour, dash=dash, dots=not several)
+        )
+        if one.best_law:
+            law = one.best
+            label = f"{name}: {law.law}" if several else law.law
+            colour, fitted = (i + 1 - several) % COLOURS, law.predict(one.steps)
+            look = {"dash": 1, "shown": not several, "provenance": "derived"}
+            curves.append(Curve(label, one.steps, fitted, colour=colour, **look))
+            said.append(f"{visible(name or fits.quantity)}: {law.law} fits best.")
+    if not curves:
+        return None
+    title = f"Growth laws of {entry.label}"
+    alt = few(said) or f"{len(fits.series)} series, each with too few points to choose a law."
+    return Chart(f"fits-{place}", title, alt, STEPS, Axis(fits.quantity), curves)
+
+
+def _laws(label: str, fit: SeriesFit) -> Table:
+    laws = list(fit.values())
+    shown = [
+        words("law", [law.law for law in laws]),
+        words("formula", [law.formula for law in laws]),
+        column("r²", [law.r2 for law in laws], r2),
+        column("held-out error", [law.held_out_error for law in laws], share),
+        column("ΔAICc", [law.delta_effective for law in laws], lambda x: number(x, 3)),
+        column("weight", [law.weight for law in laws], lambda x: f"{x:.3f}"),
+        words("parameters", [", ".join(f"{p} = {estimate(law, p)}" for p in law.params) for law in laws]),
+    ]
+    return Table(f"Laws of {label}", shown)

@@ -1,0 +1,79 @@
+"""What every attention head does: as an atlas and as a table."""
+
+from collections.abc import Sequence
+from math import isfinite
+
+import numpy as np
+
+from normgrowth.network.heads.heads import Heads, HeadTable
+from normgrowth.report.page.content import Content
+from normgrowth.report.page.pieces import Axis, Map, Section, Table, column, words
+from normgrowth.report.sentences.heads import KINDS, model_sentences, tables
+from normgrowth.report.wording import number, percent, visible
+
+
+def sections(content: Content) -> list[Section]:
+    items: list[Map | Table] = []
+    said: list[str] = []
+    results = content.results(Heads)
+    for place, (result, heads) in enumerate((one, table) for one in results for table in tables(one)):
+        said += [f"{visible(heads.run)}: {text}" for text in model_sentences(heads, result.tolerance)]
+        for kinds, which in ((heads.kinds, "as it is"), (heads.saturated_kinds, "saturated")):
+            if any(kinds):
+                items.append(_atlas(heads, kinds, which, place))
+        items.append(_head_table(heads))
+    return [Section("heads", "What the heads do", said, items)] if items else []
+
+
+def summary(content: Content) -> list[str]:
+    """How many heads are of which kind."""
+    found = [
+        (table, model_sentences(table, result.tolerance))
+        for result in content.results(Heads)
+        for table in tables(result)
+    ]
+    return [f"{visible(table.run)}: {text}" for table, texts in found for text in texts[:1]]
+
+
+def _atlas(heads: HeadTable, kinds: Sequence[str], which: str, place: int) -> Map:
+    wide = max(heads.layers.count(layer) for layer in set(heads.layers))
+    values = np.full((wide, len(heads.depth)), np.nan)
+    texts = [[""] * len(heads.depth) for _ in range(wide)]
+    seen = dict.fromkeys(heads.depth, 0)
+    for name, layer, kind in zip(heads.names, heads.layers, kinds, strict=True):
+        if layer is None:
+            continue
+        x, y = seen[layer], heads.depth.index(layer)
+        seen[layer] += 1
+        if kind not in KINDS:
+            continue
+        values[x, y] = KINDS.index(kind)
+        texts[x][y] = f"{name}: {kind}"
+    counts = ", ".join(f"{list(kinds).count(kind)} {kind}" for kind in KINDS if kind in kinds)
+    x, y = Axis("head", ticks=tuple(map(str, range(wide)))), Axis("layer", ticks=tuple(map(str, heads.depth)))
+    title = f"Heads of {heads.run}, {which}"
+    slug = "atlas" if which == "as it is" else "atlas-saturated"
+    alt = f"Heads by kind: {counts}."
+    return Map(f"{slug}-{place}", title, alt, x, y, values, texts, kinds=KINDS)
+
+
+def _head_table(heads: HeadTable) -> Table:
+    method = heads.form[1]
+    columns = [words("head", heads.names)]
+    if any(heads.kinds):
+        columns.append(words("kind", heads.kinds))
+    if any(heads.saturated_kinds):
+        columns.append(words("saturated", heads.saturated_kinds))
+    for title, quantity, write in (
+        ("attended, saturated", f"attended{method}", lambda x: number(x, 3)),
+        ("of the visible", f"attended_share{method}", percent),
+        ("entropy of log n", "entropy_share", percent),
+        ("on the first", "first_share", percent),
+        ("on the previous", "previous_share", percent),
+        ("largest weight", "largest_share", percent),
+        ("distance", "distance", lambda x: number(x, 3)),
+    ):
+        values = [float(value) for value in heads.of(quantity)]
+        if any(map(isfinite, values)):
+            columns.append(column(title, values, write))
+    return Table(f"Heads of {heads.run}", columns)

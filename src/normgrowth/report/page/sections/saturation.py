@@ -1,0 +1,124 @@
+"""How close networks are to their saturated limit: over training, and by layer."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from normgrowth.lab.run import Run
+from normgrowth.network.measured import TextInfo
+from normgrowth.network.saturation import EMBEDDINGS, LayerCurve, Saturation
+from normgrowth.report.page.content import Content, ShownRun
+from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, Table, column, few, words
+from normgrowth.report.sentences.saturation import (
+    EXCESS,
+    checked_curves,
+    layer_name,
+    level_sentences,
+    method_name,
+    text_sentence,
+)
+from normgrowth.report.wording import visible
+
+LEVEL = Axis("saturation")
+
+
+def sections(content: Content) -> list[Section]:
+    """Over training, where it was measured at several steps; by layer, of networks that were measured once."""
+    runs, single = content.runs, _single(content)
+    items: list[Chart | Table] = []
+    curves, said, texts = [], [], []
+    for i, run in enumerate(runs):
+        steps, values = run.grids.model("saturation")
+        if len(steps) < 2:
+            continue
+        prefix = f"{run.label}: " if len(runs) > 1 else ""
+        curves.append(Curve(f"{prefix}to itself, saturated", steps, values, run.label, run.colour))
+        others, theirs = run.grids.model("saturation_others")
+        if len(others):
+            label = f"{prefix}to other tokens, saturated"
+            curves.append(Curve(label, others, theirs, run.label, run.colour, dash=2))
+        grid = run.grids.of("layer", "saturation")
+        shades = np.linspace(0, 1, max(len(grid.names), 2))
+        for name, own, shade in zip(grid.names, grid.values.T, shades, strict=False):
+            look = {"shade": float(shade), "dash": i, "shown": False}
+            curves.append(Curve(f"{prefix}{name}", grid.steps, own, run.label, run.colour, **look))
+        text = text_sentence(_text(run))
+        each = f", each {text}" if text else ""
+        texts.append(f"{visible(run.label)}: saturation at {len(steps)} steps{each}.")
+        said.append(f"{visible(run.label)}: from {values[0]:.3f} to {values[-1]:.3f}, mean over blocks.")
+    if curves:
+        items.append(Chart("saturation-steps", "Saturation during training", few(said), STEPS, LEVEL, curves))
+    if single:
+        items += _levels([line for result in single for line in checked_curves(result)], single)
+        for result in single:
+            for run, model in result.models.items():
+                if text := text_sentence(model.text):
+                    texts.append(f"{visible(run)}: {text}.")
+    if not items:
+        return []
+    return [Section("saturation", "How saturated the networks are", texts, items, [EXCESS])]
+
+
+def summary(content: Content) -> list[str]:
+    return [text for result in _single(content) for text in _sentences(result)]
+
+
+def _single(content: Content) -> list[Saturation]:
+    """The networks that were measured once, as a result each."""
+    found = []
+    for result in content.results(Saturation):
+        for run in result.records.distinct("run"):
+            rows = result.records.where(run=run)
+            if len(rows.where(level="model").distinct("step")) < 2:
+                models = {name: model for name, model in result.models.items() if name == run}
+                found.append(replace(result, records=rows, models=models))
+    return found
+
+
+def _sentences(result: Saturation) -> list[str]:
+    return [visible(text) for text in level_sentences(checked_curves(result))]
+
+
+def _text(run: ShownRun) -> TextInfo:
+    """What the network read at each step."""
+    if isinstance(run.result, Saturation):
+        known = run.result.models.get(run.grids.run) or next(iter(run.result.models.values()), None)
+        return TextInfo() if known is None else known.text
+    sizes = {unit: run.grids.model(f"evaluation_{unit}")[1] for unit in ("sentences", "tokens")}
+    counts = {unit: int(values[-1]) for unit, values in sizes.items() if len(values)}
+    source = run.result.corpus.name if isinstance(run.result, Run) and counts else ""
+    return TextInfo(source, sentences=counts.get("sentences"), tokens=counts.get("tokens"))
+
+
+def _levels(lines: Sequence[LayerCurve], single: Sequence[Saturation]) -> list[Chart | Table]:
+    """All networks over each other; of each the exact limit, or the scale that it was measured at."""
+    last = max((layer for line in lines for layer in line.layers), default=None)
+    if last is None:
+        return []
+    depth = range(EMBEDDINGS, last + 1)
+    runs = list(dict.fromkeys(line.run for line in lines))
+    first = {line.run: line.c for line in reversed(lines)}
+    curves = []
+    for line in lines:
+        if line.c != first[line.run]:
+            continue
+        name = f"{line.run}, random" if line.baseline else line.run
+        colour, dash = runs.index(line.run), int(line.baseline)
+        places = [depth.index(layer) for layer in line.layers]
+        curves.append(Curve(name, places, line.values, line.run, colour, dash=dash))
+        if np.isfinite(line.others).any():
+            label, shown = f"{name}, to other tokens", not line.baseline
+            curves.append(Curve(label, places, line.others, line.run, colour, dash=2, shown=shown))
+    ticks = tuple(layer_name(layer) for layer in depth)
+    said = [text for result in single for text in _sentences(result)]
+    alt = few(said) or "Saturation of each layer."
+    x = Axis("layer", ticks=ticks)
+    columns = [words("layer", ticks)]
+    for line in lines:
+        at = dict(zip(line.layers, line.values, strict=True))
+        method = method_name(line.c)
+        title = f"{line.run}, {method}{', random baseline' if line.baseline else ''}"
+        columns.append(column(title, [float(at.get(layer, np.nan)) for layer in depth], lambda x: f"{x:.3f}"))
+    chart = Chart("levels", "Saturation by layer", alt, x, LEVEL, curves)
+    return [chart, Table("Saturation by layer", columns)]

@@ -1,0 +1,28 @@
+"""How networks approach their saturated limit as the weights grow."""
+
+from normgrowth.network.scaling import Scaling
+from normgrowth.report.page.content import Content
+from normgrowth.report.page.pieces import Axis, Chart, Curve, Section
+from normgrowth.report.sentences.scaling import sentences
+
+
+def sections(content: Content) -> list[Section]:
+    items: list[Chart] = []
+    said: list[str] = []
+    for place, result in enumerate(content.results(Scaling)):
+        groups = result.curves
+        said += sentences(result)
+        x = Axis("scale c of the weights", log=True)
+        for quantity, title, label, log in (
+            ("cosine_saturated", "Cosine to the saturated network", "cosine", False),
+            ("scaling_error", "Distance to the saturated network", "relative error", True),
+        ):
+            curves = [
+                Curve(group.run, group.scales, group.mean(quantity), group.run, i % 6, dash=i // 6)
+                for i, group in enumerate(groups)
+                if quantity in group.values
+            ]
+            if curves:
+                alt = f"{title} as all weights grow, {len(curves)} networks."
+                items.append(Chart(f"{quantity}-{place}", title, alt, x, Axis(label, log=log), curves))
+    return [Section("scaling", "On the way to the limit", said, items)] if items else []

@@ -1,0 +1,105 @@
+"""Results -> sections, by their types -> one HTML file."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from normgrowth.errors import InputError
+from normgrowth.measurements import is_named
+from normgrowth.paper.reproduction import Reproduction
+from normgrowth.report.dispatch import view
+from normgrowth.report.page.collect import Given, collect
+from normgrowth.report.page.content import Content, content_of
+from normgrowth.report.page.document import write_page
+from normgrowth.report.page.result import Page
+from normgrowth.results import Provenance, Result, to_plain
+from normgrowth.workspace import refuse_other_origin
+
+PAGE = "report.html"
+# The order of the sections; each kind of result has its file in `report.page.sections`.
+ORDER = (
+    *("reproduction", "trace", "fits", "dynamics", "comparison", "run", "saturation", "heads"),
+    *("degrees", "scaling", "sweep", "parameters", "findings"),
+)
+
+
+def write_results(
+    results: Given | Sequence[Given],
+    path: Path | str | None = None,
+    *,
+    title: str = "",
+    fit: bool = True,
+    overwrite: bool = False,
+) -> Page:
+    # A result may be a sequence itself: Findings is one.
+    given = [results] if isinstance(results, Result | str | Path) else list(results)
+    if not given:
+        raise InputError("there is nothing to report: give a result or a folder")
+    target = _default(given) if path is None else Path(path)
+    origin = _origin(given)
+    if path is not None and not overwrite:
+        refuse_other_origin(target, origin)
+    content = content_of(collect(given), fitted=fit)
+    names = ", ".join(entry.label for entry in content.entries[:3])
+    facts = {"versions": _versions(), "folders": origin}
+    return Page(write_content(content, target, title=title or f"normgrowth: {names}", facts=facts))
+
+
+def write_content(content: Content, path: Path, *, title: str, facts: dict[str, Any]) -> Path:
+    """facts: what made the page; the fields of each result are added."""
+    sections = [section for kind in ORDER for section in _view(kind).sections(content)]
+    if not sections:
+        labels = ", ".join(entry.label for entry in content.entries)
+        raise InputError(f"{labels}: nothing to report: no values of runs, networks or sweeps here")
+    fields = {entry.label: to_plain(entry.result) for entry in content.entries}
+    return write_page(
+        path,
+        title,
+        sections,
+        summary=summary(content),
+        facts={**facts, "records": fields},
+        runs=[run.label for run in content.runs],
+    )
+
+
+def summary(content: Content) -> list[str]:
+    """The sentences on top. A reproduction says what its stages mean, so they do not speak for themselves."""
+    kinds = ("reproduction", "findings") if content.of(Reproduction) else ORDER
+    return [
+        text for kind in kinds if hasattr(_view(kind), "summary") for text in _view(kind).summary(content)
+    ]
+
+
+def _view(kind: str) -> Any:
+    module = view("page.sections", kind)
+    assert module is not None, f"report/page/sections/{kind}.py is missing"
+    return module
+
+
+def _default(given: Sequence[Given]) -> Path:
+    """In the first folder, if a folder comes first."""
+    first = given[0]
+    return Path(PAGE) if isinstance(first, Result) or is_named(first) else Path(first) / PAGE
+
+
+def _origin(given: Sequence[Given]) -> str:
+    """Names of what the page shows, and a digest that tells folders of the same name apart."""
+    names, identities = [], []
+    for one in given:
+        if isinstance(one, Result):
+            names.append(one.kind)
+            identities.append(f"{one.kind} of {getattr(one, 'source', '')}")
+        elif is_named(one):
+            names.append(str(one))
+            identities.append(str(one))
+        else:
+            names.append(Path(one).resolve().name)
+            identities.append(str(Path(one).resolve()))
+    digest = hashlib.sha256("\n".join(identities).encode("utf-8", "surrogateescape")).hexdigest()
+    return ",".join([*names, digest[:8]])
+
+
+def _versions() -> dict[str, str]:
+    now = Provenance.now()
+    return {"normgrowth": now.version, "python": now.python}

@@ -1,0 +1,37 @@
+"""How tensors are read, in words."""
+
+from collections.abc import Iterable
+
+from normgrowth.checkpoints.parameter_list import Kind, Parameter, Parameters
+
+NOT_PARAMETERS: dict[Kind, str] = {
+    "optimizer": "tensors of optimizer or training state",
+    "buffer": "buffers",
+    "tied": "further names of tied parameters",
+}
+
+
+def sentences(listed: Parameters) -> list[str]:
+    """How many tensors and parameters count, and what is no parameter."""
+    own = listed.of_kind("parameter")
+    counted = [parameter for parameter in own if parameter.counted]
+    tensors = f"{len(counted):,} of {len(own):,} tensors"
+    said = [f"{tensors} are counted, with {_values(counted):,} of {_values(own):,} parameters."]
+    for kind, called in NOT_PARAMETERS.items():
+        if apart := listed.of_kind(kind):
+            said.append(f"Not parameters: {len(apart):,} {called}, {_values(apart):,} values.")
+    return said
+
+
+def role(parameter: Parameter) -> str:
+    """The role of a tensor; of one that does not count, with the reason."""
+    role, reason = parameter.role, parameter.reason
+    if parameter.counted:
+        return role
+    left_out = "left out" if not reason or reason == role else f"left out: {reason}"
+    says_role = not role or (reason and reason != role and reason.startswith(role))
+    return left_out if says_role else f"{role}, {left_out}"
+
+
+def _values(parameters: Iterable[Parameter]) -> int:
+    return sum(parameter.numel for parameter in parameters)

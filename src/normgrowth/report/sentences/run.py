@@ -1,0 +1,43 @@
+"""What a training run shows, in sentences."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from normgrowth.report.grids import Grids
+from normgrowth.report.wording import number, times
+
+if TYPE_CHECKING:
+    from normgrowth.lab.run import Run
+
+
+def sentences(result: "Run") -> list[str]:
+    grids = Grids(result)
+    steps, losses = grids.model("dev_loss")
+    words, said = result.corpus.frequency_loss, []
+    if len(losses):
+        best = float(losses.min())
+        at = steps[int(losses.argmin())] if result.best_step is None else result.best_step  # None: it goes on
+        said = [
+            f"Best at step {at:,}: dev perplexity {number(float(np.exp(best)), 4)}, {best:.3f} nats per token"
+            + (
+                f", {words - best:.2f} below that of word frequencies."
+                if best < words
+                else f": not below that of word frequencies ({words:.3f}), so it has learned nothing more."
+            )
+        ]
+    tested = grids.model("test_perplexity")[1]
+    if len(tested):
+        said.append(f"Its test perplexity is {number(float(tested[-1]), 4)}.")
+    norms = grids.model("norm")[1]
+    if len(norms) > 1:
+        said.append(
+            f"The norm went from {number(norms[0])} to {number(norms[-1])} ({times(norms[-1] / norms[0])})."
+        )
+    levels, others = (grids.model(name)[1] for name in ("saturation", "saturation_others"))
+    if len(levels) > 1:
+        beside = ""
+        if len(others) > 1:  # with one token a row there are none
+            beside = f"; to the saturated states of other tokens from {others[0]:.3f} to {others[-1]:.3f}"
+        said.append(f"Saturation, mean over blocks, went from {levels[0]:.3f} to {levels[-1]:.3f}{beside}.")
+    return said

@@ -1,0 +1,99 @@
+"""What a sweep shows, in sentences."""
+
+from math import log10
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from normgrowth.report.sweep_grid import SweepGrid
+from normgrowth.report.wording import number
+
+if TYPE_CHECKING:
+    from normgrowth.lab.sweep_result import Sweep
+
+
+def sentences(result: "Sweep") -> list[str]:
+    found = SweepGrid(result)
+    grows, diverged = found.log_factor > 0, found.diverged
+    trained = int(np.isfinite(found.cell("steps")).sum())
+    said = [
+        f"{trained} of {found.shape[0] * found.shape[1]} cells were trained: the norm grew in "
+        f"{int((grows | diverged).sum())}, {int(diverged.sum())} of these diverged."
+    ]
+    if lost := int(found.lost.sum()):
+        said.append(
+            f"{lost} were lost (killed or out of memory): whether they grow is unknown, and edges are interpolated "
+            "between trained cells. Run the same command again to train them."
+        )
+    if timed_out := int((found.cell("timed_out") == 1).sum()):
+        limit = result.limit
+        said.append(
+            f"{timed_out} ran into the limit{f' of {limit:g} seconds' if limit else ''} and stopped there."
+        )
+    if rounded := _without_decay(found):
+        said.append(
+            f"In {rounded} decay took nothing: in single precision 1 − ηλ is 1 where ηλ is below 3·10⁻⁸."
+        )
+    return said + _said_of_edges(found) if len(found.records.where(level="column")) else said
+
+
+def _without_decay(found: SweepGrid) -> int:
+    """Cells that should decay and move, and whose decay was lost."""
+    axes = (found.x.setting, found.y.setting)
+    given = found.result.settings.weight_decay or 0.0
+    decay = found.cell("weight_decay") if "weight_decay" in axes else np.full(found.shape, given)
+    return int(((decay > 0) & (found.cell("growth_decay") == 0) & (found.cell("growth") != 0)).sum())
+
+
+def _said_of_edges(found: SweepGrid) -> list[str]:
+    edge, predicted, said = found.column("edge"), found.column("edge_predicted"), []
+    inside = np.isfinite(edge) & (edge > 0)
+    both = inside & np.isfinite(predicted) & (predicted > 0)
+    if inside.any():
+        said.append(
+            f"Growth ends at {found.y.setting} {number(float(edge[inside].min()), 3)} to "
+            f"{number(float(edge[inside].max()), 3)}, in {int(inside.sum())} of {found.shape[0]} columns."
+        )
+    else:
+        said.append(f"Nowhere does growth end within this range of {found.y.setting}.")
+    if found.x.setting == "lr" and (fitted := inside & (np.array(found.x.values) > 0)).sum() > 2:
+        rates = np.array(found.x.values)[fitted]
+        slope = np.polyfit(np.log10(rates), np.log10(edge[fitted]), 1)[0]
+        random = "; for random gradients as η^1.00" if both.any() else ""
+        said.append(f"It moves with the learning rate as η^{slope:.2f}{random}.")
+    if both.any():
+        ratio = edge[both] / predicted[both]
+        said.append(
+            f"It is at {number(float(ratio.min()), 3)} to {number(float(ratio.max()), 3)} times λ*, that of random "
+            f"gradients (median {number(float(np.median(ratio)), 3)})."
+        )
+    again = found.column("once") == 0
+    for columns, what in (
+        (again & (edge > 0), "The sign changes more than once"),
+        (
+            again & (edge == 0),
+            f"The norm falls at the least {found.y.setting}, and grows at a larger one,",
+        ),
+    ):
+        if columns.any():
+            values = [found.x.values[i] for i in np.flatnonzero(columns)]
+            said.append(f"{what} at {found.x.setting} {', '.join(map(short_value, values))}.")
+    return said
+
+
+def edge_in_words(value: float) -> str:
+    return (
+        "below all"
+        if value == 0
+        else "above all"
+        if value == np.inf
+        else ""
+        if np.isnan(value)
+        else number(value, 3)
+    )
+
+
+def short_value(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.3g}" if value == 0 or -3 <= log10(abs(value)) < 4 else f"{value:.2g}"

@@ -1,0 +1,72 @@
+"""A sweep as arrays, the shape that tables, figures and sentences need."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.errors import InputError
+
+if TYPE_CHECKING:
+    from normgrowth.lab.sweep_result import Sweep
+
+Floats = NDArray[np.float64]
+
+
+class SweepGrid:
+    """The cells of a sweep by column and row, and its edges by column."""
+
+    def __init__(self, result: "Sweep") -> None:
+        self.result, self.records = result, result.records
+        self.run = self.records.distinct("run")[0] if len(self.records) else "sweep"
+        self.x, self.y = result.x, result.y
+        self.shape = len(self.x.values), len(self.y.values)
+
+    @cached_property
+    def _cells(self) -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = {}
+        for row in self.records.where(level="cell").to_rows():
+            found.setdefault(row["quantity"], {})[row["name"]] = row["value"]
+        return found
+
+    def cell(self, quantity: str) -> Floats:
+        """By column and row; NaN where no cell was trained."""
+        values, places = self._cells.get(quantity, {}), []
+        for axis in (self.x, self.y):
+            known = self._cells.get(axis.setting, {})
+            listed = [float(value) if axis.numbers else float(i) for i, value in enumerate(axis.values)]
+            places.append({name: listed.index(value) for name, value in known.items() if value in listed})
+        found = np.full(self.shape, np.nan)
+        for name, value in values.items():
+            if not all(name in place for place in places):
+                raise InputError(f"{self.run}: the cell {name!r} is not on the grid that the sweep describes")
+            found[places[0][name], places[1][name]] = value
+        return found
+
+    def column(self, quantity: str) -> Floats:
+        rows = self.records.where(level="column", quantity=quantity)
+        if len(rows) not in (0, self.shape[0]):
+            raise InputError(
+                f"{self.run}: {len(rows)} columns have {quantity}, but the grid has {self.shape[0]}"
+            )
+        return rows.table["value"].to_numpy() if len(rows) else np.full(self.shape[0], np.nan)
+
+    @cached_property
+    def log_factor(self) -> Floats:
+        """log₁₀ of the norm at the end over that at the start."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log10(self.cell("factor"))
+
+    @cached_property
+    def lost(self) -> NDArray[np.bool_]:
+        """Cells whose workers died: whether they grow is unknown."""
+        found = np.zeros(self.shape, bool)
+        for cell in self.result.lost:
+            if all(0 <= place < size for place, size in zip(cell, self.shape, strict=True)):
+                found[cell] = True
+        return found
+
+    @cached_property
+    def diverged(self) -> NDArray[np.bool_]:
+        return self.cell("diverged") == 1
