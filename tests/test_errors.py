@@ -33,7 +33,7 @@ EVERY = [
     errors.FileChanged("x.pt", "was truncated"),
     errors.ConfigError("config.json", "num_attention_heads", 15, "does not divide 32"),
     errors.RanksDiffer("a.weight", 1),
-    MissingEvidence("theory", "it was not run"),
+    MissingEvidence("scaling", "it did not run"),
     NothingCounts("run", Selection("blocks"), 4, {"--include all": 4}),
 ]
 

@@ -1,7 +1,10 @@
 """What notebooks show: the numbers of the records, in tables, and no name that becomes more than text."""
 
+import io
+import re
 import unicodedata
 from collections import OrderedDict
+from html import unescape
 from html.parser import HTMLParser
 from math import nan
 
@@ -10,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from synthetic_series import walk, write_series
 
 import normgrowth
@@ -18,7 +22,9 @@ from normgrowth.fit.result import LawFit, SeriesFit
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.records import Block, Records
+from normgrowth.report.dispatch import show
 from normgrowth.report.sentences.dynamics import findings, undecided
+from normgrowth.report.wording import number
 from normgrowth.text import MOST, WIDEST, html_table
 
 HOSTILE = [
@@ -83,6 +89,17 @@ class Tables(HTMLParser):
 
 def tables(thing):
     return Tables(thing._repr_html_()).tables
+
+
+def wide(result, **options):
+    """The lines that a terminal shows which is wide enough for everything."""
+    file = io.StringIO()
+    show(result, Console(file=file, width=3000, force_jupyter=False), **options)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def columns(line):
+    return re.split(r"\s{2,}", line.strip())
 
 
 def spelt(name):
@@ -213,7 +230,13 @@ def test_fits_show_the_best_law_in_a_line_and_a_law_its_intervals():
     fits = normgrowth.fit(steps, 3 * np.sqrt(steps) + 10 + 0.01 * np.cos(steps), bootstrap=40)
     said = f"(9 laws on 20 points; best: {fits.best.law}, {fits.best.formula})"
     assert (repr(fits), repr(fits.only)) == (f"Fits{said}", f"SeriesFit{said}")
-    assert all(law in fits._repr_html_() for law in fits)
+    rows = [columns(line) for line in wide(fits)]
+    assert rows[0] == ["20 points"]
+    for law in fits.only.values():
+        (row,) = [row for row in rows if row[:2] == [law.law, law.formula]]
+        assert float(row[2]) == pytest.approx(law.r2, abs=5e-5)
+        assert float(row[7]) == pytest.approx(law.weight, abs=5e-4)
+        assert row[8].startswith(f"{next(iter(law.params))} ")
     (one,) = tables(fits["sqrt"])
     assert one[0][:2] == ["sqrt", fits["sqrt"].formula]
     low, high = fits["sqrt"].interval("a")
@@ -232,18 +255,24 @@ def test_dynamics_show_the_verdict_in_a_line_and_all_sentences(tmp_path):
     found = normgrowth.dynamics(records, "0.01")
     assert repr(found) == f"Dynamics(model, 6 checkpoints; verdict: {found.verdict})"
     shown = " ".join(str(found).split())
+    notebook = " ".join(unescape(re.sub(r"<[^>]*>", "", found._repr_html_())).split())
     for sentence in [*findings(found), *undecided(found)]:
         assert sentence in shown
-        assert sentence.split()[0] in found._repr_html_()
+        assert sentence in notebook
+    for fit in (found.aligned, found.misaligned):
+        assert fit is not None
+        assert all(number(value) in shown for value in fit.predicted)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_findings_and_series_show_hostile_files_as_text(name):
-    report = Findings(source=name, steps=(0, 3), findings=(Finding(None, name, "new", name, name),))
-    text = str(report)
-    assert text.startswith(f"{spelt(name)}: 2 checkpoints")
-    assert spelt(name) in text.splitlines()[-2] or len(name) > 30
-    assert "<script" not in report._repr_html_()
+    found = (Finding(None, name, "new", name, name), Finding(3, "w", "run", "", ""))
+    report = Findings(source=name, steps=(0, 3), findings=found)
+    lines = wide(report)
+    assert lines[0] == f"{spelt(name)}: 2 checkpoints, steps 0 to 3"
+    assert columns(lines[-3]) == ["?", "new", spelt(name), spelt(name)]
+    assert columns(lines[-2]) == ["3", "run", "w"]
+    assert lines[-1] == "2 faults, no remarks."
     series = Series(name, (Entry(1000, name, "", lambda: pytest.fail("opened")),), notes=(name,))
     about, found = tables(series)
     assert about[-1] == ["note", spelt(name)]
@@ -273,6 +302,19 @@ def test_degrees_and_limits_show_every_module():
     assert modules[1:] == [["first", "Linear", "1"], [bad, "Linear", "2"], ["(the model)", "Sequential", "2"]]
     assert repr(limit) == "Limit(Sequential; 3 modules)"
     found = normgrowth.degrees(model, inputs)
-    assert "first" in found._repr_html_()
+    rows = [columns(line) for line in wide(found)]
+    assert [(row.module, row.class_name, str(row.degree)) for row in found.modules] == [
+        ("first", "Linear", "1"),
+        (bad, "Linear", "2"),
+        ("", "Sequential", "2"),
+    ]
+    for row in found.modules:
+        shown = [row.module or "(the model)", row.class_name, str(row.inputs[0]), str(row.degree)]
+        assert shown in [one[:4] for one in rows]
+    notebook = unescape(re.sub(r"<[^>]*>", "", found._repr_html_()))
+    assert "first" in notebook
+    assert bad in notebook
+    for sentence in found.explanation:
+        assert sentence in "\n".join(wide(found, explain=True))
     assert "\n" not in repr(found)
     assert len(repr(found)) < 100

@@ -14,7 +14,7 @@ from torch import nn
 
 import normgrowth
 from normgrowth.cli.main import main
-from normgrowth.errors import FolderMismatch
+from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.report.terminal.degrees import show
 from normgrowth.results import load
 
@@ -229,3 +229,14 @@ def test_the_trained_minilm(capsys):
     assert code == 0
     assert "encoder.layer.0-5.attention.output (every block): attention.output.dense (degree 3)" in said
     assert "the bias of every Linear but pooler.dense" in said
+
+
+def test_some_of_the_modules():
+    model = nn.Sequential(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Linear(3, 2))
+    found = normgrowth.degrees(model, torch.ones(1, 3))
+    assert {row.module for row in found.modules} == {"", "0", "0.0", "0.1", "1"}
+    assert {row.module for row in found.select(depth=1).modules} == {"", "0", "1"}
+    assert [row["module"] for row in found.select(r"^0\.").to_json()["modules"]] == ["0.0", "0.1"]
+    assert {row.module for row in found.select("0", depth=1).modules} == {"0"}
+    with pytest.raises(InputError, match="not a regular expression"):
+        found.select("(")

@@ -218,3 +218,16 @@ def test_a_run_is_typed_saved_loaded_and_printed(words, tmp_path):
             found.counted,
         )
     assert "dev" in str(found)
+
+
+def test_threads_are_set_and_checked(tmp_path):
+    before = torch.get_num_threads()
+    try:
+        with pytest.raises(InputError, match="threads must be >= 1, got 0"):
+            train_run(TrainSettings(corpus="nowhere"), tmp_path / "none", threads=0)
+        assert not (tmp_path / "none").exists()
+        with pytest.raises(InputError):
+            train_run(TrainSettings(corpus="nowhere"), tmp_path / "none", threads=1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

@@ -10,6 +10,7 @@ from normgrowth.dynamics.uniformity import Uniformity
 from normgrowth.dynamics.weight_decay import EquilibriumAt, OptimizerSettings
 from normgrowth.results import Result
 from normgrowth.schedules import Schedule
+from normgrowth.text import visible
 
 Verdict = Literal["aligned", "misaligned", "both", "between", "neither"]
 OpenQuestion = Literal["model", "single_steps", "one_direction", "weight_decay", "kappa_interval"]
@@ -99,4 +100,4 @@ class Dynamics(Result):
 
     def __repr__(self) -> str:
         """One line: the numbers of all checkpoints would hide the verdict."""
-        return f"Dynamics({self.name}, {len(self.steps):,} checkpoints; verdict: {self.verdict})"
+        return f"Dynamics({visible(self.name)}, {len(self.steps):,} checkpoints; verdict: {self.verdict})"

@@ -12,7 +12,7 @@ from normgrowth.errors import InputError, TooFewPoints
 from normgrowth.fit.laws import LAWS, Floats
 from normgrowth.records import Block, Records
 from normgrowth.results import Result
-from normgrowth.text import html_table
+from normgrowth.text import html_table, visible
 
 # The numbers of a law that the records have, beside its parameters.
 NUMBERS = (
@@ -178,7 +178,7 @@ class Fits(Result):
     def __repr__(self) -> str:
         if len(self.series) == 1:
             return f"Fits{repr(self.only).removeprefix('SeriesFit')}"
-        return f"Fits({len(self.series):,} series of {self.source})"
+        return f"Fits({len(self.series):,} series of {visible(self.source)})"
 
 
 def tabulated(

@@ -72,13 +72,19 @@ def train(
     save_seconds: float = SAVE_SECONDS,
     corpus: Corpus | None = None,
     device: str | None = None,
+    threads: int | None = None,
     overwrite: bool = False,
 ) -> Run:
     """Train, or go on with, the run of a folder: its evaluations, and what its tracker measured.
 
     data: the folder that holds `penn` and `wikitext-2`. progress: told of every step. corpus: instead of the one that
-    the settings name. device: by default a GPU where there is one. overwrite: remove another result in the folder.
+    the settings name. device: by default a GPU where there is one. threads: of PyTorch; by default its
+    own choice. overwrite: remove another result in the folder.
     """
+    if threads is not None:
+        if threads < 1:
+            raise InputError(f"threads must be >= 1, got {threads}")
+        torch.set_num_threads(threads)
     corpus = corpus or corpus_of(settings, data)
     settings.rate(total_steps(settings, corpus))  # what is wrong with it is said before a folder is taken
     folder = _open(out, settings, corpus, overwrite)

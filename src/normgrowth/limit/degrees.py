@@ -4,6 +4,7 @@ A part of degree k grows like c^k when all parameters are multiplied by c. The r
 every submodule (level "module"); NaN where its output is exactly zero.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from normgrowth.errors import InputError
 from normgrowth.results import Provenance, Result
+from normgrowth.text import visible
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -125,10 +127,23 @@ class Degrees(Result):
     findings: tuple[LimitFinding, ...] = ()
     explanation: tuple[str, ...] = ()
 
+    def select(self, pattern: str = "", depth: int | None = None) -> "Degrees":
+        """With some of the modules: those whose name matches a regular expression and has at most `depth` parts."""
+        try:
+            chosen = re.compile(pattern)
+        except re.error as error:
+            raise InputError(f"{pattern}: not a regular expression: {error}") from None
+        modules = [
+            row
+            for row in self.modules
+            if chosen.search(row.module) and (not depth or len(row.module.split(".")) <= depth)
+        ]
+        return replace(self, modules=tuple(modules))
+
     def __repr__(self) -> str:
         """One line: a model has hundreds of submodules."""
         vanished = f"{len(self.vanished):,} of {len(self.parameters):,} parameters vanish"
-        return f"Degrees({self.model}; {len(self.modules):,} modules; {vanished})"
+        return f"Degrees({visible(self.model)}; {len(self.modules):,} modules; {vanished})"
 
 
 def degrees(

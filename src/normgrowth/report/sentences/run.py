@@ -13,17 +13,19 @@ if TYPE_CHECKING:
 
 def sentences(result: "Run") -> list[str]:
     grids = Grids(result)
-    losses = grids.model("dev_loss")[1]
-    best, words = float(losses.min()), result.corpus.frequency_loss
-    said = [
-        f"Best at step {result.best_step:,}: dev perplexity {number(float(np.exp(best)), 4)}, "
-        f"{best:.3f} nats per token"
-        + (
-            f", {words - best:.2f} below that of word frequencies."
-            if best < words
-            else f": not below that of word frequencies ({words:.3f}), so it has learned nothing more."
-        )
-    ]
+    steps, losses = grids.model("dev_loss")
+    words, said = result.corpus.frequency_loss, []
+    if len(losses):
+        best = float(losses.min())
+        at = steps[int(losses.argmin())] if result.best_step is None else result.best_step  # None: it goes on
+        said = [
+            f"Best at step {at:,}: dev perplexity {number(float(np.exp(best)), 4)}, {best:.3f} nats per token"
+            + (
+                f", {words - best:.2f} below that of word frequencies."
+                if best < words
+                else f": not below that of word frequencies ({words:.3f}), so it has learned nothing more."
+            )
+        ]
     tested = grids.model("test_perplexity")[1]
     if len(tested):
         said.append(f"Its test perplexity is {number(float(tested[-1]), 4)}.")

@@ -1,6 +1,5 @@
 """The table of degrees: blocks that are alike share a row, and what is dropped is summed up below."""
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,11 +33,7 @@ def show(
     say(console, f"{result.source}: {result.model}", "bold")
     for note in result.notes:
         say(console, note, "dim")
-    shown = [
-        row
-        for row in result.modules
-        if re.search(select, row.module) and (not depth or len(row.module.split(".")) <= depth)
-    ]
+    shown = result.select(select, depth).modules
     rows = [(row.module, row) for row in shown] if every else alike(shown)
     columns = [
         Cells("module", [name or "(the model)" for name, _ in rows], right=False, widest=0.6),

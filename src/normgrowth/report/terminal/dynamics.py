@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from normgrowth.dynamics.result import Dynamics
 from normgrowth.report.sentences import dynamics as sentences
-from normgrowth.report.terminal.console import Cells, literal, say
+from normgrowth.report.terminal.console import Cells, literal, say, say_remarks
 from normgrowth.report.terminal.console import show as show_table
 from normgrowth.report.wording import number, small
 
@@ -63,6 +63,7 @@ def show(d: Dynamics, console: "Console") -> None:
                 console.print(Padding(literal(console, sentence), (0, 0, 0, 2), expand=False))
     if d.schedule is None:
         say(console, "Without a schedule no model of the dynamics is fitted: give the learning rates.", "dim")
+    say_remarks(console, d)
 
 
 def _four(x: float) -> str:

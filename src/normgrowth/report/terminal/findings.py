@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
-from normgrowth.report.terminal.console import Cells, literal, say
+from normgrowth.report.terminal.console import Cells, literal, say, say_remarks
 from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def show(findings: Findings, console: "Console") -> None:
     faults, remarks = len(findings.faults), len(findings.remarks)
     said = f"{_count(faults, 'fault')}, {_count(remarks, 'remark')}." if findings else "Nothing found."
     say(console, said, "bold red" if faults else "bold")
+    say_remarks(console, findings)
 
 
 def finding_rows(findings: Sequence[Finding]) -> list[tuple[str, str, str, str, str]]:

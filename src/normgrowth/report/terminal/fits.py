@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from normgrowth.fit.points import points
 from normgrowth.fit.result import Fits, LawFit, SeriesFit
 from normgrowth.report.sentences.fits import PAPER_LAW, estimate, notes, r2, share, verdict
-from normgrowth.report.terminal.console import Cells, say
+from normgrowth.report.terminal.console import Cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_table
 from normgrowth.report.wording import number
 
@@ -30,6 +30,7 @@ def show(fits: Fits, console: "Console", *, full: bool = False) -> None:
     else:
         say(console, f"{fits.source}: {len(fits.series)} series{counted}", "bold")
         _several(list(fits.series.values()), console)
+    say_remarks(console, fits)
 
 
 def _one(fit: SeriesFit, confidence: float, console: "Console") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from normgrowth.paper.reproduction import Check, Judgement, Reproduction
 from normgrowth.report.sentences.reproduction import DIFFERS, failure_sentences, measured_numbers
-from normgrowth.report.terminal.console import Cells, say
+from normgrowth.report.terminal.console import Cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def show(result: Reproduction, console: "Console") -> None:
         say(console, f"Stage {stage.name}: {stage.status}{seconds}.")
     for sentence in failure_sentences(result):
         say(console, sentence, "bold")
+    say_remarks(console, result)
 
 
 def _claims(claims: Sequence[Judgement], console: "Console") -> None:

@@ -18,7 +18,7 @@ from normgrowth.report.sentences.saturation import (
 )
 from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.report.wording import number
+from normgrowth.report.wording import number, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +46,7 @@ def _show_models(result: Saturation, console: "Console") -> None:
     for line in drawn:
         at = dict(zip(line.layers, zip(line.values, line.errors, strict=True), strict=True))
         cells = [_level(*at[layer], roomy) if layer in at else "-" for layer in depth]
-        title = f"{line.run}\n{method_name(line.c)}{f'{chr(10)}random baseline' if line.baseline else ''}"
+        title = f"{visible(line.run)}\n{method_name(line.c)}{f'{chr(10)}random baseline' if line.baseline else ''}"
         rank = line.baseline + 2 * (line.c != drawn[0].c)  # the exact limit of the models stays
         columns.append(Cells(title, [*cells, _level(line.mean, np.nan, roomy)], rank))
         if np.isfinite(line.others).any() and line.c == drawn[0].c:
@@ -86,7 +86,9 @@ def _show_series(result: Saturation, console: "Console") -> None:
     ends = dict.fromkeys([*profile.layers.names[:1], *profile.layers.names[-1:]])
     if np.isfinite(profile.others).any():
         columns.append(column("to other\ntokens", profile.others))
-    columns += [column(f"saturation\nof {name}", profile.layers.curve(name), rank=1) for name in ends]
+    columns += [
+        column(f"saturation\nof {visible(name)}", profile.layers.curve(name), rank=1) for name in ends
+    ]
     for c in profile.scales[1:]:
         columns.append(column(f"at {method_name(c)},\nmean of blocks", profile.mean_at(c), rank=2))
     show_columns(console, columns)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from normgrowth.lint.finding import fault_messages
 from normgrowth.report.grids import Grids, grids_of_trace
 from normgrowth.report.terminal.console import Cells, layer_cells, say, say_parameters, say_remarks
 from normgrowth.report.terminal.console import show as show_table
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
-    """remarks: also print notes and problems."""
+    """remarks: also print notes, problems and the first faults of the integrity checks."""
     if not len(trace.records):
         say(console, f"{trace.source or 'trace'}: no steps measured yet", "bold")
         return
@@ -32,6 +33,8 @@ def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
         say(console, sentence)
     if remarks:
         say_remarks(console, trace)
+        for fault in fault_messages(trace.findings or ()):
+            say(console, f"fault: {fault}", "bold red")
 
 
 def _one_checkpoint(grids: Grids) -> list[Cells]:

@@ -1,0 +1,238 @@
+"""Names from anybody's files, in every kind of result: terminals and notebooks show them as text."""
+
+import io
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from rich.console import Console
+from test_showing import HOSTILE, acting, spelt
+
+import normgrowth
+from normgrowth.checkpoints.parameter_list import Parameter, Parameters
+from normgrowth.compare.result import Comparison, Row, Side, Values
+from normgrowth.dynamics import dynamics
+from normgrowth.fit import fit
+from normgrowth.lab.run import CorpusSummary, Run
+from normgrowth.lab.settings import TrainSettings
+from normgrowth.limit.degrees import Degrees, ModuleDegree
+from normgrowth.lint.finding import Finding
+from normgrowth.lint.result import Findings
+from normgrowth.network.heads.heads import Heads
+from normgrowth.network.saturation import Saturation
+from normgrowth.network.scaling import Scaling
+from normgrowth.paper.reproduction import Check, Judgement, Reproduction, StageOutcome
+from normgrowth.records import Block, Records
+from normgrowth.report.dispatch import show
+from normgrowth.results import KINDS, Result
+from normgrowth.trace.result import Trace
+
+KEPT = Path(__file__).parent.parent / "docs" / "records"
+STEPS = list(range(0, 120, 10))
+
+
+def norms(run: str, layer: str) -> Records:
+    norm = np.sqrt(1.0 + np.arange(len(STEPS)))[:, None]
+    names = ("step_size", "cosine", "angle", "alignment", "growth")
+    between = {name: np.full_like(norm[1:], 0.5) for name in names}
+    blocks = []
+    for level, name, number in (("layer", layer, 0), ("model", "model", None)):
+        blocks.append(Block(level, [name], [number], [None], STEPS, {"norm": norm, "dev_loss": 1 / norm}))
+        blocks.append(Block(level, [name], [number], [None], STEPS[1:], between, "previous"))
+    return Records.from_blocks(run, blocks, {})
+
+
+def renamed(records: Records, run: str) -> Records:
+    """All rows of one run with this name."""
+    table = records.table
+    column = pa.array([run] * len(table)).dictionary_encode()
+    return Records(table.set_column(table.column_names.index("run"), "run", column), records.made_by)
+
+
+def trace(name: str) -> Trace:
+    found = Finding(10, name, "stale", name, name)
+    return Trace(records=norms(name, name), source=name, run=name, steps=tuple(STEPS), findings=(found,))
+
+
+def fits(name: str) -> normgrowth.Fits:
+    found = fit(STEPS, np.sqrt(1.0 + np.arange(len(STEPS))), bootstrap=0, laws=["sqrt", "linear"])
+    one = replace(found.only, name=name, notes=(name,))
+    return replace(found, source=name, parameters=name, series={name: one})
+
+
+def several_fits(name: str) -> normgrowth.Fits:
+    found = fits(name)
+    return replace(found, series={**found.series, "other": replace(found.only, name="other")})
+
+
+def degrees(name: str) -> Degrees:
+    block = Block("module", [name], [None], [None], [0], {"degree": np.ones((1, 1))})
+    modules = (ModuleDegree(name, name, None, by_run=(None,)),)
+    return Degrees(records=Records.from_blocks(name, [block], {}), source=name, model=name, modules=modules)
+
+
+def heads(name: str) -> Heads:
+    values = {"entropy_share": np.full((1, 1), 0.5), "attended": np.ones((1, 1))}
+    blocks = [
+        Block("head", [f"{name}.head.0"], [0], [None], [0], values),
+        Block("layer", [name], [0], [None], [0], values),
+        Block("model", ["model"], [None], [None], [0], values),
+    ]
+    made_by = {"source": name, "text": name, "kinds": {f"{name}.head.0": "sink"}}
+    return Heads.from_records(Records.from_blocks(name, blocks, made_by))
+
+
+def saturation(name: str) -> Saturation:
+    found = Records.read(KEPT / "minilm")
+    return Saturation.from_records(renamed(Records(found.table, {**found.made_by, "text": name}), name))
+
+
+def saturation_series(name: str) -> Saturation:
+    found = Records.read(KEPT / "training")
+    return Saturation.from_records(renamed(found, name))
+
+
+def scaling(name: str) -> Scaling:
+    found = normgrowth.load(KEPT / "figure4")
+    assert isinstance(found, Scaling)
+    one = found.networks[0]
+    rows = renamed(found.rows_of(one), name)
+    return replace(found, records=rows, networks=(replace(one, run=name),), source=name)
+
+
+def sweep(name: str) -> normgrowth.Sweep:
+    found = normgrowth.load(KEPT / "decay" / "adamw-default")
+    assert isinstance(found, normgrowth.Sweep)
+    return replace(found, records=renamed(found.records, name), corpus=replace(found.corpus, name=name))
+
+
+def reproduction(name: str) -> Reproduction:
+    claim = Judgement(
+        id=name, where=name, statement=name, published=name, rule=name, verdict="holds", reason=name
+    )
+    check = Check(id=name, where=name, stated=name, correct=name, reason=name)
+    stages = (StageOutcome(name, name, "failed", None, name),)
+    return Reproduction.of(claims=(claim,), errata=(check,), departures=(check,), stages=stages)
+
+
+# A result of every kind with this name wherever a name can be, and how often it is shown at least.
+RESULTS = {
+    "parameters": (
+        lambda name: Parameters(
+            source=name,
+            parameters=(Parameter(name, (1,), name, name, 0, name, "parameter", False, name),),
+        ),
+        2,
+    ),
+    "trace": (trace, 4),
+    "findings": (
+        lambda name: Findings(
+            source=name,
+            findings=(Finding(None, name, "new", name, name), Finding(3, "", "partial", "cut", name)),
+        ),
+        4,
+    ),
+    "mixed findings": (
+        lambda name: Findings(source=name, findings=(Finding(None, name, "mixed", name, name),)),
+        3,
+    ),
+    "comparison": (
+        lambda name: Comparison(
+            records=norms(name, name),
+            a=Side(name, name, 1, name),
+            b=Side(name, name, 1, ""),
+            matched=True,
+            rows=(Row("layer", name, Values(1.0), Values(2.0)),),
+        ),
+        4,
+    ),
+    "fits": (fits, 4),
+    "several fits": (several_fits, 4),
+    "dynamics": (lambda name: dynamics(trace(name), "0.01", level="layer", name=name), 2),
+    "degrees": (degrees, 4),
+    "saturation": (saturation, 2),
+    "saturation series": (saturation_series, 1),
+    "heads": (heads, 1),
+    "scaling": (scaling, 1),
+    "run": (
+        lambda name: Run(
+            records=norms(name, name), settings=TrainSettings(corpus=name), corpus=CorpusSummary(name)
+        ),
+        2,
+    ),
+    "sweep": (sweep, 2),
+    "reproduction": (reproduction, 6),
+}
+MADE: dict[tuple[str, str], Result] = {}
+
+
+def made(kind: str, name: str) -> Result:
+    """With this name in a note and a problem, too."""
+    if (kind, name) not in MADE:
+        MADE[kind, name] = replace(RESULTS[kind][0](name), notes=(name,), problems=(name,))
+    return MADE[kind, name]
+
+
+class Shown(HTMLParser):
+    """The text of a page that has nothing but preformatted, colored text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.text, self.open = "", []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        assert tag in ("pre", "span")
+        assert [name for name, _ in attrs] == ["style"]
+        assert not {"url", "expression", "javascript"} & set(str(attrs[0][1]).replace("(", " ").split())
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        assert self.open, data
+        self.text += data
+
+    def handle_comment(self, data):
+        raise AssertionError(data)
+
+    def handle_decl(self, decl):
+        raise AssertionError(decl)
+
+    def handle_pi(self, data):
+        raise AssertionError(data)
+
+    def unknown_decl(self, data):
+        raise AssertionError(data)
+
+
+def test_every_kind_of_result_is_tried():
+    assert {RESULTS[kind][0]("x").kind for kind in RESULTS} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_printed_as_text(kind, name):
+    result, least = made(kind, name), RESULTS[kind][1]
+    wide = io.StringIO()
+    show(result, Console(file=wide, width=3000, force_jupyter=False))
+    assert wide.getvalue().count(spelt(name)) >= least + 2, wide.getvalue()
+    for text in (wide.getvalue(), str(result)):
+        assert not acting(text.replace("\n", ""))
+    assert not acting(repr(result))
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_notebooks_show_the_same_text_and_nothing_else(kind, name):
+    result = made(kind, name)
+    html = result._repr_html_()
+    assert not acting(html.replace("\n", ""))
+    shown = [line.rstrip() for line in Shown(html).text.rstrip("\n").splitlines()]
+    assert shown == [line.rstrip() for line in str(result).splitlines()]
