@@ -44,7 +44,7 @@ def main() -> None:
             optimizer.zero_grad()
             model(input_ids=batch, labels=batch).loss.backward()
             optimizer.step()
-            if values := tracker.news():  # what this step measured, if it measured anything
+            if values := tracker.latest():  # what this step measured, if it measured anything
                 for name, value in values.items():
                     board.add_scalar(name, value, step)
                 if run is not None:

@@ -98,7 +98,7 @@ def make_tracker(folder: Path) -> None:
         optimizer.step()
         if step == 4:
             tracker._log.note(step, "a remark")
-            records = tracker.records
+            records = tracker.trace.records
     tracker.close()
     records.write(folder)
 

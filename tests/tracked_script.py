@@ -21,7 +21,7 @@ def main(folder: Path, steps: int) -> None:
         model.load_state_dict(kept["model"])
         optimizer.load_state_dict(kept["optimizer"])
         step = kept["step"]
-    with NormTracker(model, optimizer, every=1, out=folder / "norms", run="run", step=step):
+    with NormTracker(model, optimizer, every=1, out=folder / "norms", run="run", resume_step=step):
         while step < steps:
             step += 1
             optimizer.zero_grad()

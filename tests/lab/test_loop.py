@@ -229,6 +229,26 @@ def test_what_a_run_records(finished):
     assert train_losses[0] > train_losses[-1]
 
 
+def test_the_trace_of_a_run_is_what_its_tracker_measured(finished):
+    run = normgrowth.load(finished)
+    assert isinstance(run, normgrowth.Run)
+    tracked = normgrowth.load(finished / "tracker")
+    assert isinstance(tracked, normgrowth.Trace)
+    trace = run.trace
+    assert trace.tracked
+    assert trace.steps == tracked.steps
+    assert (trace.every, trace.selection, trace.counted) == (
+        tracked.every,
+        tracked.selection,
+        tracked.counted,
+    )
+    for level in ("model", "layer"):
+        mine, theirs = (one.records.where(level=level).to_rows() for one in (trace, tracked))
+        assert sorted(map(str, mine)) == sorted(map(str, theirs))
+    assert "measured steps" in str(trace)
+    assert normgrowth.fit(trace, bootstrap=0, laws="linear")["linear"].r2 <= 1
+
+
 def test_levels_are_those_of_the_checkpoints(finished, pydoc):
     lines = [" ".join(pydoc.vocabulary.words[i] for i in row[1:-1]) for row in pydoc.valid[:5]]
     levels = normgrowth.saturation(load_model(finished / "checkpoints" / "step-00000010"), lines).records

@@ -169,7 +169,7 @@ def test_lost_cells_are_unknown(tmp_path, corpus, refine, capsys):
     assert values(found, "once", "column")[1] == 1
     if values(whole, "edge_below", "column")[0] == 1e-3:
         assert np.isnan(values(found, "edge", "column")[0])
-    assert (0, 0) in found.made_by["lost"]
+    assert [0, 0] in found.made_by["lost"]
     print(Sweep.from_records(found))
     said = " ".join(capsys.readouterr().out.split())
     assert f"{len(found.made_by['lost'])} were lost" in said

@@ -267,9 +267,9 @@ def scaled_output(model: nn.Module, inputs: Mapping[str, Tensor], c: float) -> T
 @contextmanager
 def tracked(model: nn.Module, optimizer: torch.optim.Optimizer, found: Rows) -> Iterator[None]:
     """Track every step in this context; `found` then has the rows."""
-    with ng.NormTracker(model, optimizer, every=1, first=True, logits=True, run="net") as tracker:
+    with ng.NormTracker(model, optimizer, every=1, compare_first=True, logits=True, run="net") as tracker:
         yield
-    found |= _rows(tracker.records, referenced=True)
+    found |= _rows(tracker.trace.records, referenced=True)
 
 
 def _settings(corpus: Path, options: Mapping[str, Any]) -> Any:

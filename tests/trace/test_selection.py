@@ -50,8 +50,8 @@ def test_trace_and_tracker_give_the_same_norm_of_the_model(tmp_path):
             state = {n: p.clone() for n, p in model.state_dict().items() if n != "lm_head.weight"}
             save_file(state, tmp_path / f"step_{step}.safetensors")
     traced = normgrowth.trace(tmp_path)
-    assert norms(traced.records) == pytest.approx(norms(tracker.records), rel=1e-14)
-    tracked = Trace.from_records(tracker.records)
+    assert norms(traced.records) == pytest.approx(norms(tracker.trace.records), rel=1e-14)
+    tracked = Trace.from_records(tracker.trace.records)
     assert traced.selection == tracked.selection
     assert traced.counted == tracked.counted
 

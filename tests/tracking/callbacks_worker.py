@@ -68,7 +68,7 @@ def tokens() -> torch.Tensor:
 
 def has_records(tracker) -> bool:
     try:
-        return len(tracker.records) > 0
+        return len(tracker.trace.records) > 0
     except InputError:
         return False
 

@@ -130,17 +130,19 @@ def with_real_gradients(model: nn.Module, step: int) -> None:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, gradients, out: Path | None = None) -> Records:
-    with NormTracker(model, optimizer, every=1, include="all", out=out, first=True, run="run") as tracker:
+    with NormTracker(
+        model, optimizer, every=1, include="all", out=out, compare_first=True, run="run"
+    ) as tracker:
         for step in range(1, STEPS + 1):
             gradients(model, step)
             optimizer.step()
     if out is None:
-        return tracker.records  # on every rank
+        return tracker.trace.records  # on every rank
     if dist.get_rank() == 0:
-        assert_same(tracker.records, Records.read(out), 0.0)
+        assert_same(tracker.trace.records, Records.read(out), 0.0)
     else:
-        with pytest.raises(InputError, match="only rank 0"):
-            _ = tracker.records
+        with pytest.raises(InputError, match="rank 0 only"):
+            _ = tracker.trace.records
     dist.barrier()
     return Records.read(out)
 
@@ -282,7 +284,7 @@ def logit_scale(folder: Path) -> None:
             assert isinstance(output, DTensor) == parallel
             output.sum().backward()
             optimizer.step()
-        return [tracker.records.series(quantity)[1][0] for quantity in ("logit_rms", "logit_largest")]
+        return [tracker.trace.records.series(quantity)[1][0] for quantity in ("logit_rms", "logit_largest")]
 
     np.testing.assert_allclose(scale(True), scale(False), rtol=1e-6)
 
@@ -294,7 +296,9 @@ def same_losses(folder: Path) -> None:
         model = sharded(model_of(), mesh)
         optimizer = adamw(model)
         tracker = (
-            NormTracker(model, optimizer, every=2, include="all", out=folder, first=True) if tracked else None
+            NormTracker(model, optimizer, every=2, include="all", out=folder, compare_first=True)
+            if tracked
+            else None
         )
         found = []
         for step in range(6):

@@ -31,14 +31,17 @@ class Blocks(nn.Module):
 
 def followed(model, optimizer, steps, step, **options):
     """What the tracker said during so many steps."""
-    with warnings.catch_warnings(record=True) as said, NormTracker(model, optimizer, 1, **options) as tracker:
+    with (
+        warnings.catch_warnings(record=True) as said,
+        NormTracker(model, optimizer, every=1, **options) as tracker,
+    ):
         warnings.simplefilter("always", SeriesWarning)
         for i in range(steps):
             optimizer.zero_grad()
             step(i)
             optimizer.step()
     lines = [str(w.message) for w in said if issubclass(w.category, SeriesWarning)]
-    assert lines == tracker.records.made_by["notes"]
+    assert lines == tracker.trace.records.made_by["notes"]
     return lines
 
 
@@ -190,7 +193,7 @@ def test_logits_are_those_of_a_pass_by_hand(attention):
             F.cross_entropy(model(**ids).logits.flatten(0, 1), ids["input_ids"].flatten()).backward()
             weights = [p.detach().clone() for p in model.parameters()]
             optimizer.step()
-        found = tracker.records
+        found = tracker.trace.records
     with torch.no_grad():
         for p, w in zip(model.parameters(), weights, strict=True):
             p.copy_(w)
@@ -221,7 +224,7 @@ def test_causal_and_grouped_attention():
     with NormTracker(model, optimizer, every=1, logits=True) as tracker:
         model(x).sum().backward()
         optimizer.step()
-        assert tracker.records.series("attention_logit")[1][0] == pytest.approx(expected, rel=1e-6)
+        assert tracker.trace.records.series("attention_logit")[1][0] == pytest.approx(expected, rel=1e-6)
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
 

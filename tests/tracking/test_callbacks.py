@@ -288,5 +288,5 @@ def test_steps_are_those_of_the_trainer_where_a_scaler_skips_some():
             optimizer.step()
         state.global_step += 1
         callback.on_step_end(None, state, None)
-    assert callback.tracker.records.distinct("step") == [1, 2, 4, 5]
+    assert callback.tracker.trace.records.distinct("step") == [1, 2, 4, 5]
     callback.on_train_end(None, state, None)

@@ -43,7 +43,7 @@ def steps_of(model, tracked, every=1, steps=4, call=None, **masks):
     """Losses, and the records if there are any."""
     call = model if call is None else call
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
-    tracker = WholeTracker(call, optimizer, every, logits=True) if tracked else None
+    tracker = WholeTracker(call, optimizer, every=every, logits=True) if tracked else None
     losses = []
     for step in range(steps):
         x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(step))
@@ -54,7 +54,7 @@ def steps_of(model, tracked, every=1, steps=4, call=None, **masks):
         losses.append(loss.item())
     if tracker:
         tracker.close()
-    return losses, tracker and tracker.records
+    return losses, tracker and tracker.trace.records
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
@@ -171,7 +171,7 @@ def test_outputs_of_nan_are_not_taken_for_a_model_that_is_not_called():
         model(torch.full((2, 8), math.nan)).sum().backward()
         with pytest.warns(SeriesWarning, match="NaN or infinite"):
             optimizer.step()
-    assert not any("no logits" in note for note in tracker.records.made_by["notes"])
+    assert not any("no logits" in note for note in tracker.trace.records.made_by["notes"])
 
 
 def test_a_copy_of_multihead_attention_is_not_watched():
@@ -183,7 +183,7 @@ def test_a_copy_of_multihead_attention_is_not_watched():
         model(x).sum().backward()
         wanted = largest_score(model.attention, x, torch.zeros(2, 5, 5, dtype=torch.bool))
         optimizer.step()
-    assert tracker.records.series("attention_logit")[1].tolist() == [pytest.approx(wanted, rel=1e-5)]
+    assert tracker.trace.records.series("attention_logit")[1].tolist() == [pytest.approx(wanted, rel=1e-5)]
     assert (
         F.multi_head_attention_forward.__globals__["has_torch_function"] is torch.overrides.has_torch_function
     )

@@ -59,14 +59,14 @@ def test_every_number_equals_obvious_code(kind):
     model = tiny()
     optimizer = OPTIMIZERS[kind](model)
     history = {}
-    with WholeTracker(model, optimizer, every=1, first=True) as tracker:
+    with WholeTracker(model, optimizer, every=1, compare_first=True) as tracker:
         for step in range(1, 5):
             optimizer.zero_grad()
             backward(model, step)
             before, gradient = snapshot(model), gradients(model)
             optimizer.step()
             history[step] = before, snapshot(model), gradient, decays(model, optimizer)
-        records = tracker.records
+        records = tracker.trace.records
     assert records.distinct("step") == [1, 2, 3, 4]
     things = {(r["level"], r["name"]) for r in records.table.to_pylist()}
     assert {level for level, _ in things} == {"tensor", "layer", "role", "model"}
@@ -115,14 +115,14 @@ def test_learning_rate_and_equilibrium(kind):
             elif kind != "adam":
                 e = equilibrium("adamw", lr=lr, weight_decay=decay, numel=parameter.numel())
                 norms[name], angles[name] = e.norm, e.rotation
-        found = row_of(tracker.records, 1, "tensor", name)
+        found = row_of(tracker.trace.records, 1, "tensor", name)
         wanted = {"equilibrium_norm": norms[name], "equilibrium_angle": angles[name]}
         if kind == "adamw loop":
             wanted["learning_rate"] = math.nan if group is None else group["lr"]
         else:
             assert "learning_rate" not in found
         assert_close(found, wanted)
-    whole = row_of(tracker.records, 1, "model", "model")
+    whole = row_of(tracker.trace.records, 1, "model", "model")
     assert math.isnan(whole["equilibrium_norm"])  # vectors do not decay
     assert ("learning_rate" in whole) == (kind != "adamw loop")
     if "learning_rate" in whole:
@@ -148,7 +148,7 @@ def test_equilibrium_of_a_group_is_that_of_its_tensors_together():
     ]
     squares = np.array([e.norm**2 for e in parts])
     cosines = np.cos([e.rotation for e in parts])
-    found = row_of(tracker.records, 1, "model", "model")
+    found = row_of(tracker.trace.records, 1, "model", "model")
     assert found["equilibrium_norm"] == pytest.approx(np.sqrt(squares.sum()), rel=1e-12)
     assert np.cos(found["equilibrium_angle"]) == pytest.approx(squares @ cosines / squares.sum(), rel=1e-12)
 
@@ -173,7 +173,7 @@ def test_the_gradients_part_is_the_step_without_decay(kind):
         tracker = WholeTracker(model, optimizer, every=1)
         model.weight.grad = torch.randn(4, 5, dtype=torch.float64)
         optimizer.step()
-        steps[decay] = row_of(tracker.records, 1, "model", "model")
+        steps[decay] = row_of(tracker.trace.records, 1, "model", "model")
     assert steps[5.0]["gradient_step"] == pytest.approx(steps[0.0]["step_size"], rel=1e-9)
     assert steps[5.0]["step_size"] != pytest.approx(steps[0.0]["step_size"], rel=1e-3)
     assert steps[0.0]["decay_step"] == 0.0
@@ -197,7 +197,9 @@ def test_the_same_as_a_trace_of_saved_weights_to_the_bit(tmp_path, dtype):
             save(step)
     traced = trace(tmp_path, include="all", first=False).records
     compared = 0
-    live = {(r["step"], r["level"], r["name"], r["quantity"]): r for r in tracker.records.table.to_pylist()}
+    live = {
+        (r["step"], r["level"], r["name"], r["quantity"]): r for r in tracker.trace.records.table.to_pylist()
+    }
     for row in traced.table.to_pylist():
         if row["step"] > 0:
             mine = live[row["step"], row["level"], row["name"], row["quantity"]]
@@ -216,7 +218,9 @@ def test_losses_are_the_same_to_the_bit(kind, tmp_path):
         model = tiny()
         optimizer = OPTIMIZERS[kind](model)
         tracker = (
-            WholeTracker(model, optimizer, every=2, out=tmp_path / "run", first=True) if tracked else None
+            WholeTracker(model, optimizer, every=2, out=tmp_path / "run", compare_first=True)
+            if tracked
+            else None
         )
         found = []
         for step in range(12):
@@ -237,16 +241,16 @@ def test_when_it_measures():
     def measured(every, steps=20, **options):
         model = nn.Linear(3, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with WholeTracker(model, optimizer, every, **options) as tracker:
+        with WholeTracker(model, optimizer, every=every, **options) as tracker:
             for _ in range(steps):
                 optimizer.step()
-            assert tracker.step == steps + options.get("step", 0)
-            return tracker.records.distinct("step")
+            assert tracker.step == steps + options.get("resume_step", 0)
+            return tracker.trace.records.distinct("step")
 
     assert measured(7) == [7, 14]
     assert measured("powers") == [1, 2, 4, 8, 16]
     assert measured(lambda step: step in (3, 5)) == [3, 5]
-    assert measured(10, step=25) == [30, 40]
+    assert measured(10, resume_step=25) == [30, 40]
     assert measured(30) == []
     for wrong in (0, -1, "sometimes", 2.5):
         with pytest.raises(InputError, match="every must be"):
@@ -260,8 +264,8 @@ def test_totals_only_where_every_step_is_measured():
         for step in range(4):
             backward(model, step)
             optimizer.step()
-    assert "growth" in tracker.records.distinct("quantity")
-    assert not any(q.startswith("total_") for q in tracker.records.distinct("quantity"))
+    assert "growth" in tracker.trace.records.distinct("quantity")
+    assert not any(q.startswith("total_") for q in tracker.trace.records.distinct("quantity"))
 
 
 def test_a_step_that_failed_is_forgotten():
@@ -277,7 +281,7 @@ def test_a_step_that_failed_is_forgotten():
         assert tracker.step == 0
         tracker.step = 5
         optimizer.step()
-        assert len(tracker.records) == 0
+        assert len(tracker.trace.records) == 0
 
 
 def test_the_optimizer_within_a_wrapper_is_hooked():
@@ -302,16 +306,16 @@ def test_news_are_told_once():
     model = tiny()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     with WholeTracker(model, optimizer, every=2, levels=["model"]) as tracker:
-        assert tracker.news() == {}
+        assert tracker.latest() == {}
         backward(model, 1)
         optimizer.step()
-        assert tracker.news() == {}
+        assert tracker.latest() == {}
         optimizer.step()
-        found = tracker.news(("norm", "gradient_norm", "total_growth", "learning_rate"), ("model", "layer"))
-        assert tracker.news() == {}
+        found = tracker.latest(("norm", "gradient_norm", "total_growth", "learning_rate"), ("model", "layer"))
+        assert tracker.latest() == {}
     blocks = {f"{name}/{q}" for name in ("model", "layer.0", "layer.1") for q in ("norm", "gradient_norm")}
     assert found.keys() == blocks | {"model/learning_rate"}
-    assert found["model/norm"] == row_of(tracker.records, 2, "model", "model")["norm"]
+    assert found["model/norm"] == row_of(tracker.trace.records, 2, "model", "model")["norm"]
     assert found["layer.1/norm"] == pytest.approx(
         np.sqrt(sum(np.sum(values(p, p) ** 2) for p in model.layers[1].parameters())), rel=1e-12
     )
@@ -326,10 +330,10 @@ def test_accumulated_gradients_are_one_step():
             if step % 3 == 2:
                 total = np.sqrt(sum((g**2).sum() for g in gradients(model).values()))
                 optimizer.step()
-                found = row_of(tracker.records, tracker.step, "model", "model")
+                found = row_of(tracker.trace.records, tracker.step, "model", "model")
                 assert found["gradient_norm"] == pytest.approx(total, rel=1e-12)
                 optimizer.zero_grad()
-    assert tracker.records.distinct("step") == [1, 2]
+    assert tracker.trace.records.distinct("step") == [1, 2]
 
 
 def test_a_closure_computes_the_gradients_within_the_step():
@@ -343,7 +347,7 @@ def test_a_closure_computes_the_gradients_within_the_step():
 
         optimizer.step(closure)
     total = np.sqrt(sum((g**2).sum() for g in gradients(model).values()))
-    found = row_of(tracker.records, 1, "model", "model")
+    found = row_of(tracker.trace.records, 1, "model", "model")
     assert found["gradient_norm"] == pytest.approx(total, rel=1e-12)
     assert found["step_size"] == pytest.approx(0.1 * total, rel=1e-5)
 
@@ -362,12 +366,12 @@ def test_a_gradient_scaler_that_leaves_the_scale_to_a_fused_optimizer():
         scaler.step(optimizer)
         scaler.update()
         total = np.sqrt(sum((g**2).sum() for g in plain.values()))
-        found = row_of(tracker.records, 1, "model", "model")
+        found = row_of(tracker.trace.records, 1, "model", "model")
         assert found["gradient_norm"] == pytest.approx(total, rel=1e-6)
         assert found["step_size"] > 0
         next(model.layers.parameters()).grad.fill_(math.inf)
         scaler.step(optimizer)  # does nothing
-        found = row_of(tracker.records, 2, "model", "model")
+        found = row_of(tracker.trace.records, 2, "model", "model")
         assert (found["step_size"], found["decay_step"], found["gradient_step"]) == (0.0, 0.0, 0.0)
 
 
@@ -379,10 +383,10 @@ def test_sparse_gradients_and_complex_weights():
     with WholeTracker(model, optimizer, every=1) as tracker:
         (model.table(torch.tensor([1, 1, 4])).sum() + model.phase.abs().sum()).backward()
         optimizer.step()
-    assert row_of(tracker.records, 1, "tensor", "table.weight")["gradient_norm"] == pytest.approx(
+    assert row_of(tracker.trace.records, 1, "tensor", "table.weight")["gradient_norm"] == pytest.approx(
         math.sqrt(10)
     )
-    phase = row_of(tracker.records, 1, "tensor", "phase")
+    phase = row_of(tracker.trace.records, 1, "tensor", "phase")
     assert phase["norm"] == pytest.approx(4.0, rel=1e-6)
     assert phase["step_size"] == pytest.approx(1.0, rel=1e-6)
 
@@ -394,7 +398,7 @@ def test_not_finite_weights_are_counted_and_named_nan():
         model.weight.grad = torch.tensor([[math.inf, 0, 0], [0, math.nan, 0]])
         with pytest.warns(SeriesWarning, match="NaN or infinite"):
             optimizer.step()
-    found = row_of(tracker.records, 1, "model", "model")
+    found = row_of(tracker.trace.records, 1, "model", "model")
     assert found["nonfinite"] == 2
     assert math.isnan(found["angle"])
     assert found["largest"] == model.weight[torch.isfinite(model.weight)].abs().max().item()
@@ -409,7 +413,7 @@ def test_names_are_clean_under_wrappers():
     for kind, what in (("plain", model), ("wrapped", wrapped)):
         with WholeTracker(what, optimizer, every=1) as tracker:
             optimizer.step()
-            names[kind] = tracker.records.where(level="tensor").distinct("name")
+            names[kind] = tracker.trace.records.where(level="tensor").distinct("name")
     assert names["wrapped"] == names["plain"]
     assert "head.weight" not in names["plain"]  # tied to the embedding
 
@@ -427,7 +431,7 @@ def test_a_compiled_model_has_the_names_and_numbers_of_a_plain_one():
         with WholeTracker(net, optimizer, every=1) as tracker:
             net(torch.ones(2, 4)).sum().backward()
             optimizer.step()
-        found[compiled] = tracker.records.table
+        found[compiled] = tracker.trace.records.table
     a, b = found[False], found[True]
     assert a["name"].to_pylist() == b["name"].to_pylist()
     np.testing.assert_allclose(a["value"].to_numpy(), b["value"].to_numpy(), rtol=1e-5, atol=1e-7)
@@ -440,9 +444,9 @@ def test_selection_and_scopes():
         model, optimizer, every=1, include="blocks", exclude="norm", levels=["model"]
     ) as tracker:
         optimizer.step()
-    assert tracker.records.distinct("level") == ["model"]
+    assert tracker.trace.records.distinct("level") == ["model"]
     wanted = sum(p.numel() for n, p in model.named_parameters() if n.startswith("layers") and "norm" not in n)
-    assert row_of(tracker.records, 1, "model", "model")["numel"] == wanted
+    assert row_of(tracker.trace.records, 1, "model", "model")["numel"] == wanted
     with pytest.raises(InputError, match="Tiny: no tensor counts"):
         WholeTracker(model, optimizer, select="nothing like this")
     with pytest.raises(InputError, match="levels: 'head' is none of"):
@@ -469,7 +473,7 @@ def test_freezing_thawing_and_later_groups_need_no_word():
                 optimizer.add_param_group({"params": [late], "lr": 0.02})
             backward(model, step)
             optimizer.step()
-    records = tracker.records
+    records = tracker.trace.records
     sizes = {
         name: records.series("step_size", level="tensor", name=name)[1] > 0
         for name in ("embedding.weight", "layers.1.linear1.weight")
@@ -484,7 +488,7 @@ def test_freezing_thawing_and_later_groups_need_no_word():
 def test_other_parameters_in_the_middle_of_a_run_are_told_and_measured():
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with WholeTracker(model, optimizer, every=1, first=True) as tracker:
+    with WholeTracker(model, optimizer, every=1, compare_first=True) as tracker:
         backward(model, 1)
         optimizer.step()
         model.extra = nn.Linear(2, 2, bias=False)
@@ -492,13 +496,13 @@ def test_other_parameters_in_the_middle_of_a_run_are_told_and_measured():
         model.extra.weight.grad = torch.ones(2, 2)
         with pytest.warns(SeriesWarning, match=r"step 2: .* \(1 new names, 0 gone"):
             optimizer.step()
-        assert row_of(tracker.records, 2, "tensor", "extra.weight")["step_size"] == pytest.approx(
+        assert row_of(tracker.trace.records, 2, "tensor", "extra.weight")["step_size"] == pytest.approx(
             0.2, rel=1e-6
         )
         model.scale = nn.Parameter(torch.full((8,), 2.0))  # the optimizer still has the old one
         with pytest.warns(SeriesWarning, match=r"holds 1 parameters that the model does not have .*\[8\]"):
             optimizer.step()
-        records = tracker.records
+        records = tracker.trace.records
     assert row_of(records, 3, "tensor", "scale")["norm"] == pytest.approx(2 * math.sqrt(8))
     assert records.distinct("step") == [1, 2, 3]
     assert len(records.made_by["notes"]) == 2
@@ -516,7 +520,7 @@ def test_a_closed_tracker_leaves_nothing_behind():
     tracker.close()  # once more does no harm
     assert hooks == (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     optimizer.step()
-    assert tracker.records.distinct("step") == [1]
+    assert tracker.trace.records.distinct("step") == [1]
 
 
 def test_weights_are_copied_during_a_measured_step_only():
@@ -539,7 +543,7 @@ def test_weights_are_copied_during_a_measured_step_only():
         for _ in range(2):
             optimizer.step()
         handle.remove()
-        assert tracker.records.distinct("step") == [2]
+        assert tracker.trace.records.distinct("step") == [2]
         assert copies() == idle
     assert during == [idle, idle + 1]
 
@@ -590,7 +594,7 @@ def test_transposed_weights_and_mixed_dtypes():
         for p in model.parameters():
             p.grad = torch.ones_like(p)
         optimizer.step()
-    found = row_of(tracker.records, 1, "model", "model")
+    found = row_of(tracker.trace.records, 1, "model", "model")
     after = np.concatenate([np.arange(6.0) - 1, np.arange(4.0) - 1, np.arange(3.0) - 1])
     assert_close(
         found, {"norm": np.linalg.norm(after), "step_size": math.sqrt(13), "gradient_norm": math.sqrt(13)}

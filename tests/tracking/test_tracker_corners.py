@@ -37,8 +37,8 @@ def test_parameters_and_gradients_that_do_not_lie_side_by_side():
         optimizer.step()
     whole = torch.cat([p.detach().double().flatten() for p in model.parameters()])
     gradients = torch.cat([model.column.grad.double(), torch.ones(2000).double()])
-    assert value(tracker.records, "norm") == pytest.approx(whole.norm().item(), rel=1e-12)
-    assert value(tracker.records, "gradient_norm") == pytest.approx(gradients.norm().item(), rel=1e-12)
+    assert value(tracker.trace.records, "norm") == pytest.approx(whole.norm().item(), rel=1e-12)
+    assert value(tracker.trace.records, "gradient_norm") == pytest.approx(gradients.norm().item(), rel=1e-12)
 
 
 KILLED = """
@@ -90,7 +90,7 @@ def test_no_step_twice_when_a_disk_fills_and_the_model_changes(tmp_path, monkeyp
     optimizer.add_param_group({"params": [model[1].weight]})
     with pytest.warns(SeriesWarning, match="other parameters than before"):
         step()
-    assert tracker.records.series("norm")[0].tolist() == [1, 2, 3]
+    assert tracker.trace.records.series("norm")[0].tolist() == [1, 2, 3]
     tracker.close()
     assert Records.read(tmp_path / "out").series("norm")[0].tolist() == [1, 2, 3]
 
@@ -113,7 +113,7 @@ def test_observing_never_breaks_a_pass_or_a_copy():
         model(x).sum().backward()
         expected = (model.map(x) @ x.transpose(-1, -2)).abs().max().item()
         optimizer.step()
-        assert value(tracker.records, "attention_logit") == pytest.approx(expected, rel=1e-6)
+        assert value(tracker.trace.records, "attention_logit") == pytest.approx(expected, rel=1e-6)
         twin = copy.deepcopy(model)
         torch.save(model, io.BytesIO())
         twin(x).sum().backward()  # a copy is not watched
@@ -167,7 +167,7 @@ def test_the_trainer_may_be_interrupted_and_begin_again(tmp_path):
         made.add_callback(Interrupt())
         return made
 
-    first = trainer(step=0)
+    first = trainer(resume_step=0)
     with pytest.raises(KeyboardInterrupt):
         first.train()
     first.train()
@@ -190,8 +190,8 @@ def test_an_optimizer_that_finds_its_own_learning_rate():
     with WholeTracker(model, optimizer, every=1) as tracker:
         given(model.parameters())
         optimizer.step()
-    assert value(tracker.records, "step_size") > 0
-    assert "learning_rate" not in tracker.records.distinct("quantity")
+    assert value(tracker.trace.records, "step_size") > 0
+    assert "learning_rate" not in tracker.trace.records.distinct("quantity")
 
 
 def test_a_gradient_that_is_conjugated_in_name_only():
@@ -202,8 +202,8 @@ def test_a_gradient_that_is_conjugated_in_name_only():
         (model.phase.conj() * torch.tensor([2j, 1.0])).real.sum().backward()
         assert model.phase.grad.is_conj()
         optimizer.step()
-    assert value(tracker.records, "gradient_norm") == pytest.approx(5**0.5, rel=1e-6)
-    assert value(tracker.records, "step_size") == pytest.approx(5**0.5, rel=1e-6)
+    assert value(tracker.trace.records, "gradient_norm") == pytest.approx(5**0.5, rel=1e-6)
+    assert value(tracker.trace.records, "step_size") == pytest.approx(5**0.5, rel=1e-6)
 
 
 def test_a_hook_that_clears_gradients_after_the_step():
@@ -214,9 +214,9 @@ def test_a_hook_that_clears_gradients_after_the_step():
     with WholeTracker(model, optimizer, every=1) as tracker:
         given(model.parameters())
         optimizer.step()
-    assert value(tracker.records, "decay_step") == pytest.approx(0.05 * before, rel=1e-12)
-    assert value(tracker.records, "gradient_norm") == pytest.approx(4.0)
-    assert value(tracker.records, "equilibrium_norm") > 0
+    assert value(tracker.trace.records, "decay_step") == pytest.approx(0.05 * before, rel=1e-12)
+    assert value(tracker.trace.records, "gradient_norm") == pytest.approx(4.0)
+    assert value(tracker.trace.records, "equilibrium_norm") > 0
 
 
 def test_a_step_uses_the_gradients_of_its_own_optimizer():
@@ -226,15 +226,15 @@ def test_a_step_uses_the_gradients_of_its_own_optimizer():
     model["a"].weight.grad, model["b"].weight.grad = torch.full((4, 4), 2.0), torch.full((4, 4), 3.0)
     for optimizer in optimizers:
         optimizer.step()
-    assert [value(tracker.records, "gradient_norm") for tracker in trackers] == [8.0, 12.0]
-    assert [value(tracker.records, "step_size") for tracker in trackers] == pytest.approx([0.8, 1.2])
+    assert [value(tracker.trace.records, "gradient_norm") for tracker in trackers] == [8.0, 12.0]
+    assert [value(tracker.trace.records, "step_size") for tracker in trackers] == pytest.approx([0.8, 1.2])
 
 
 def test_data_of_another_size_under_the_same_parameter():
     """The first weights are shorter then: nothing may be read beyond their end."""
     model = nn.Linear(4, 4, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with WholeTracker(model, optimizer, every=1, first=True) as tracker:
+    with WholeTracker(model, optimizer, every=1, compare_first=True) as tracker:
         given(model.parameters())
         optimizer.step()
         model.weight.grad = None
@@ -242,9 +242,9 @@ def test_data_of_another_size_under_the_same_parameter():
         given(model.parameters())
         with pytest.warns(SeriesWarning, match="other parameters than before"):
             optimizer.step()
-    assert value(tracker.records, "numel") == 1600
-    assert value(tracker.records, "rms") == pytest.approx(0.9, rel=1e-6)
-    assert tracker.records.series("step_size", reference="first")[1][-1] == pytest.approx(4.0, rel=1e-6)
+    assert value(tracker.trace.records, "numel") == 1600
+    assert value(tracker.trace.records, "rms") == pytest.approx(0.9, rel=1e-6)
+    assert tracker.trace.records.series("step_size", reference="first")[1][-1] == pytest.approx(4.0, rel=1e-6)
 
 
 @pytest.mark.parametrize("held", ["a", "b", "ab"])
@@ -256,19 +256,19 @@ def test_parameters_that_share_their_memory_count_once(held):
     with WholeTracker(model, optimizer, every=1) as tracker:
         given(optimizer.param_groups[0]["params"])
         optimizer.step()
-    assert tracker.records.where(level="tensor").distinct("name") == ["a"]
-    assert value(tracker.records, "numel") == 16
+    assert tracker.trace.records.where(level="tensor").distinct("name") == ["a"]
+    assert value(tracker.trace.records, "numel") == 16
     after = model.a.detach().double()
-    assert value(tracker.records, "norm") == pytest.approx(after.norm().item(), rel=1e-12)
-    assert value(tracker.records, "step_size") == pytest.approx((after - 1).norm().item(), rel=1e-12)
-    assert value(tracker.records, "gradient_norm") == pytest.approx((16 * len(held)) ** 0.5)
-    assert value(tracker.records, "learning_rate") == 0.1
+    assert value(tracker.trace.records, "norm") == pytest.approx(after.norm().item(), rel=1e-12)
+    assert value(tracker.trace.records, "step_size") == pytest.approx((after - 1).norm().item(), rel=1e-12)
+    assert value(tracker.trace.records, "gradient_norm") == pytest.approx((16 * len(held)) ** 0.5)
+    assert value(tracker.trace.records, "learning_rate") == 0.1
 
 
 def test_a_closed_tracker_lets_the_weights_go():
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    tracker = WholeTracker(model, optimizer, every=1, first=True, logits=True)
+    tracker = WholeTracker(model, optimizer, every=1, compare_first=True, logits=True)
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     weights = weakref.ref(model.weight)
@@ -276,8 +276,8 @@ def test_a_closed_tracker_lets_the_weights_go():
     del model, optimizer
     gc.collect()
     assert weights() is None
-    assert value(tracker.records, "norm") > 0
-    assert tracker.news()["model/norm"] == value(tracker.records, "norm")
+    assert value(tracker.trace.records, "norm") > 0
+    assert tracker.latest()["model/norm"] == value(tracker.trace.records, "norm")
 
 
 def test_news_of_a_layout_that_is_gone():
@@ -292,7 +292,7 @@ def test_news_of_a_layout_that_is_gone():
         model.append(nn.Linear(4, 4))
         with pytest.warns(SeriesWarning, match="2 new names"), pytest.raises(ZeroDivisionError):
             optimizer.step(fails)
-        assert tracker.news() == {}
+        assert tracker.latest() == {}
 
 
 def test_parameters_without_a_shape_yet():
@@ -376,7 +376,7 @@ def test_a_kill_while_a_run_goes_back_leaves_no_hole(tmp_path, monkeypatch):
 
     with monkeypatch.context() as watched:
         watched.setattr(AppendLog, "_write", look)
-        WholeTracker(model, optimizer, every=1, out=tmp_path / "killed", step=2).close()
+        WholeTracker(model, optimizer, every=1, out=tmp_path / "killed", resume_step=2).close()
     whole, dropped = [1, 2, 3, 4, 5, 6], [1, 2]
     assert seen
     assert all(steps in (whole, dropped) for steps in seen), seen
@@ -392,7 +392,7 @@ def test_records_that_cannot_be_written_do_not_stop_a_run(tmp_path):
     tracker.close()
     (tmp_path / "run" / "records.parquet").rmdir()
     assert Records.read(tmp_path / "run").series("norm")[0].tolist() == [1], "what was measured is kept"
-    WholeTracker(model, optimizer, out=tmp_path / "run", step=1).close()  # and the folder is free
+    WholeTracker(model, optimizer, out=tmp_path / "run", resume_step=1).close()  # and the folder is free
 
 
 def test_watch_says_what_is_wrong_with_a_log(tmp_path, capsys):

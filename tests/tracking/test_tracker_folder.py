@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import nn
 from tracking.tiny_training import backward, row_of, tiny
 
+import normgrowth
 from normgrowth import InputError, Records, SeriesWarning, trace
 from normgrowth.checksums import seal_json
 from normgrowth.errors import FolderMismatch
@@ -56,7 +57,7 @@ def whole_run(steps=8):
     model, optimizer = start()
     with NormTracker(model, optimizer, every=1, run="run") as tracker:
         train(model, optimizer, range(1, steps + 1))
-    return tracker.records
+    return tracker.trace.records
 
 
 @pytest.mark.parametrize("largest", [0, 2**30])
@@ -68,10 +69,10 @@ def test_the_folder_has_what_memory_has_at_any_time(tmp_path, monkeypatch, large
         for step in range(1, 9):
             train(model, optimizer, [step])
             assert Records.read(tmp_path / "run").distinct("step") == list(range(1, step + 1))
-        assert_equal(tracker.records, whole_run())
+        assert_equal(tracker.trace.records, whole_run())
     assert_equal(Records.read(tmp_path / "run"), whole_run())
-    assert_equal(tracker.records, whole_run())
-    assert Records.read(tmp_path / "run").made_by == tracker.records.made_by
+    assert_equal(tracker.trace.records, whole_run())
+    assert normgrowth.load(tmp_path / "run").to_json() == tracker.trace.to_json()
     assert Records.read(tmp_path / "run").made_by["command"] == "tracker"
     names = [path.name for path in (tmp_path / "run").iterdir()]
     assert sorted(names) == [".lock", *(["records.json", "records.parquet"] if largest else []), "steps"]
@@ -85,7 +86,7 @@ def test_a_part_is_an_arrow_stream(tmp_path):
         table = stream.read_all()
     assert table["step"].to_pylist() == [2, 4, 6]
     sums = np.array(table["sums"].to_pylist()).reshape(3, *tracker._layout.shape)
-    norm = tracker.records.series("norm")[1]
+    norm = tracker.trace.records.series("norm")[1]
     np.testing.assert_allclose(np.sqrt(sums[:, :, 0].sum(axis=1)), norm, rtol=1e-12)
 
 
@@ -118,8 +119,8 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(tmp_path, back):
         for p, saved in zip(model.parameters(), weights, strict=True):
             p.copy_(saved)
     optimizer.load_state_dict(state)
-    with NormTracker(model, optimizer, every=1, out=out, step=back) as tracker:
-        assert tracker.records.distinct("step") == list(range(1, back + 1))
+    with NormTracker(model, optimizer, every=1, out=out, resume_step=back) as tracker:
+        assert tracker.trace.records.distinct("step") == list(range(1, back + 1))
         train(model, optimizer, range(back + 1, 11))
     assert_equal(Records.read(out), whole_run(10))
     assert Records.read(out).made_by["notes"] == ([f"resumed at step {back}"] if back else [])
@@ -144,7 +145,7 @@ def test_what_a_kill_leaves(tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         with pytest.raises(InputError, match="another tracker"):
-            NormTracker(*start(), out=out, step=0)
+            NormTracker(*start(), out=out, resume_step=0)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -153,11 +154,11 @@ def test_what_a_kill_leaves(tmp_path):
     assert steps == list(range(1, len(steps) + 1))
     assert done <= len(steps) <= done + 1  # it may have been killed before it could say so
     model, optimizer = start()
-    with NormTracker(model, optimizer, every=1, out=out, step=done) as tracker:
+    with NormTracker(model, optimizer, every=1, out=out, resume_step=done) as tracker:
         train(model, optimizer, [done + 1])
-    assert tracker.records.distinct("step") == list(range(1, done + 2))
+    assert tracker.trace.records.distinct("step") == list(range(1, done + 2))
     first = whole_run(4).where(step=4)
-    assert_equal(tracker.records.where(step=4), first)
+    assert_equal(tracker.trace.records.where(step=4), first)
 
 
 def test_a_step_that_was_cut_short_is_left_out(tmp_path):
@@ -184,16 +185,16 @@ def test_two_trackers_in_one_folder_are_refused(tmp_path):
     with NormTracker(model, optimizer, every=1, out=tmp_path):
         for step in (None, 0, 5):
             with pytest.raises(InputError, match="another tracker"):
-                NormTracker(model, optimizer, out=tmp_path, step=step)
+                NormTracker(model, optimizer, out=tmp_path, resume_step=step)
         train(model, optimizer, [1])
-    NormTracker(model, optimizer, out=tmp_path, step=1).close()
+    NormTracker(model, optimizer, out=tmp_path, resume_step=1).close()
 
 
 def test_records_are_not_overwritten_by_chance(tmp_path):
     model, optimizer = start()
     with NormTracker(model, optimizer, every=1, out=tmp_path / "run"):
         train(model, optimizer, [1, 2])
-    with pytest.raises(InputError, match=r"up to step 2; give step="):
+    with pytest.raises(InputError, match=r"up to step 2; give resume_step="):
         NormTracker(model, optimizer, out=tmp_path / "run")
     assert Records.read(tmp_path / "run").distinct("step") == [1, 2]
     save_file({"layers.0.weight": torch.ones(2, 2)}, tmp_path / "step-1.safetensors")
@@ -201,14 +202,14 @@ def test_records_are_not_overwritten_by_chance(tmp_path):
         warnings.simplefilter("ignore")
         trace(tmp_path / "step-1.safetensors", tmp_path / "traced", include="all")
     with pytest.raises(InputError, match="has records of trace"):
-        NormTracker(model, optimizer, out=tmp_path / "traced", step=0)
+        NormTracker(model, optimizer, out=tmp_path / "traced", resume_step=0)
     with pytest.raises(InputError, match="empty name"):
         NormTracker(model, optimizer, out="")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written to"):
         NormTracker(model, optimizer, out=tmp_path / "file")
-    with pytest.raises(InputError, match="step must be 0 or more"):
-        NormTracker(model, optimizer, step=-1)
+    with pytest.raises(InputError, match="resume_step must be >= 0, got -1"):
+        NormTracker(model, optimizer, resume_step=-1)
 
 
 def test_a_full_disk_stops_neither_the_training_nor_the_log(tmp_path):
@@ -223,7 +224,7 @@ def test_a_full_disk_stops_neither_the_training_nor_the_log(tmp_path):
             train(model, optimizer, range(2, 7))
         assert len(told) == 1
         assert Records.read(tmp_path / "run").distinct("step") == [1]
-        assert tracker.records.distinct("step") == [1, 2, 3, 4, 5, 6]
+        assert tracker.trace.records.distinct("step") == [1, 2, 3, 4, 5, 6]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     train(model, optimizer, [7])  # there is room again: nothing is lost, and no close is needed
@@ -253,21 +254,21 @@ def test_a_disk_that_stays_full_keeps_what_was_written(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert Records.read(tmp_path).distinct("step") == [1]
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
-    assert tracker.records.distinct("step") == [1, 2]
-    NormTracker(model, optimizer, out=tmp_path, step=1).close()  # and the folder is free
+    assert tracker.trace.records.distinct("step") == [1, 2]
+    NormTracker(model, optimizer, out=tmp_path, resume_step=1).close()  # and the folder is free
 
 
 def test_first_weights_are_gone_in_a_resumed_run(tmp_path):
     model, optimizer = start()
-    with NormTracker(model, optimizer, every=1, out=tmp_path, first=True):
+    with NormTracker(model, optimizer, every=1, out=tmp_path, compare_first=True):
         train(model, optimizer, [1])
     with pytest.warns(SeriesWarning, match="the first weights are gone"):
-        tracker = NormTracker(model, optimizer, every=1, out=tmp_path, first=True, step=1)
+        tracker = NormTracker(model, optimizer, every=1, out=tmp_path, compare_first=True, resume_step=1)
     train(model, optimizer, [2])
     tracker.close()
-    assert "angle to first" in row_of(tracker.records, 1, "model", "model")
-    assert "angle to first" not in row_of(tracker.records, 2, "model", "model")
-    assert "angle" in row_of(tracker.records, 2, "model", "model")
+    assert "angle to first" in row_of(tracker.trace.records, 1, "model", "model")
+    assert "angle to first" not in row_of(tracker.trace.records, 2, "model", "model")
+    assert "angle" in row_of(tracker.trace.records, 2, "model", "model")
 
 
 def test_a_flipped_bit_in_a_log_is_noticed(tmp_path):
@@ -336,20 +337,20 @@ def test_a_folder_of_an_earlier_version_is_read_and_resumed(tmp_path):
     model, optimizer = start()
     with NormTracker(model, optimizer, every=1, out=tmp_path, run="run") as tracker:
         train(model, optimizer, range(1, 6))
-    as_earlier_version(tmp_path, tracker.records, {4, 5})
+    as_earlier_version(tmp_path, tracker.trace.records, {4, 5})
     assert_equal(Records.read(tmp_path), whole_run(5))
     assert Records.read(tmp_path).made_by["notes"] == ["a note"]
-    with pytest.raises(InputError, match="up to step 5; give step="):
+    with pytest.raises(InputError, match="up to step 5; give resume_step="):
         NormTracker(model, optimizer, out=tmp_path)
-    with NormTracker(model, optimizer, every=1, out=tmp_path, step=5) as tracker:
+    with NormTracker(model, optimizer, every=1, out=tmp_path, resume_step=5) as tracker:
         train(model, optimizer, range(6, 9))
     assert_equal(Records.read(tmp_path), whole_run(8))
     assert Records.read(tmp_path).made_by["notes"] == ["a note", "resumed at step 5"]
-    with NormTracker(model, optimizer, every=1, out=tmp_path, step=8):
+    with NormTracker(model, optimizer, every=1, out=tmp_path, resume_step=8):
         before = sorted((tmp_path / "steps").iterdir())
     assert sorted((tmp_path / "steps").iterdir()) == before  # nothing was measured
-    with NormTracker(model, optimizer, every=1, out=tmp_path, step=3) as tracker:
-        assert_equal(tracker.records, whole_run(3))
+    with NormTracker(model, optimizer, every=1, out=tmp_path, resume_step=3) as tracker:
+        assert_equal(tracker.trace.records, whole_run(3))
     assert_equal(Records.read(tmp_path), whole_run(3))
 
 
@@ -369,11 +370,11 @@ def test_a_resumed_run_does_not_repeat_its_warnings_and_knows_its_decay(tmp_path
     assert tracker._decay_so_far["layers.0.weight"] == pytest.approx(0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with NormTracker(model, optimizer, every=1, out=tmp_path, step=2) as tracker:
+        with NormTracker(model, optimizer, every=1, out=tmp_path, resume_step=2) as tracker:
             step()
     assert tracker._decay_so_far["layers.0.weight"] == pytest.approx(0.15)
     with (
-        NormTracker(model, optimizer, every=1, out=tmp_path, step=1),
+        NormTracker(model, optimizer, every=1, out=tmp_path, resume_step=1),
         pytest.warns(SeriesWarning, match="NaN"),
     ):
         step()  # the warning was on a step that is dropped
@@ -409,13 +410,13 @@ def test_a_run_that_counts_other_parameters_does_not_go_on_in_the_same_records(t
     with pytest.raises(
         FolderMismatch, match=r"include blocks, not .* with include all; resume with the same"
     ) as refused:
-        NormTracker(model, optimizer, every=1, out=tmp_path, include="all", step=2)
+        NormTracker(model, optimizer, every=1, out=tmp_path, include="all", resume_step=2)
     assert (refused.value.found["include"], refused.value.wanted["include"]) == ("blocks", "all")
     assert "--overwrite" not in str(refused.value)  # a tracker has none
     with pytest.raises(FolderMismatch, match=r"select None, not .* with select weight"):
-        NormTracker(model, optimizer, every=1, out=tmp_path, select="weight", step=1)
+        NormTracker(model, optimizer, every=1, out=tmp_path, select="weight", resume_step=1)
     assert_equal(Records.read(tmp_path), before)
-    NormTracker(model, optimizer, every=5, out=tmp_path, step=2).close()  # the same parameters
-    with NormTracker(model, optimizer, every=1, out=tmp_path, include="all", step=0):  # begins anew
+    NormTracker(model, optimizer, every=5, out=tmp_path, resume_step=2).close()  # the same parameters
+    with NormTracker(model, optimizer, every=1, out=tmp_path, include="all", resume_step=0):  # begins anew
         train(model, optimizer, [1])
     assert Records.read(tmp_path).made_by["selection"]["include"] == "all"

@@ -4,8 +4,18 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import ClassVar
 
-from normgrowth.lab.settings import TrainSettings
+import numpy as np
+
+from normgrowth.checkpoints.selection import CountedParameters, Selection
+from normgrowth.errors import InputError
+from normgrowth.lab.settings import TrainSettings, every
+from normgrowth.records import Records
 from normgrowth.results import Result
+from normgrowth.trace.result import Trace
+
+# What evaluations add to the records; the rest is what the tracker measured.
+SCORES = ("loss", "perplexity", "accuracy", "legal_share", "legal_mass", "member_share")
+EVALUATED = ("epoch", "train_loss", "dev_loss", *SCORES, *(f"test_{name}" for name in SCORES))
 
 
 @dataclass(frozen=True)
@@ -40,10 +50,40 @@ class Run(Result):
     steps: int = 0
     best_step: int | None = None  # with the lowest development loss
     parameters: int = 0
-    selection: dict[str, str | None] = field(default_factory=dict)  # the parameters that norms count
-    counted: dict[str, int] = field(default_factory=dict)
+    selection: Selection | None = None  # the parameters that norms count
+    counted: CountedParameters | None = None
     threads: int = 0
     ranks: int = 1
+
+    @property
+    def trace(self) -> Trace:
+        """The norms, steps and angles of the model and its layers, which `fit`, `dynamics` and others accept.
+
+        Those of tensors and roles are in the folder `tracker` of the run, which also grows while the run goes on.
+        """
+        table = self.records.table
+        evaluated = [name for name in self.records.distinct("quantity") if _is_evaluated(name)]
+        own = np.isin(table["quantity"].to_pylist(), evaluated)
+        rows = Records(table.filter(~own), {})
+        if not len(rows):
+            raise InputError("the run has not ended: its norms so far are in its folder `tracker`")
+        run = rows.single_run()
+        return Trace(
+            records=rows,
+            source=run,
+            run=run,
+            steps=tuple(rows.where(level="model", quantity="norm").distinct("step")),
+            selection=self.selection,
+            counted=self.counted,
+            tracked=True,
+            model=self.settings.kind,
+            optimizer=self.settings.optimizer,
+            every=every(self.settings.track),
+            ranks=self.ranks,
+            notes=self.notes,
+            problems=self.problems,
+            provenance=self.provenance,
+        )
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -67,3 +107,7 @@ class Run(Result):
     def _scores(self, step: int) -> dict[str, float]:
         rows = self.records.where(level="model", step=step, reference=None).to_rows()
         return {row["quantity"]: row["value"] for row in rows}
+
+
+def _is_evaluated(quantity: str) -> bool:
+    return quantity in EVALUATED or quantity.startswith("saturation")

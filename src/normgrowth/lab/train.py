@@ -7,7 +7,6 @@ many threads. Under torchrun every rank takes its part of each batch, and the lo
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.selection import CountedParameters, Selection
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.lab.build import corpus_of, device_of, new_model, new_optimizer, total_steps
 from normgrowth.lab.data.corpus import Corpus, describe, in_batches, padded
@@ -124,17 +123,17 @@ class _Training:
         with NormTracker(
             self.model,
             self.optimizer,
-            every(self.settings.track),
-            self.folder.path / TRACKER,
+            every=every(self.settings.track),
+            out=self.folder.path / TRACKER,
             include=self.settings.include,
             run=self.folder.name,
-            step=self.step,
+            resume_step=self.step,
         ) as tracker:
             if not self.rows:
                 self._evaluate()
             while self.step < self.total:
                 self._epoch(stopping)
-        result = self._result([*self.rows, *self._test()], _few(tracker.records) if is_main() else None)
+        result = self._result([*self.rows, *self._test()], _few(tracker.trace.records) if is_main() else None)
         if is_main():
             self.folder.write(result.records)
         return result
@@ -228,8 +227,8 @@ class _Training:
             steps=self.total,
             best_step=self.best[1] if self.best else None,
             parameters=sum(p.numel() for p in self.model.parameters()),
-            selection=asdict(self.selection),
-            counted=self.counted,
+            selection=self.selection,
+            counted=CountedParameters(**self.counted),
             threads=torch.get_num_threads(),
             ranks=world_size(),
             notes=tuple(self.corpus.notes),

@@ -21,7 +21,9 @@ class Trace(Result):
     steps, step_origins, checkpoints: one entry per measured checkpoint: its training step, where the step comes from
     ("name", "stored", ...), and the file or revision. lags: cosines to checkpoints that many places back are in the
     records. findings: of the integrity checks; None if they were skipped. tracked: single optimizer steps of a
-    running training rather than checkpoints. published: numbers of a paper rather than measured ones.
+    running training rather than checkpoints; model, optimizer, every, ranks: of such a training, the classes of its
+    model and optimizer, which steps were measured ("powers": 1, 2, 4, ...) and the number of processes.
+    published: numbers of a paper rather than measured ones.
     """
 
     kind: ClassVar[str] = "trace"
@@ -37,6 +39,10 @@ class Trace(Result):
     tokens_per_step: float | None = None
     findings: tuple[Finding, ...] | None = None
     tracked: bool = False
+    model: str = ""
+    optimizer: str = ""
+    every: int | str | None = None
+    ranks: int = 1
     published: bool = False
 
     @property
@@ -63,6 +69,7 @@ class Trace(Result):
             known = {key: known[key] for key in ("run", *SHARED) if key in known}
         if not known.get("selection"):
             known.pop("selection", None)
-        known.setdefault("steps", records.where(level="model", quantity="norm").distinct("step"))
-        known.setdefault("tracked", command in ("tracker", "train"))
+        norms = records.where(quantity="norm")
+        known.setdefault("steps", sorted((norms.where(level="model") or norms).distinct("step")))
+        known.setdefault("tracked", command in ("tracker", "train", "run"))
         return super().from_records(Records(records.table, known))

@@ -193,7 +193,7 @@ class StepLog:
         self._lock = None
         if not written:
             warnings.warn(
-                f"{self.folder}: the last steps could not be written; `records` of the tracker still has them",
+                f"{self.folder}: the last steps could not be written; `trace` of the tracker still has them",
                 SeriesWarning,
                 stacklevel=2,
             )
@@ -259,8 +259,8 @@ def _check(folder: Path, step: int | None, selection: Mapping[str, Any] | None) 
         raise InputError(f"{folder}: has records of {command}; choose another folder for those of a run")
     if step is None and measured is not None:
         raise InputError(
-            f"{folder}: has records of a run up to step {measured}; give step= to go on from a step of it "
-            "(0 begins anew: later records are dropped), or choose another folder"
+            f"{folder}: has records of a run up to step {measured}; give resume_step= to resume from a step of it "
+            "(0 starts again: later records are dropped), or choose another folder"
         )
     earlier = made_by.get("selection")
     if step and selection and isinstance(earlier, dict) and earlier != selection:
@@ -268,5 +268,5 @@ def _check(folder: Path, step: int | None, selection: Mapping[str, Any] | None) 
         old, new = (
             {"kind": COMMAND, **{name: said.get(name) for name in differ}} for said in (earlier, selection)
         )
-        advice = "resume with the same parameters, begin anew with step=0, or choose another folder"
+        advice = "resume with the same parameters, start again with resume_step=0, or choose another folder"
         raise FolderMismatch(folder, old, new, advice)

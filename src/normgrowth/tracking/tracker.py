@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.errors import InputError, SeriesWarning
-from normgrowth.records import Records
+from normgrowth.trace.result import Trace
 from normgrowth.tracking.distributed import is_main, of_main, world_size
 from normgrowth.tracking.due import Every, due
 from normgrowth.tracking.logits import Logits
@@ -54,19 +54,19 @@ class NormTracker:
 
     every: n for each n-th step, "powers" for steps 1, 2, 4, 8, ..., or a function of the step.
     out: a folder for the records; without one they stay in memory. A step is on disk when `optimizer.step()`
-    returns, and `Records.read(out)` works at any time.
-    first: also compare with the weights before the first step. This keeps a copy of them, for good.
+    returns, and `ng.load(out)` works at any time.
     include, select, exclude: which parameters count, as in `trace`: by default those of blocks; include="all" for all.
     levels: which of tensor, layer, role and model to record.
+    compare_first: also compare with the weights before the first step; this keeps a copy of them.
     logits: also `attention_logit`, the largest before a softmax, and `logit_rms`, `logit_largest` of the outputs, over
     the forward passes of a measured step; attention costs twice there.
     warn: say what a person should know of now (NaN, steps below resolution, norms that run away, ...), once each.
-    step: where a resumed run goes on, with the same parameters as before. Records of later steps, from before the
-    interruption, are dropped.
+    resume_step: the step from which a run is resumed, with the same parameters as before. Records of later steps, from
+    before the interruption, are dropped; 0 starts again.
 
     Under DDP, FSDP2 (also hybrid), tensor parallelism or several at once the numbers are those of one process.
     Every rank must have a tracker, and measure at the same steps; the one of rank 0 writes. With a folder
-    `records` is there alone, without one on every rank. Plain tensors that differ between ranks are refused.
+    `trace` is there alone, without one on every rank. Plain tensors that differ between ranks are refused.
 
     A measured step holds a copy of the weights that the optimizer moves, until the step is done; no copy is
     kept between steps. Observing changes nothing: the losses are the same to the bit.
@@ -79,25 +79,25 @@ class NormTracker:
         self,
         model: nn.Module,
         optimizer: Optimizer,
+        *,
         every: Every = 10,
         out: str | Path | None = None,
-        *,
-        first: bool = False,
         include: str = DEFAULT_INCLUDE,
         select: str | None = None,
         exclude: str | None = None,
         levels: Sequence[str] = LEVELS,
+        compare_first: bool = False,
         logits: bool = False,
         warn: bool = True,
         run: str | None = None,
-        step: int | None = None,
+        resume_step: int | None = None,
     ) -> None:
         self._due = due(every)
-        if step is not None and step < 0:
-            raise InputError(f"step must be 0 or more, not {step}")
+        if resume_step is not None and resume_step < 0:
+            raise InputError(f"resume_step must be >= 0, got {resume_step}")
         for unknown in set(levels) - set(LEVELS):
             raise InputError(f"levels: {unknown!r} is none of {', '.join(LEVELS)}")
-        self.step = step or 0
+        self.step = resume_step or 0
         optimizer = innermost(optimizer)
         self._model = model
         self._selection = Selection(include, select, exclude)
@@ -106,14 +106,14 @@ class NormTracker:
             raise InputError(f"{foreign}: give the tracker the whole model that the optimizer trains")
         check_replicated([reading.name for reading in self._watched.readings], self._watched.tensors)
         self._levels = [level for level in LEVELS if level in levels]
-        self._wants_first = first and not self.step
+        self._wants_first = compare_first and not self.step
         self._first: dict[str, Tensor] = {}
         self._totals = every == 1
         self._held: Held | None = None
         self._alarms: Alarms | None = None
         self._blind = False  # whether it was said that no logits are seen
         self._keeps = out is None or is_main()
-        self._log = _open_log(out, step, self._selection)
+        self._log = _open_log(out, resume_step, self._selection)
         self._run = run or self._log.run or (Path(out).name if out else "") or type(model).__name__
         self._made_by = self._description(optimizer, every)
         self._wants_warnings, self._looked = warn, self.step
@@ -121,7 +121,7 @@ class NormTracker:
         self._begin()
         if self.step:
             self._log.note(self.step, f"resumed at step {self.step}", wait=True)
-        if first and not self._wants_first:
+        if compare_first and not self._wants_first:
             self._note(
                 f"resumed at step {self.step}: the first weights are gone, and nothing is compared with them"
             )
@@ -155,20 +155,20 @@ class NormTracker:
         self._finish()
 
     @property
-    def records(self) -> Records:
-        """Everything measured so far."""
+    def trace(self) -> Trace:
+        """Everything measured so far: the type that `normgrowth.trace` returns, so `fit` and others accept it."""
         if not self._keeps:
             raise InputError(
-                "records are written to a folder, and so only rank 0 has them; ask there, or read it"
+                "a tracker with a folder keeps its numbers on rank 0 only: use tracker.trace there, or ng.load(folder)"
             )
-        return self._log.records()
+        return Trace.from_records(self._log.records())
 
-    def news(
+    def latest(
         self, quantities: Sequence[str] = LOGGED, levels: Sequence[str] = ("model", "layer")
     ) -> dict[str, float]:
-        """What was measured since this was last asked, for a logger: {"model/norm": 2.0, "layer.0/norm": ...}.
+        """The values of the latest measured step, for a logger: {"model/norm": 2.0, "layer.0/norm": ...}.
 
-        Empty where there is nothing new, and on ranks that keep no records; undefined values are left out.
+        Empty if nothing was measured since the last call, and on ranks that keep no records; NaN is left out.
         """
         rows, self._latest = self._latest, None
         if rows is None:
@@ -288,7 +288,7 @@ class NormTracker:
             "model": type(self._model).__name__,
             "optimizer": type(optimizer).__name__,
             "every": every if isinstance(every, int | str) else getattr(every, "__name__", repr(every)),
-            "first": self._wants_first,
+            "compare_first": self._wants_first,
             "selection": asdict(self._selection),
             "counted": self._watched.counted,
             "ranks": world_size(),

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
     """remarks: also print notes and problems."""
+    if not len(trace.records):
+        say(console, f"{trace.source or 'trace'}: no steps measured yet", "bold")
+        return
     grids = grids_of_trace(trace)
     first, last = grids.steps[0], grids.steps[-1]
     if first == last:

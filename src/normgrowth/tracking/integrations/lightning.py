@@ -11,11 +11,11 @@ from normgrowth.tracking.tracker import LOGGED, NormTracker
 
 
 class NormCallback(Callback):
-    """For `Trainer(callbacks=[NormCallback(...)])`; its `trackers` have the records, one for each optimizer.
+    """For `Trainer(callbacks=[NormCallback(...)])`; its `trackers` have the traces, one for each optimizer.
 
     What is measured goes to every logger of the Trainer, at the optimizer's step. With several optimizers each has
-    a folder of its own below `out`. quantities, levels: what is logged; the records have everything. step=0: a run that
-    begins again in its old folder replaces what is there. options: as of `NormTracker`.
+    a folder of its own below `out`. quantities, levels: what is logged; the traces have everything.
+    resume_step=0: a run that starts again in its old folder replaces what is there. options: as of `NormTracker`.
     """
 
     def __init__(
@@ -26,12 +26,12 @@ class NormCallback(Callback):
         quantities: Sequence[str] = LOGGED,
         levels: Sequence[str] = ("model", "layer"),
         prefix: str = "normgrowth/",
-        step: int | None = None,
+        resume_step: int | None = None,
         **options: Any,
     ) -> None:
         self.every, self.out, self.prefix = every, out, prefix
         self.quantities, self.levels = tuple(quantities), tuple(levels)
-        self.step, self.options = step, options
+        self.resume_step, self.options = resume_step, options
         self.trackers: list[NormTracker] = []
         self._hooks: list[Any] = []
         self._steps: list[int] = []  # of each optimizer, from a checkpoint
@@ -56,8 +56,10 @@ class NormCallback(Callback):
             folder = self.out if self.out is None or not several else str(Path(self.out) / f"optimizer-{i}")
             # Lightning counts the steps of all optimizers together: a checkpoint knows those of each.
             alike = trainer.global_step // len(trainer.optimizers)
-            step = known[i] if i < len(known) else alike or self.step
-            tracker = NormTracker(pl_module, optimizer, self.every, folder, step=step, **self.options)
+            step = known[i] if i < len(known) else alike or self.resume_step
+            tracker = NormTracker(
+                pl_module, optimizer, every=self.every, out=folder, resume_step=step, **self.options
+            )
             where = f"{self.prefix}optimizer-{i}/" if several else self.prefix
             self._hooks.append(
                 optimizer.register_step_post_hook(lambda *_, t=tracker, w=where: self._log(trainer, t, w))
@@ -77,7 +79,7 @@ class NormCallback(Callback):
             tracker.close()
 
     def _log(self, trainer: Any, tracker: NormTracker, where: str) -> None:
-        values = tracker.news(self.quantities, self.levels)
+        values = tracker.latest(self.quantities, self.levels)
         if values and trainer.is_global_zero:
             for logger in trainer.loggers:
                 named = {f"{where}{name}": value for name, value in values.items()}

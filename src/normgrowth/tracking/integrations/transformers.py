@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class NormCallback(TrainerCallback):
-    """Track the runs of a Trainer from their first step; `tracker` has the records::
+    """Track the runs of a Trainer from their first step; `tracker.trace` has the numbers::
 
         trainer = Trainer(..., callbacks=[NormCallback(every=10, out="runs/first/norms")])
         trainer.add_callback(NormCallback(every=10, out="runs/first/norms").log_to(trainer))
 
     The second form also gives the values to every reporter of the Trainer. Steps are the Trainer's `global_step`. A run
-    that is resumed goes on with its records; one that begins again in its old folder is refused, unless step=0 allows
-    to replace these. quantities, levels: what is logged; the records have everything. options: as of `NormTracker`.
+    that is resumed continues its records; one that starts again in its old folder is refused, unless resume_step=0
+    allows to replace these. quantities, levels: what is logged; the trace has everything. options: as of `NormTracker`.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class NormCallback(TrainerCallback):
         quantities: Sequence[str] = LOGGED,
         levels: Sequence[str] = ("model", "layer"),
         prefix: str = "normgrowth/",
-        step: int | None = None,
+        resume_step: int | None = None,
         **options: Any,
     ) -> None:
         self.every, self.out, self.prefix = every, out, prefix
         self.quantities, self.levels = tuple(quantities), tuple(levels)
-        self.step, self.options = step, options
+        self.resume_step, self.options = resume_step, options
         self.tracker: NormTracker | None = None
         self._trainer: Trainer | None = None
 
@@ -52,9 +52,14 @@ class NormCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         if self.tracker is not None:  # of a run that was interrupted
             self.tracker.close()
-        step = state.global_step or self.step
+        step = state.global_step or self.resume_step
         self.tracker = NormTracker(
-            parts["model"], parts["optimizer"], self.every, self.out, step=step, **self.options
+            parts["model"],
+            parts["optimizer"],
+            every=self.every,
+            out=self.out,
+            resume_step=step,
+            **self.options,
         )
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
@@ -64,7 +69,7 @@ class NormCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         if self.tracker is None or self._trainer is None:
             return
-        if values := self.tracker.news(self.quantities, self.levels):
+        if values := self.tracker.latest(self.quantities, self.levels):
             # The Trainer takes any log for its own, and would leave that of this step out.
             due = control.should_log
             self._trainer.log({f"{self.prefix}{name}": value for name, value in values.items()})
