@@ -35,6 +35,8 @@ SECTIONS = {  # kind -> the id of a section that it has
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_has_its_renderers(kind):
     terminal, page, sentences = (view(part, kind) for part in ("terminal", "page.sections", "sentences"))
+    assert terminal is not None
+    assert page is not None
     assert callable(terminal.show)
     assert callable(page.sections)
     assert kind in ORDER
