@@ -21,7 +21,7 @@ def watch():
                 peak = max(peak, int(line.split()[1]))
         time.sleep(0.005)
 threading.Thread(target=watch, daemon=True).start()
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 main(["trace", *sys.argv[1:], "--json"])
 print(peak, file=sys.stderr)
 """

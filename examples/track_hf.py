@@ -2,7 +2,7 @@
 
 python examples/track_hf.py runs/hf [--steps 40]
 
-Then `normgrowth watch runs/hf/norms`, `normgrowth figures runs/hf/norms`, or `tensorboard --logdir runs/hf/logs`.
+Then `normgrowth watch runs/hf/norms`, `normgrowth plot runs/hf/norms`, or `tensorboard --logdir runs/hf/logs`.
 """
 
 import argparse

@@ -14,7 +14,7 @@ from tracking.tiny_training import backward, tiny
 
 from normgrowth import NormTracker
 from normgrowth.checksums import CHECKSUM, SEALED
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.engine import Threads
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.settings import TrainSettings
@@ -42,7 +42,7 @@ SHOW = [
     FIT,
     REPORT,
     ["compare", "{}", "{}"],
-    ["figures", "{}", "--formats", "png"],
+    ["plot", "{}", "--formats", "png"],
     ["dynamics", "{}", "--schedule", "1e-3", "--weight-decay", "0.1"],
     ["watch", "{}", "--once"],
 ]

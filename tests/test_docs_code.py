@@ -5,19 +5,44 @@ from pathlib import Path
 
 import pytest
 
+import normgrowth
+
 DOCS = Path(__file__).parents[1] / "docs"
-RUNNABLE = ("fit", "dynamics", "t5", "tracker")  # pages whose examples need no files
+RUNNABLE = ("fit", "dynamics", "t5", "lab", "tracker", "api")  # pages whose examples need no files
 FIRST = (
     "tracker",
 )  # of these only the first example: the others are parts of scripts that tests run elsewhere
 
 
+def run_examples(page: str, **names: object) -> dict[str, object]:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks[:1] if page in FIRST else blocks:  # later ones use what earlier ones made
+        exec(compile(block, f"{page}.md", "exec"), names)
+    return names
+
+
 @pytest.mark.parametrize("page", RUNNABLE)
 def test_examples_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
-    names: dict[str, object] = {}
-    for block in blocks[:1] if page in FIRST else blocks:  # later ones use what earlier ones made
-        exec(compile(block, f"{page}.md", "exec"), names)
+    run_examples(page)
     assert capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_examples_that_start_processes_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run_examples("api", __name__="__main__")
+    assert isinstance(names["sweep"], normgrowth.Sweep)
+    assert isinstance(names["reproduction"], normgrowth.Reproduction)
+
+
+@pytest.mark.parametrize("name", normgrowth.__all__)
+def test_public_names_are_documented(name):
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    assert re.search(rf"^- (`\w+`, )?`{name}\b|, as (a |an )?`{name}`", text, re.MULTILINE), (
+        "a line that says what it is"
+    )
+    assert re.search(rf"^\.\. auto\w+:: normgrowth\.{name}$", text, re.MULTILINE), "its docstring"
+    examples = "".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    assert re.search(rf"\bng\.{name}\b", examples), "an example"

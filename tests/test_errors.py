@@ -23,6 +23,7 @@ EVERY = [
     errors.UnscalableParameter("a.weight", "packed", "unpack it"),
     errors.RecordsMismatch(Path("out")),
     errors.SchemaError("records.json", "steps[0]", "a number is expected", "run again"),
+    errors.AmbiguousRows("norm", "layer", "step", ["seed", "scale"]),
     errors.MissingDependency("polars", "pip install polars"),
     errors.TooFewPoints(4, 11),
     errors.UnsupportedDtype("x.pt", "a.weight", "C64"),
@@ -30,6 +31,7 @@ EVERY = [
     errors.NoLimit("aten.exp.default", "a", [None], parameters=["a.b", "c"]),
     errors.FileChanged("x.pt", "was truncated"),
     errors.ConfigError("config.json", "num_attention_heads", 15, "does not divide 32"),
+    errors.RanksDiffer("a.weight", 1),
     NothingCounts("run", Selection("blocks"), 4, {"--include all": 4}),
 ]
 

@@ -65,7 +65,7 @@ def train(_: Path, out: Path) -> list[str]:
 
 
 def sweep(_: Path, out: Path) -> list[str]:
-    grid = ["--x", "lr=1e-3:1e-1:3", "--y", "weight_decay=1e-3:5:4", "--together", "1", "--workers", "2"]
+    grid = ["--x", "lr=1e-3:1e-1:3", "--y", "weight_decay=1e-3:5:4", "--stack-size", "1", "--workers", "2"]
     more = ["--steps", "150", "--batch", "4", "--dev-sentences", "10"]
     return [*NORMGROWTH, "sweep", "dyck2", "--longest", "6", *SHAPE, *more, *grid, "-o", str(out)]
 

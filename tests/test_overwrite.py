@@ -151,13 +151,13 @@ def test_figures_and_pages_replace_their_own_kind_only(tmp_path):
     folder = tmp_path / "trace"
     make_trace(folder)
     for _ in range(2):  # drawn again without a question
-        done("figures", folder)
+        done("plot", folder)
         done("report", folder)
     figures = sorted((folder / "figures").iterdir())
     assert {path.suffix for path in figures} == {".png", ".svg", ".pdf"}
     for path in (*figures[:3], folder / "report.html"):
         path.write_text("mine")
-    assert run("figures", folder)[0] == 2
+    assert run("plot", folder)[0] == 2
     code, _, said = run("report", folder)
     assert code == 2
     assert "report.html" in said
@@ -175,12 +175,12 @@ def test_figures_and_pages_of_another_trace_are_kept(tmp_path):
     done("trace", one.with_name("series"), "--include", "all", "-o", all_of_one)
     place, page = tmp_path / "place", tmp_path / "page.html"
     for _ in range(2):
-        done("figures", one, "-o", place)
+        done("plot", one, "-o", place)
         done("report", one, "-o", page)
     before = content(place), page.read_bytes()
     for form in ("png", "svg", "pdf"):
         for others in (other, all_of_one):
-            said = refused(place, "figures", others, "-o", place, "--formats", form)
+            said = refused(place, "plot", others, "-o", place, "--formats", form)
             assert "one/series" in said
             assert "include=blocks" in said
     for others in ([other], [one, other]):
@@ -189,7 +189,7 @@ def test_figures_and_pages_of_another_trace_are_kept(tmp_path):
         assert "was made from trace," in said
         assert "--overwrite" in said
     assert (content(place), page.read_bytes()) == before
-    done("figures", other, "-o", place, "--overwrite")
+    done("plot", other, "-o", place, "--overwrite")
     done("report", other, "-o", page, "--overwrite")
     assert content(place) != before[0]
     assert page.read_bytes() != before[1]

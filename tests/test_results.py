@@ -1,6 +1,6 @@
 """Results: typed fields survive the way to disk and back; tables, matrices, JSON."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import inf, isnan, nan
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from normgrowth import results
-from normgrowth.errors import FolderMismatch, SchemaError
+from normgrowth.errors import AmbiguousRows, FolderMismatch, InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance, Result, load, load_all
 
@@ -34,7 +34,8 @@ class Sample(Result):
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
     monkeypatch.setitem(results.KINDS, "sample", f"{__name__}:Sample")
-    monkeypatch.setattr(results, "type_of", lambda kind: Sample)
+    type_of = results.type_of
+    monkeypatch.setattr(results, "type_of", lambda kind: Sample if kind == "sample" else type_of(kind))
 
 
 def sample(**more) -> Sample:
@@ -120,3 +121,131 @@ def test_other_axes_are_columns(tmp_path):
     assert table["step"].null_count == 2
     found = records.matrix("cosine", level="model", axis="scale")
     assert found.steps.tolist() == [1.0, 10.0]
+
+
+def test_fields_are_the_same_plain_values_in_memory_and_on_disk(tmp_path):
+    given = sample(parts={"a": Part("x", Fraction(1, 3), (1.0, 2.0))}, notes=("one", "two"))
+    given.save(tmp_path)
+    assert given.records.made_by == load(tmp_path).records.made_by == Records.read(tmp_path).made_by
+    assert given.records.made_by["parts"]["a"]["numbers"] == [1.0, 2.0]
+    assert given.records.made_by["notes"] == ["one", "two"]
+
+
+def seeds(*numbers: int) -> Records:
+    blocks = [
+        Block(
+            "layer", ["h.0"], [0], [None], [0, 5], {"norm": np.array([[1.0], [2.0]])}, constants={"seed": s}
+        )
+        for s in numbers
+    ]
+    return Records.from_blocks("run", blocks, {})
+
+
+def test_a_matrix_of_several_seeds_is_refused():
+    records = seeds(3, 4)
+    with pytest.raises(
+        AmbiguousRows, match=r"select a single seed with records\.where\(seed=\.\.\.\)"
+    ) as caught:
+        records.matrix("norm")
+    assert caught.value.columns == ("seed",)
+    assert records.where(seed=4).matrix("norm").values.tolist() == [[1.0], [2.0]]
+    with pytest.raises(AmbiguousRows, match="repeated") as caught:
+        seeds(3, 3).matrix("norm")
+    assert caught.value.columns == ()
+
+
+def test_json_leaves_tensors_out_if_asked():
+    block = Block("tensor", ["w"], [0], [None], [0, 5, 9], {"norm": np.ones((3, 1))})
+    given = sample()
+    both = replace(
+        given, records=Records.joined([given.records, Records.from_blocks("run", [block], {})], {})
+    )
+    assert len(both.to_json()["records"]) == 9
+    assert both.to_json(tensors=False)["records"] == given.to_json()["records"]
+
+
+# --- Folders that hold no result, or one that cannot be read
+
+
+def refused(folder: Path) -> InputError:
+    with pytest.raises(InputError) as caught:
+        load(folder)
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(folder) in str(caught.value)
+    return caught.value
+
+
+def test_no_folder_a_file_and_an_empty_folder_are_refused(tmp_path):
+    assert "no such folder" in str(refused(tmp_path / "nowhere"))
+    assert "no result" in str(refused(tmp_path))
+    (tmp_path / "some.txt").write_text("a file")
+    assert "a file" in str(refused(tmp_path / "some.txt"))
+    sample().save(tmp_path / "below")
+    assert "below" in str(refused(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"config.json": b"{}", "model.safetensors": b"\0" * 64},
+        {"records.json": b'{"kind": "trace"}'},
+        {"records.parquet": b"PAR1 of another program PAR1"},
+        {"claims.json": b"[1, 2]"},
+        {"claims.json": b'{"claims": {"of": "another program"}}'},
+        {"request.json": b"\xff"},
+    ],
+)
+def test_folders_of_other_programs_are_refused(tmp_path, files):
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    refused(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+
+
+def test_a_table_of_another_program_is_refused(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"price": [1.0]}), tmp_path / "records.parquet")
+    refused(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"kind": "sam', b"[" * 10**5])
+def test_damaged_fields_are_refused(tmp_path, content):
+    sample().save(tmp_path)
+    (tmp_path / "records.json").write_bytes(content)
+    refused(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["poem", "", None, 3, ["sample"], "a\nb" * 100])
+def test_unknown_kinds_are_refused(tmp_path, kind):
+    sample().save(tmp_path)
+    records = Records.read(tmp_path)
+    fields = {key: value for key, value in records.made_by.items() if key != "command"}
+    Records(records.table, {**fields, "kind": kind}).write(tmp_path)
+    error = refused(tmp_path)
+    assert isinstance(error, SchemaError)
+    assert error.place == "kind"
+
+
+def test_a_result_of_a_later_version_is_refused_whatever_its_columns(tmp_path):
+    sample().save(tmp_path)
+    records = Records.read(tmp_path)
+    assert records.made_by["schema"] == Sample.schema
+    later = Sample.schema + 1
+    Records(records.table.drop_columns(["level"]), {**records.made_by, "schema": later}).write(tmp_path)
+    error = refused(tmp_path)
+    assert isinstance(error, SchemaError)
+    assert error.place == "schema"
+    assert f"{later} is newer" in str(error)
+    assert "upgrade" in str(error)
+    with pytest.raises(SchemaError, match="upgrade"):
+        Records.read(tmp_path)
+    Records(records.table, {**records.made_by, "schema": "two"}).write(tmp_path)
+    assert "expected an integer" in str(refused(tmp_path))
+
+
+def test_claims_of_a_later_version_are_refused(tmp_path):
+    content = '{"kind": "reproduction", "schema": 3, "claims": []}'
+    (tmp_path / "claims.json").write_text(content, encoding="utf-8")
+    assert "upgrade" in str(refused(tmp_path))

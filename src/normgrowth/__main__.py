@@ -18,7 +18,7 @@ def main() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is to be ignored
         signal.signal(signal.SIGINT, interrupt)
     try:
-        from normgrowth.cli import main as command
+        from normgrowth.cli.main import main as command
 
         return command()
     except Exception:

@@ -107,6 +107,18 @@ class SchemaError(InputError):
         super().__init__(f"{where}: {problem}{f'; {advice}' if advice else ''}")
 
 
+class AmbiguousRows(InputError):
+    """Several rows belong into one cell of a matrix. columns: those that tell them apart; none if rows repeat."""
+
+    def __init__(self, quantity: str, level: str, axis: str, columns: Sequence[str]) -> None:
+        self.quantity, self.level, self.axis, self.columns = quantity, level, axis, tuple(columns)
+        said = f"{quantity} at level {level} has several rows for the same name and {axis}"
+        select = " and ".join(columns)
+        chosen = ", ".join(f"{column}=..." for column in columns)
+        way = f"select a single {select} with records.where({chosen})" if columns else "remove repeated rows"
+        super().__init__(f"{said}; {way}")
+
+
 class MissingDependency(InputError):
     """A package that is not installed is needed. install: the command that installs it."""
 

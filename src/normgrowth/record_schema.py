@@ -4,6 +4,7 @@ Of the sidecar only the keys that somebody reads are declared, by the command th
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from normgrowth.errors import SchemaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SCHEMA = 2  # of results on disk: the columns of the table, and the way that fields are written
 COLUMNS = ("run", "step", "level", "name", "layer", "role", "quantity", "reference", "value")
 # Columns that only some records have, with their types.
 AXES = {"tokens": "double", "scale": "double", "cell": "int64", "seed": "int64"}
@@ -49,6 +51,16 @@ def conformed(table: "pa.Table", path: Path) -> "pa.Table":
             raise SchemaError(path, f"column {name}", said, ADVICE)
         columns.append(column)
     return pa.table(columns, names=names)
+
+
+def refuse_newer(content: Mapping[str, Any], path: Path) -> None:
+    """Raise SchemaError if a later version of normgrowth wrote a result; the earliest ones state no schema."""
+    schema = content.get("schema", 1)
+    if not isinstance(schema, int):
+        raise SchemaError(path, "schema", f"expected an integer, got {str(schema)[:60]!r}", ADVICE)
+    if schema > SCHEMA:
+        said = f"{schema} is newer than this version of normgrowth can read ({SCHEMA})"
+        raise SchemaError(path, "schema", said, "upgrade it with: pip install --upgrade normgrowth")
 
 
 REFERENCED = re.compile(r"(cosine|angle|step_size)_(first|lag\d+)")

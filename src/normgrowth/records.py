@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checksums import from_parquet, to_parquet
-from normgrowth.errors import InputError, MissingDependency, RecordsMismatch, SchemaError
-from normgrowth.record_schema import AXES, conformed, sidecar_shape, with_include
+from normgrowth.errors import AmbiguousRows, InputError, MissingDependency, RecordsMismatch, SchemaError
+from normgrowth.record_schema import AXES, NULLABLE, conformed, refuse_newer, sidecar_shape, with_include
 from normgrowth.schema import mismatch
 from normgrowth.text import html_table, listed, visible
 from normgrowth.workspace import read_json, replacing, write_json
@@ -187,6 +187,12 @@ class Records:
             table = table.filter(same)
         return Records(table, self.made_by)
 
+    def without_tensors(self) -> "Records":
+        """The rows of all levels but single tensors."""
+        import pyarrow.compute as pc
+
+        return Records(self.table.filter(pc.not_equal(self.table["level"], "tensor")), self.made_by)  # pyright: ignore[reportAttributeAccessIssue]
+
     def with_tokens(self, tokens_per_step: float) -> "Records":
         """With the axis column tokens: the tokens seen in training up to each step."""
         import pyarrow.compute as pc
@@ -250,7 +256,10 @@ class Records:
     def matrix(
         self, quantity: str, *, level: str = "layer", reference: str | None = None, axis: str = "step"
     ) -> Matrix:
-        """A row per value of the axis, a column per name; stacks as they come, layers by number."""
+        """A row per value of the axis, a column per name; stacks as they come, layers by number.
+
+        Raises AmbiguousRows if several rows have the same name and value of the axis, such as those of several seeds.
+        """
         rows = self.where(level=level, quantity=quantity).compared_with(reference)
         rows.single_run()
         table = rows.table
@@ -260,11 +269,20 @@ class Records:
         ordered = sorted(
             layer_of, key=lambda name: (stacks.index(_stack(name, layer_of[name])), layer_of[name] or 0)
         )
-        column = {name: i for i, name in enumerate(ordered)}
+        places = {name: i for i, name in enumerate(ordered)}
+        column = [places[name] for name in names]
         steps, row = np.unique(table[axis].to_numpy(), return_inverse=True)
+        filled = np.zeros((len(steps), len(ordered)), bool)
+        filled[row, column] = True
+        if np.count_nonzero(filled) < len(rows):
+            cells = row * len(ordered) + np.array(column)
+            _, first, counts = np.unique(cells, return_index=True, return_counts=True)
+            same = table.filter(cells == cells[first[counts > 1][0]])
+            differ = [name for name in NULLABLE if name in same.column_names and len(same[name].unique()) > 1]
+            raise AmbiguousRows(quantity, level, axis, differ)
         given = table["value"].to_numpy()
-        values = np.full((len(steps), len(ordered)), np.nan)
-        values[row, [column[name] for name in names]] = np.where(np.isfinite(given), given, np.nan)
+        values = np.full(filled.shape, np.nan)
+        values[row, column] = np.where(np.isfinite(given), given, np.nan)
         return Matrix(ordered, [layer_of[name] for name in ordered], steps, values, axis)
 
     def to_pandas(self) -> Any:
@@ -314,6 +332,7 @@ class Records:
                 f"{folder}: no records here ({FILE} is missing); `normgrowth trace -o` makes them"
             )
         table, made_by = _read_pair(folder, torn)
+        refuse_newer(made_by, folder / SIDECAR)
         made_by = with_include(made_by)
         if (found := mismatch(made_by, sidecar_shape)) is not None:
             raise SchemaError(folder / SIDECAR, *found, "remove it to go on without")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import numpy as np
 
 from normgrowth.errors import InputError, SchemaError
+from normgrowth.record_schema import SCHEMA, refuse_newer
 from normgrowth.records import SIDECAR, Matrix, Records, has_records
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Result:
     """What all results have. notes: remarks; problems: what a reader must know before using the numbers."""
 
     kind: ClassVar[str]
-    schema: ClassVar[int] = 2
+    schema: ClassVar[int] = SCHEMA
 
     records: Records
     notes: tuple[str, ...] = ()
@@ -106,9 +107,13 @@ class Result:
         rows = self.records if run is None else self.records.where(run=run)
         return rows.matrix(quantity, level=by, reference=reference)
 
-    def to_json(self) -> dict[str, Any]:
-        """All fields and the records as plain values for JSON; NaN and infinity become None."""
-        return _without_nonfinite({**to_plain(self), "records": self.records.to_rows()})
+    def to_json(self, *, tensors: bool = True) -> dict[str, Any]:
+        """All fields and the records as plain values for JSON; NaN and infinity become None.
+
+        tensors: with the rows of single tensors, which can be millions.
+        """
+        rows = self.records if tensors else self.records.without_tensors()
+        return _without_nonfinite({**to_plain(self), "records": rows.to_rows()})
 
     def __str__(self) -> str:
         return render(self)
@@ -189,8 +194,16 @@ def render(result: Result) -> str:
 
 def load(folder: Path | str) -> Result:
     """The result that a folder holds, as the type that its verb returned."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        said = "a file; give the folder that it is in" if folder.is_file() else "no such folder"
+        raise InputError(f"{folder}: {said}")
     if holds_reproduction(folder):
         return type_of("reproduction").read(folder)  # pyright: ignore[reportAttributeAccessIssue]
+    if not has_records(folder):
+        below = sorted(path.name for path in folder.iterdir() if path.is_dir() and has_records(path))
+        more = f"; the folders {', '.join(below[:5])} in it have results" if below else ""
+        raise InputError(f"{folder}: no result of normgrowth is here{more}")
     return result_of(Records.read(folder), folder)
 
 
@@ -200,15 +213,15 @@ def holds_reproduction(folder: Path | str) -> bool:
 
 def result_of(records: Records, folder: Path | str) -> Result:
     """Records that were read from a folder, as a typed result."""
+    refuse_newer(records.made_by, Path(folder) / SIDECAR)
     kind = records.made_by.get("kind") or records.made_by.get("command")
     kind = COMMANDS.get(str(kind), kind)
-    if kind not in KINDS:
-        raise SchemaError(
-            Path(folder) / SIDECAR,
-            "kind",
-            f"{kind!r} is no kind of result",
-            f"known kinds: {', '.join(KINDS)}",
+    if not isinstance(kind, str) or kind not in KINDS:
+        problem = "missing" if kind is None else f"{str(kind)[:60]!r} is not a kind of result"
+        advice = (
+            "read the table alone with normgrowth.Records.read(FOLDER), and its norms with Trace.from_records"
         )
+        raise SchemaError(Path(folder) / SIDECAR, "kind", problem, advice)
     try:
         return type_of(str(kind)).from_records(records)
     except SchemaError as error:

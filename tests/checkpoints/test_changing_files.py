@@ -40,7 +40,7 @@ def run(*arguments):
         [
             sys.executable,
             "-c",
-            "from normgrowth.cli import main; raise SystemExit(main())",
+            "from normgrowth.cli.main import main; raise SystemExit(main())",
             *map(str, arguments),
         ],
         stdout=subprocess.PIPE,

@@ -27,7 +27,7 @@ from mutations import ODD, as_json, mutated_bytes, mutated_value, odd_values
 from synthetic_series import save_file, tiny_state
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 

@@ -15,7 +15,7 @@ from synthetic_series import tiny_state
 import normgrowth
 from normgrowth.checkpoints.checkpoint import decode
 from normgrowth.checkpoints.formats.safetensors import read_safetensors, read_sharded
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 
 

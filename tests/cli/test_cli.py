@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from synthetic_series import counted, tiny_state, walk, write_series
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.records import Records
 
 
@@ -89,7 +89,7 @@ def test_totals_of_names_are_of_parameters_alone(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["trace", "x", "--lags", "1,b"], "invalid integer 'b' in '1,b' (examples: 1 or 1,10,100)"),
+        (["trace", "x", "--lags", "1,b"], "invalid integer 'b' in '1,b' (example: 1,10,100)"),
         (["trace", "x", "--memory", "5X"], "invalid size '5X' (examples: 512M, 2G)"),
         (["trace", "x", "--memory", "0"], "invalid size '0'"),
         (["trace", "x", "--memory", "-1"], "invalid size '-1'"),
@@ -98,7 +98,7 @@ def test_totals_of_names_are_of_parameters_alone(tmp_path, capsys):
         (["trace", "x", "--tokens-per-step", "1e"], "invalid number '1e'"),
         (["fit", "x", "--seed", "1.5"], "invalid integer '1.5'"),
         (["fit", "x", "--confidence", "high"], "invalid number 'high'"),
-        (["dynamics", "x", "--betas", "0.9"], "invalid betas '0.9' (example: 0.9,0.999)"),
+        (["dynamics", "x", "--betas", "0.9"], "invalid pair of numbers '0.9' (example: 0.9,0.999)"),
         (["watch", "x", "--every", "often"], "invalid number 'often'"),
         (["saturation", "x", "--random-init", "-1"], "must be >= 0, got -1"),
         (["heads", "x", "--seed", "-1"], "must be >= 0, got -1"),
@@ -129,7 +129,7 @@ def test_compare_and_figures(series, tmp_path, capsys):
     code, out, _ = run(capsys, "compare", tmp_path / "a", tmp_path / "b", "--json")
     assert code == 0
     assert json.loads(out)
-    code, out, _ = run(capsys, "figures", tmp_path / "a", "--formats", "png")
+    code, out, _ = run(capsys, "plot", tmp_path / "a", "--formats", "png")
     assert code == 0
     for path in out.split():
         assert Path(path).read_bytes().startswith(b"\x89PNG")
@@ -302,8 +302,8 @@ def test_one_checkpoint_only(tmp_path, capsys):
         ["trace", "{series}", "--exclude", "["],
         ["trace", "{series}", "--lags", "0"],
         ["compare", "{tmp}/empty", "{tmp}/empty"],
-        ["figures", "{tmp}/missing"],
-        ["figures", "{series}", "--formats", "gif"],
+        ["plot", "{tmp}/missing"],
+        ["plot", "{series}", "--formats", "gif"],
         ["trace", "hf://"],
         ["trace", "{series}", "--tokens-per-step", "nan"],
         ["trace", "{series}", "-o", ""],
@@ -387,12 +387,12 @@ def test_another_series_needs_overwrite(series, tmp_path, capsys):
     ],
 )
 def test_an_interrupted_command_says_what_it_keeps(tmp_path, capsys, monkeypatch, command, keeps):
-    from importlib import import_module
+    from normgrowth.cli.main import command_of
 
-    def interrupt(_):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_module(f"normgrowth.cli.{command[0]}"), "run", interrupt)
+    monkeypatch.setattr(type(command_of(command[0])), "run", interrupt)
     code, _, err = run(capsys, *command, "-o", tmp_path)
     assert code == 130
     assert ("is kept in" in err) is keeps

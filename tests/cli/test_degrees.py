@@ -13,7 +13,7 @@ from tiny_configs import tiny_config
 from torch import nn
 
 import normgrowth
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import FolderMismatch
 from normgrowth.report.terminal.degrees import show
 from normgrowth.results import load
@@ -99,7 +99,7 @@ def test_explain_says_why(folder, capsys):
     said = " ".join(out.split())
     assert "layers.1-2: self_attn (degree 3) is nothing beside the residual stream (degree 5)" in said
     assert "all of layers.1-2.self_attn" in said
-    code, out, _ = run(capsys, "degrees", folder("bert"), "--explain", "--as-initialised", "--attn", "eager")
+    code, out, _ = run(capsys, "degrees", folder("bert"), "--explain", "--as-initialized", "--attn", "eager")
     said = " ".join(out.split())
     assert code == 0
     assert "Exactly zero, and so without a degree (26 of 55 parameters)" in said
@@ -164,7 +164,7 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys):
     (tmp_path / "empty").write_text("")
     cases = [
         ((tmp_path / "gone" / "x",), "no such folder or file"),
-        ((bert, "--select", "("), "--select (: not a regular expression"),
+        ((bert, "--select", "("), "--select (: invalid regular expression"),
         ((bert, "--text", tmp_path / "none"), "none: No such file"),
         ((bert, "--text", tmp_path / "empty"), "empty: no sentence in it"),
         ((bert, "--fixed", "*.A_log"), "fixed: no parameter is called '*.A_log'"),

@@ -1,13 +1,12 @@
 """normgrowth dynamics as a person meets it."""
 
-import argparse
 import json
 
 import numpy as np
 import pytest
 from vectors import norms, simulate, write_path
 
-from normgrowth.cli import dynamics
+from normgrowth.cli.main import parser_of
 from normgrowth.dynamics.equilibrium import equilibrium
 from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.records import Records
@@ -20,10 +19,8 @@ SCHEDULE = cosine(0.05, 400, warmup=40, end=0.005)
 
 
 def run(capsys, *words):
-    parser = argparse.ArgumentParser()
-    dynamics.add(parser.add_subparsers())
-    arguments = parser.parse_args(["dynamics", *map(str, words)])
-    code = arguments.run(arguments)
+    arguments = parser_of("dynamics").parse_args([*map(str, words)])
+    code = arguments.command.run(arguments)
     out, err = capsys.readouterr()
     assert err == ""
     return code, out
@@ -177,7 +174,7 @@ def test_no_decay_needs_no_gradient_norm(folder, capsys):
 def test_betas_are_two_numbers(folder, capsys):
     with pytest.raises(SystemExit):
         run(capsys, folder, "--schedule", SPEC, "--betas", "0.9")
-    assert "invalid betas '0.9' (example: 0.9,0.999)" in capsys.readouterr().err
+    assert "invalid pair of numbers '0.9' (example: 0.9,0.999)" in capsys.readouterr().err
 
 
 def test_no_trace_there(tmp_path, capsys):

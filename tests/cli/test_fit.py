@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from synthetic_series import walk, write_series
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.fit import fit
 from normgrowth.report.sentences.fits import verdict
 from normgrowth.report.terminal.fits import show

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_configs import tiny_config
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError
 from normgrowth.network.heads.heads import Heads, heads
 from normgrowth.network.models import encoder_folder as stored
@@ -50,7 +50,7 @@ def models(tmp_path, monkeypatch):
 
 
 def test_a_table_records_and_figures(models, capsys):
-    options = ["--text", "text.txt", "--window", 83, "--published", "--scale", 1000, "-o", "out"]
+    options = ["--text", "text.txt", "--window", 83, "--published", "--c", 1000, "-o", "out"]
     code, out, err = run(capsys, "true", "leaking", *options)
     assert (code, err) == (0, "")
     assert (
@@ -107,11 +107,11 @@ def test_soft_heads_alone(models, capsys):
     [
         (["nowhere/at/all"], "no such folder or file"),
         (["true", "true"], "named twice"),
-        (["true", "--window", "83", "--published"], "-o says where"),
+        (["true", "--window", "83", "--published"], "name an output folder with -o"),
         (["true", "--published", "-o", "out"], "--window 83"),
         (["true", "--window", "50", "--published", "-o", "out"], "nothing is published for a window of 50"),
-        (["true", "--show", "the cat"], "-o says where"),
-        (["true", "--head", "layer.0.head.0"], "--show gives one"),
+        (["true", "--show", "the cat"], "name an output folder with -o"),
+        (["true", "--head", "layer.0.head.0"], "add --show SENTENCE"),
         (["true", "--show", " ", "--text", "text.txt", "-o", "out"], "empty sentence"),
         (
             ["true", "--show", "a", "--head", "x", "--text", "text.txt", "-o", "out"],
@@ -120,7 +120,7 @@ def test_soft_heads_alone(models, capsys):
         (["true", "--text", "missing.txt"], "true: missing.txt: No such file"),
         (["true", "--text", "empty.txt"], "true: empty.txt: no sentence in it"),
         (["true", "--text", "text.txt", "--window", "84"], "the model has 83 positions"),
-        (["true", "--text", "text.txt", "--scale", "0"], "finite and above 0"),
+        (["true", "--text", "text.txt", "--c", "0"], "finite and above 0"),
         (["true", "--text", "text.txt", "--tolerance", "2"], "between 0 and 0.5"),
     ],
 )

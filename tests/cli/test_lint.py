@@ -9,19 +9,12 @@ from hub_server import HubServer
 from rich.console import Console
 from synthetic_series import save_file, walk, write_series
 
-from normgrowth import cli
-from normgrowth.cli import lint
+from normgrowth.cli import main as cli
 from normgrowth.lint.finding import KINDS, Finding
 from normgrowth.lint.result import Findings
 from normgrowth.report.terminal.findings import show
 
 MATRIX = "transformer.h.0.attn.c_proj.weight"
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    if lint not in cli.COMMANDS:
-        monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, lint))
 
 
 def run(capsys, *arguments):

@@ -16,7 +16,7 @@ from rich.console import Console
 from tiny_configs import tiny_config
 
 from normgrowth import saturation
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError
 from normgrowth.network.models.load import load_model
 from normgrowth.network.saturation import Saturation
@@ -123,7 +123,7 @@ def _narrow(result):
 
 
 def test_json_and_one_scale(configs, capsys):
-    code, out, _ = run(capsys, "bert", "--text", "text.txt", "--scale", 64, "--no-exact", "--json")
+    code, out, _ = run(capsys, "bert", "--text", "text.txt", "--c", 64, "--no-exact", "--json")
     found = json.loads(out)
     assert code == 0
     assert {row["quantity"] for row in found["records"] if row["level"] == "layer"} == {
@@ -160,10 +160,10 @@ def test_layers_count_from_0_as_in_every_record(configs, capsys):
     [
         (["nowhere/at/all"], "no such folder or file"),
         (["bert", "bert"], "named twice"),
-        (["bert", "--published"], "-o says where"),
+        (["bert", "--published"], "name an output folder with -o"),
         (["bert", "--text", "missing.txt"], "bert: missing.txt: No such file"),
         (["bert", "--text", "text.txt", "--dtype", "int8"], "not one of float64"),
-        (["bert", "--text", "text.txt", "--scale", "0"], "scales must be finite and above 0"),
+        (["bert", "--text", "text.txt", "--c", "0"], "scales must be finite and above 0"),
     ],
 )
 def test_bad_input_is_one_line(configs, capsys, arguments, message):

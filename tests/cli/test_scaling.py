@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError
 from normgrowth.network.scaling import Scaling
 from normgrowth.paper.published.figure4 import figure4
 from normgrowth.records import Records
-from normgrowth.report.figures.scaling import draw_scaling
+from normgrowth.report.figures.scaling import draw
 from normgrowth.report.sentences.scaling import sentences
 from normgrowth.report.terminal.scaling import show
 from normgrowth.results import load
@@ -110,7 +110,7 @@ def test_spread_and_published_are_read_from_records(folder):
 def test_the_same_records_give_the_same_bytes(folder, tmp_path):
     result, published = load(folder), figure4()
     assert isinstance(result, Scaling)
-    (path,) = draw_scaling(result, tmp_path, published=published, formats=["svg"])
+    (path,) = draw(result, tmp_path, published=published, formats=["svg"])
     assert path.read_bytes() == (folder / "figures" / "scaling.svg").read_bytes()
 
 
@@ -135,4 +135,4 @@ def test_other_records_are_not_curves(tmp_path):
     with pytest.raises(InputError, match="hold no scaling curves"):
         Scaling.from_records(Records(figure4().records.table, {"runs": {"x": {}}}))
     with pytest.raises(InputError, match="not as 'gif'"):
-        draw_scaling(figure4(), tmp_path, formats=["gif"])
+        draw(figure4(), tmp_path, formats=["gif"])

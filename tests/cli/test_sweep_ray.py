@@ -66,7 +66,7 @@ def test_cells_are_those_of_the_local_engine_to_the_bit(tmp_path):
 
 @pytest.mark.parametrize("engine", ["ray", "local"])
 def test_a_driver_that_is_killed_repeats_nothing_when_it_is_started_again(tmp_path, engine):
-    out, more = tmp_path / "sweep", ("--steps", "300", "--together", "1", "--json", "--engine", engine)
+    out, more = tmp_path / "sweep", ("--steps", "300", "--stack-size", "1", "--json", "--engine", engine)
     driver = start(out, *more)
     try:
         wait_for(out, 3, driver)
@@ -86,7 +86,7 @@ def test_a_driver_that_is_killed_repeats_nothing_when_it_is_started_again(tmp_pa
 
 
 def test_an_interrupt_in_the_midst_of_a_cell_loses_no_other(tmp_path):
-    out, more = tmp_path / "sweep", ("--steps", "300", "--together", "1", "--json")
+    out, more = tmp_path / "sweep", ("--steps", "300", "--stack-size", "1", "--json")
     driver = start(out, *more)
     wait_for(out, 2, driver)
     os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to all of its processes

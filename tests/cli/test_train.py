@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from normgrowth import load
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.records import Records
 from normgrowth.report.dispatch import show
 from normgrowth.report.terminal.run import TrainProgress, sentences

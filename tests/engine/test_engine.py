@@ -209,7 +209,7 @@ def test_an_address_is_for_ray():
 
 @pytest.mark.parametrize("address", ["nonsense", "host:", ":123", "host:port", "127.0.0.1:99999999999"])
 def test_what_is_no_address_is_said_at_once(address):
-    with pytest.raises(InputError, match=f"--address {address}"):
+    with pytest.raises(InputError, match=f"--ray-address {address}"):
         Cluster(address)
 
 
@@ -218,7 +218,7 @@ def test_an_address_where_nothing_listens_is_said_at_once():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     start = time.monotonic()
-    with pytest.raises(InputError, match=f"--address 127.0.0.1:{port}: nothing listens there"):
+    with pytest.raises(InputError, match=f"--ray-address 127.0.0.1:{port}: nothing listens there"):
         Cluster(f"127.0.0.1:{port}")
     assert time.monotonic() - start < 10
 
@@ -227,7 +227,7 @@ def test_an_address_where_something_else_listens_is_said_in_time(monkeypatch):
     monkeypatch.setattr(cluster, "JOIN_SECONDS", 8.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        with pytest.raises(InputError, match=f"--address 127.0.0.1:{port}: "):
+        with pytest.raises(InputError, match=f"--ray-address 127.0.0.1:{port}: "):
             Cluster(f"127.0.0.1:{port}")
 
 
@@ -328,5 +328,5 @@ def test_an_error_that_cannot_be_made_again_arrives_by_its_line():
 @pytest.mark.slow
 def test_a_cluster_that_asks_for_a_token_is_said_to(head):
     said = joined(head[0], RAY_AUTH_MODE="disabled", RAY_AUTH_TOKEN="")
-    assert f"--address {head[0]}: the cluster asks for its token" in said
+    assert f"--ray-address {head[0]}: the cluster asks for its token" in said
     assert TOKEN not in said

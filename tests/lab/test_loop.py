@@ -483,7 +483,7 @@ def test_settings_that_make_no_sense(change, says):
 
 def test_two_ranks_train_the_same_model(tmp_path, finished):
     """torchrun: each rank half of each batch; what they learn is what one does, up to the order of sums."""
-    run, code = tmp_path / "run", "import sys; from normgrowth.cli import main; sys.exit(main())"
+    run, code = tmp_path / "run", "import sys; from normgrowth.cli.main import main; sys.exit(main())"
     script = tmp_path / "main.py"
     script.write_text(code)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]

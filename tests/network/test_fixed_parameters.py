@@ -10,7 +10,7 @@ from tiny_configs import tiny_config
 from torch import nn
 
 import normgrowth
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import FolderMismatch, InputError, NoLimit
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.heads.patterns import patterns

@@ -21,7 +21,7 @@ from tiny_runs import train
 import normgrowth
 from normgrowth import trace
 from normgrowth.checkpoints.series import open_source
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.network.checkpoint_loader import copy_weights
 from normgrowth.network.saturation import Saturation
@@ -129,9 +129,9 @@ def test_killed_and_started_again_it_does_nothing_twice(series, tmp_path, config
         saturation(series, config=model, texts=TEXT[:2], out=out)
     with pytest.raises(FolderMismatch):
         trace(series, out)
-    assert main([*command, "-o", str(out), "--scale", "10"]) == 2
+    assert main([*command, "-o", str(out), "--c", "10"]) == 2
     assert same(Records.read(out), Records.read(whole))
-    assert main([*command, "-o", str(out), "--scale", "10", "--overwrite"]) == 0
+    assert main([*command, "-o", str(out), "--c", "10", "--overwrite"]) == 0
     other = saturation(series, config=model, texts=TEXT[:2], out=out, overwrite=True)
     assert levels(other, "evaluation_sentences", level="model").tolist() == [2.0] * len(STEPS)
     assert same(other, saturation(series, config=model, texts=TEXT[:2]))
@@ -263,7 +263,7 @@ def test_figures_of_the_records_have_the_profile_too(series, tmp_path, capsys):
     ]
     assert main([*command, "-o", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "figures" / "saturation_profile.png").is_file()
-    assert main(["figures", str(tmp_path / "out"), "-o", str(tmp_path / "figures"), "--formats", "svg"]) == 0
+    assert main(["plot", str(tmp_path / "out"), "-o", str(tmp_path / "figures"), "--formats", "svg"]) == 0
     assert "saturation_profile.svg" in capsys.readouterr().out
 
 

@@ -127,7 +127,7 @@ def strange(tmp_path):
 
 
 def test_unknown_tokens_are_counted_and_warned_of(strange, capsys):
-    from normgrowth.cli import main
+    from normgrowth.cli.main import main
     from normgrowth.network.inputs.batches import read_rows
 
     loaded = load_model(strange)

@@ -6,7 +6,7 @@ from html import escape
 
 import pytest
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.engine import Threads
 from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.paper import reproduce as paper

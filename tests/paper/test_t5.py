@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.paper.published.figure1 import t5_records, t5_trace
 from normgrowth.trace.result import Trace
 
@@ -35,10 +35,10 @@ def test_what_is_derived_has_the_published_features():
 
 
 def test_it_can_be_drawn_with_a_law_and_laid_over(tmp_path, capsys):
-    assert main(["figures", "published:t5", "--fit", "sqrt", "-o", str(tmp_path), "--formats", "svg"]) == 0
+    assert main(["plot", "published:t5", "--fit", "sqrt", "-o", str(tmp_path), "--formats", "svg"]) == 0
     names = {line.rsplit("/", 1)[1] for line in capsys.readouterr().out.split()}
     assert {"norm_direction.svg", "alignment_step.svg", "angle.svg", "budget.svg"} <= names
-    assert main(["figures", "published:t5", "--fit", "nonsense", "-o", str(tmp_path)]) == 2
+    assert main(["plot", "published:t5", "--fit", "nonsense", "-o", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

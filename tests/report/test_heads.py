@@ -14,7 +14,7 @@ from normgrowth.records import Block, Records
 from normgrowth.report.figures.heads import (
     COLOURS,
     atlas,
-    draw_heads,
+    draw,
     patterns,
     positions,
 )
@@ -191,13 +191,11 @@ def test_patterns_side_by_side():
 
 
 def test_files(tmp_path):
-    paths = draw_heads(make(shown=True), tmp_path, formats=("png",))
+    paths = draw(make(shown=True), tmp_path, formats=("png",))
     assert [path.name for path in paths] == ["heads_positions.png", "heads_atlas.png", "heads_patterns.png"]
-    again = draw_heads(make(shown=True), tmp_path / "again", formats=("png",))
+    again = draw(make(shown=True), tmp_path / "again", formats=("png",))
     assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
-    assert [path.name for path in draw_heads(make(exact=False), tmp_path, formats=("svg",))] == [
-        "heads_atlas.svg"
-    ]
+    assert [path.name for path in draw(make(exact=False), tmp_path, formats=("svg",))] == ["heads_atlas.svg"]
 
 
 def test_heads_worth_a_look():

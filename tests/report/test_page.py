@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from report_records import HOSTILE, big, sweep_records
 
 import normgrowth as ng
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.report.page import document

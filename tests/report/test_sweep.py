@@ -10,7 +10,7 @@ from rich.console import Console
 
 from normgrowth.lab.sweep_result import Sweep
 from normgrowth.report.dispatch import show
-from normgrowth.report.figures.sweep import FIGURES, draw_sweep
+from normgrowth.report.figures.sweep import FIGURES, draw
 from normgrowth.report.sentences.sweep import sentences
 from normgrowth.report.sweep_grid import SweepGrid
 
@@ -104,7 +104,7 @@ def test_an_edge_nowhere_is_said():
 
 def test_figures_are_drawn_and_titled(tmp_path):
     found = small_sweep(diverged=[(2, 0)], missing=[(1, 1)])
-    paths = draw_sweep(found, tmp_path, formats=("svg",))
+    paths = draw(found, tmp_path, formats=("svg",))
     assert [path.name for path in paths] == ["sweep_phase.svg", "sweep_edge.svg"]
     phase = FIGURES["phase"](found).axes[0]
     assert phase.get_title(loc="left") == "adamw, post_norm, wikitext-2"
@@ -151,13 +151,13 @@ def test_edges_without_terms_are_drawn(tmp_path, edge):
     """Beyond the grid in every column, or beside a cell that diverged."""
     nothing = [math.nan] * 3
     found = small_sweep([edge] * 3, column={"edge_alignment": nothing, "edge_steps": nothing})
-    assert len(draw_sweep(found, tmp_path, formats=("svg",))) == 2
+    assert len(draw(found, tmp_path, formats=("svg",))) == 2
     beyond = small_sweep([edge] * 3, column={"edge_predicted": [math.inf] * 3, "edge_alignment": nothing})
-    assert len(draw_sweep(beyond, tmp_path, formats=("svg",))) == 1
+    assert len(draw(beyond, tmp_path, formats=("svg",))) == 1
 
 
 def test_hostile_names_are_data(tmp_path):
     found = small_sweep(corpus={"name": "<script>\x1b[31m$\\frac{1}"})
     assert "\x1b[31m" not in printed(found)
-    draw_sweep(found, tmp_path, formats=("svg",))
+    draw(found, tmp_path, formats=("svg",))
     assert "<script>" not in (tmp_path / "sweep_phase.svg").read_text()

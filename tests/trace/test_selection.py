@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import normgrowth
 from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.selection import CountedParameters, NothingCounts, Selection
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lab.train import train
 from normgrowth.records import Records

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normgrowth.cli import main
+from normgrowth.cli.main import main
 from normgrowth.records import Records
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")

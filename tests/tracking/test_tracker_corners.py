@@ -124,7 +124,7 @@ def test_observing_never_breaks_a_pass_or_a_copy():
 
 
 def test_watch_of_a_run_that_has_not_begun(tmp_path, capsys):
-    from normgrowth.cli import main
+    from normgrowth.cli.main import main
 
     assert main(["watch", str(tmp_path), "--once"]) == 2
     assert "a NormTracker with this `out` writes them" in capsys.readouterr().err
@@ -396,7 +396,7 @@ def test_records_that_cannot_be_written_do_not_stop_a_run(tmp_path):
 
 
 def test_watch_says_what_is_wrong_with_a_log(tmp_path, capsys):
-    from normgrowth.cli import main
+    from normgrowth.cli.main import main
 
     (tmp_path / "steps").mkdir()
     (tmp_path / "steps" / "part-000.arrows").write_text("something else")

@@ -1,35 +1,24 @@
-"""normgrowth watch: a run that goes on, in the terminal."""
+"""normgrowth watch."""
 
 import argparse
 import time
 from pathlib import Path
 from typing import Any
 
-from normgrowth.cli.source import real
-
-EXAMPLES = """examples:
-  normgrowth watch runs/first/norms
-  normgrowth watch runs/first/norms --once --layers none     (for a log or a script)
-"""
+from normgrowth.cli.command import Action
+from normgrowth.cli.options import real
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "watch",
-        help="a live table of a run that a NormTracker writes",
-        description="Show the last numbers of a run by layer, and the way of the norm so far, while it goes on.\n"
-        "It only reads: stop it and start it as you like.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="output folder of a NormTracker (its `out`)")
+    parser.add_argument(
+        "--every", type=real, default=2.0, metavar="S", help="seconds between two updates [2]"
     )
-    parser.add_argument("folder", metavar="DIR", help="the folder that the tracker writes to (its `out`)")
-    parser.add_argument("--every", type=real, default=2.0, metavar="S", help="seconds between two looks (2)")
-    parser.add_argument("--once", action="store_true", help="one look, and stop")
-    parser.add_argument("--layers", choices=("all", "none"), default="all", help="rows for layers (all)")
-    parser.set_defaults(run=run)
+    parser.add_argument("--once", action="store_true", help="show the table once and stop")
+    parser.add_argument("--layers", choices=("all", "none"), default="all", help="show rows for layers [all]")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _watch(arguments: argparse.Namespace) -> int:
     from rich.live import Live
 
     from normgrowth.errors import InputError
@@ -68,3 +57,14 @@ def _read(arguments: argparse.Namespace) -> Any:
     levels = ["model", "layer"] if arguments.layers == "all" else ["model"]
     records = read_run(folder, levels) if has_log(folder) else Records.read(folder)
     return records if arguments.layers == "all" else records.where(level="model")
+
+
+COMMAND = Action(
+    summary="show a live table of a run that a NormTracker measures",
+    description="Show the last numbers of a run per layer, and the norm so far, while it is running.\n"
+    "The command only reads: stop and start it at any time.",
+    examples="""  normgrowth watch runs/first/norms
+  normgrowth watch runs/first/norms --once --layers none     (for a log or a script)""",
+    configure_options=_options,
+    action=_watch,
+)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from math import nan
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from normgrowth.dynamics.direction import Direction
 from normgrowth.dynamics.prediction import Model
@@ -92,6 +92,10 @@ class Dynamics(Result):
     uniformity: dict[str, Uniformity] = field(default_factory=dict)
     equilibria: tuple[EquilibriumAt, ...] = ()
     open_questions: tuple[OpenQuestion, ...] = ()
+
+    def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
+        """All fields and the records; shares of single tensors with `tensors`, or where a tensor is explained."""
+        return super().to_json(tensors=tensors or self.level == "tensor")
 
     def __repr__(self) -> str:
         """One line: the numbers of all checkpoints would hide the verdict."""

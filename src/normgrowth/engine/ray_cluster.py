@@ -117,11 +117,13 @@ def _look(address: str) -> None:
     if address != "auto":
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         if not colon or not port.isdecimal() or not host:
-            raise InputError(f"--address {address}: is not of the form host:port, ray://host:port or auto")
+            raise InputError(
+                f"--ray-address {address}: is not of the form host:port, ray://host:port or auto"
+            )
         try:
             socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
         except (OSError, OverflowError) as error:
-            raise InputError(f"--address {address}: nothing listens there: {error}") from error
+            raise InputError(f"--ray-address {address}: nothing listens there: {error}") from error
     join = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
     try:
         tried = subprocess.run(
@@ -129,16 +131,16 @@ def _look(address: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise InputError(
-            f"--address {address}: something listens there, but it is no Ray that answers in {JOIN_SECONDS:g} seconds"
+            f"--ray-address {address}: something listens there, but no Ray that answers in {JOIN_SECONDS:g} seconds"
         ) from None
     if "AuthenticationError" in tried.stderr:
         raise InputError(
-            f"--address {address}: the cluster asks for its token: set RAY_AUTH_MODE=token, with the token in "
+            f"--ray-address {address}: the cluster asks for its token: set RAY_AUTH_MODE=token, with the token in "
             "~/.ray/auth_token or RAY_AUTH_TOKEN"
         )
     if tried.returncode:
         said = [line for line in tried.stderr.strip().splitlines() if line.strip()] or ["it does not say why"]
-        raise InputError(f"--address {address}: cannot be joined: {said[-1]}")
+        raise InputError(f"--ray-address {address}: cannot be joined: {said[-1]}")
 
 
 def _runner(wanted: str, code: str) -> Callable[[Any, bytes, float | None, float], tuple[str, Any]]:

@@ -16,7 +16,7 @@ def chosen(
 ) -> Iterator[Engine | None]:
     """The engine for the while; None for threads of this process. processes: local work needs its own."""
     if name == "local" and address is not None:
-        raise InputError("--address is that of a Ray cluster: it needs --engine ray")
+        raise InputError("--ray-address is that of a Ray cluster: it needs --engine ray")
     engine: Engine | None = None
     if name == "ray":
         from normgrowth.engine.ray_cluster import Cluster

@@ -179,7 +179,7 @@ def degrees(
     if named and loaded.random and not as_initialized and (changed := generic(loaded.model, seed)):
         notes.append(
             f"{len(changed)} constant parameters (zero biases, unit gains) got noise of {NOISE}, as if trained; "
-            "as_initialized (--as-initialised) leaves them"
+            "as_initialized (--as-initialized) leaves them"
         )
     notes += note(fixed)
     if inputs is None:

@@ -128,6 +128,10 @@ class Saturation(Result):
                         found.append(_curve(rows, names, run, c, known.random_weights or baseline, baseline))
         return found
 
+    def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
+        """All fields and the records; of a series, rows of single tensors only with `tensors`."""
+        return super().to_json(tensors=tensors)
+
     @classmethod
     def from_records(cls, records: Records) -> Self:
         """The result whose table and fields were read from a folder, also of an earlier version."""

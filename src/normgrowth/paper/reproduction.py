@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from normgrowth.errors import InputError, SchemaError
+from normgrowth.record_schema import refuse_newer
 from normgrowth.records import Block, Records
 from normgrowth.results import CLAIMS, Result
 from normgrowth.schema import read_json
@@ -137,6 +138,7 @@ class Reproduction(Result):
         """The reproduction whose claims.json a folder holds, also of earlier versions."""
         path = Path(folder) / CLAIMS
         content = read_json(path, {"claims": [dict], "stages?": (dict, [dict])}, advice=ADVICE)
+        refuse_newer(content, path)
         if content.get("kind") != cls.kind:
             content = _from_schema_1(content)
         records = Records.from_blocks("reproduction", [_block("claim", "", {})], content)

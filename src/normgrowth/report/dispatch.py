@@ -63,12 +63,18 @@ def figures(result: Result) -> Mapping[str, Callable[..., Any]]:
     return {} if module is None else module.FIGURES
 
 
-def draw(result: Result, folder: Path | str) -> list[Path]:
-    """Write every figure that the result has the numbers for, as png, svg and pdf; returns the paths."""
+def draw(result: Result, folder: Path | str, **options: Any) -> list[Path]:
+    """Write every figure that the result has the numbers for, as png, svg and pdf; returns the paths.
+
+    options: those of `draw` in the file of its kind.
+    """
     from normgrowth.report.figures.style import FORMATS, save
 
+    module = view("figures", result.kind)
+    if module is not None and hasattr(module, "draw"):
+        return module.draw(result, folder, **options)
     drawn = {name: make(result) for name, make in figures(result).items()}
     titled = {
         name: (f"{result.kind}: {name}", figure) for name, figure in drawn.items() if figure is not None
     }
-    return save(titled, folder, FORMATS, to_text(result))
+    return save(titled, folder, options.pop("formats", FORMATS), to_text(result), **options)

@@ -55,6 +55,10 @@ class Trace(Result):
         """Notes, problems and the first faults of the integrity checks, a line each."""
         return (*self.notes, *self.problems, *fault_messages(self.findings or ()))
 
+    def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
+        """All fields and the rows of the model, layers and roles; with `tensors` also those of single tensors."""
+        return super().to_json(tensors=tensors)
+
     def warn(self, stacklevel: int = 2) -> None:
         """Issue each remark as a `SeriesWarning`."""
         for remark in self.remarks:

@@ -57,6 +57,24 @@ class Axis:
             values = list(dict.fromkeys(map(round, values)))
         return Axis(setting, tuple(values))
 
+    @staticmethod
+    def parse(text: str, option: str = "axis") -> "Axis":
+        """From text: "lr=1e-5:1e-1:20", "layers=1,2,4" or "kind=post_norm,usual_pre_norm". option: for the error."""
+        setting, equals, values = text.partition("=")
+        form = InputError(f"{option} {text}: is not of the form lr=1e-5:1e-1:20 or layers=1,2,4")
+        if not equals or not values:
+            raise form
+        setting = setting.replace("-", "_")
+        try:
+            if ":" in values:
+                low, high, count = values.split(":")
+                return Axis.spaced(setting, float(low), float(high), int(count))
+            return Axis(setting, tuple(map(_value, values.split(","))))
+        except InputError as error:
+            raise InputError(f"{option} {text}: {error}") from error
+        except ValueError as error:
+            raise form from error
+
     def name(self, i: int) -> str:
         value = self.values[i]
         short = f"{value:g}" if isinstance(value, float) else str(value)
@@ -84,3 +102,12 @@ def _typed(setting: str, value: Any) -> Any:
 
 LEARNING_RATE = Axis.spaced("lr", 1e-5, 1e-1, 20)  # as in the authors' code, both
 WEIGHT_DECAY = Axis.spaced("weight_decay", 1e-5, 1e-1, 20)
+
+
+def _value(text: str) -> int | float | str | bool | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False, "none": None}.get(text.lower(), text)

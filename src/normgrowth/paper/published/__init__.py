@@ -11,12 +11,16 @@ from normgrowth.results import Result
 # name -> the function that returns the result
 RESULTS = {
     "t5": "normgrowth.paper.published.figure1:t5_trace",
+    "saturation": "normgrowth.paper.published.figure2:figure2",
+    "heads": "normgrowth.paper.published.figure3:figure3",
     "scaling": "normgrowth.paper.published.figure4:figure4",
 }
 
 
 def load(name: str) -> Result:
-    """A published result: "t5" is a Trace (Figure 1), "scaling" a Scaling (Figure 4)."""
+    """A published result: "t5" is a Trace (Figure 1), "saturation" a Saturation (Figure 2), "heads" Heads (Figure 3),
+    "scaling" a Scaling (Figure 4).
+    """
     if name not in RESULTS:
         raise InputError(f"no published result is called {name!r}; there are {', '.join(RESULTS)}")
     module, function = RESULTS[name].split(":")

@@ -49,7 +49,7 @@ PUBLISHED: tuple[dict[str, Any], ...] = (
 )
 
 
-def draw_heads(
+def draw(
     result: Heads,
     folder: Path | str,
     *,

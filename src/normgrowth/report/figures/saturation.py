@@ -49,7 +49,7 @@ OTHERS = "dotted: to other tokens' states"
 PROFILE = "saturation_profile"
 
 
-def draw_saturation(
+def draw(
     result: Saturation,
     folder: Path | str,
     *,

@@ -40,7 +40,7 @@ TITLES = {
 }
 
 
-def draw_scaling(
+def draw(
     result: Scaling,
     folder: Path | str,
     *,

@@ -28,8 +28,8 @@ DECOUPLED, LEAST = ("adamw", "adafactor"), 2.0**-25  # up to this, 1 − ηλ is
 TITLES = {"phase": "Where the norm grows", "edge": "Where growth ends, measured and predicted"}
 
 
-def draw_sweep(result: "Sweep", folder: Path | str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
-    drawn = {name: draw(result) for name, draw in FIGURES.items()}
+def draw(result: "Sweep", folder: Path | str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
+    drawn = {name: make(result) for name, make in FIGURES.items()}
     titled = {f"sweep_{name}": (TITLES[name], one) for name, one in drawn.items() if one is not None}
     return save(titled, folder, known_formats(formats), " ".join(sentences(result)))
 

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def show(fits: Fits, console: "Console") -> None:
+def show(fits: Fits, console: "Console", *, full: bool = False) -> None:
+    """A row for each law of one series, or for each of several series; full: every law of each."""
+    if full and len(fits.series) > 1:
+        for name in fits.series:
+            show(fits.select(name), console)
+        return
     counted = f"; parameters: {fits.parameters}" if fits.parameters else ""
     if len(fits.series) == 1:
         fit = fits.only

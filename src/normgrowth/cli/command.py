@@ -1,0 +1,182 @@
+"""A command is a declaration: it parses, calls its verb, and shows the result."""
+
+import argparse
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normgrowth.cli.options import Option, add_options, positive
+
+if TYPE_CHECKING:
+    from normgrowth.results import Result
+
+SUPPLIED = ("engine", "progress")  # parameters of verbs that the command itself supplies
+Parser = argparse.ArgumentParser
+Arguments = argparse.Namespace
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the command line.
+
+    verb: "module:function", the public function that the command calls. positional: its parameters that are arguments,
+    not options. hidden: parameters without an option. own: help and parsers of options that no other command has.
+    draws: with -o, write the figures, too. published: the numbers of the paper to draw with --published.
+    resumes: an interrupted call can be resumed, or the option with which it can. processes: the local engine runs
+    processes, not threads. add: options that are not parameters of the verb. display: those of them that say how the
+    result is shown. adjust: changes the arguments of the call, or checks them. code: the exit code.
+    """
+
+    verb: str
+    summary: str
+    description: str
+    examples: str
+    positional: tuple[str, ...] = ("source",)
+    hidden: tuple[str, ...] = ()
+    own: Mapping[str, Option] = field(default_factory=dict)
+    draws: bool = False
+    published: "Callable[[Arguments], Result] | None" = None
+    shows_published: bool = False  # in the table, too
+    resumes: bool | str = False
+    counts_bytes: bool = False  # progress is shown in bytes
+    processes: bool = False
+    add: Callable[[Parser], None] | None = None
+    display: tuple[str, ...] = ()
+    shown: Mapping[str, Any] = field(default_factory=dict)  # further options of the table
+    adjust: Callable[[dict[str, Any], Arguments], dict[str, Any]] | None = None
+    code: Callable[[Any, Arguments], int] | None = None
+
+    def function(self) -> Callable[..., "Result"]:
+        module, name = self.verb.split(":")
+        return getattr(import_module(module), name)
+
+    def configure(self, parser: Parser) -> None:
+        """Add an option for each parameter of the verb, and those that all commands have."""
+        verb = self.function()
+        names = add_options(
+            parser, verb, positional=self.positional, without=(*SUPPLIED, *self.hidden), own=self.own
+        )
+        taken = inspect.signature(verb).parameters
+        if "engine" in taken:
+            add_engine(parser, workers="workers" not in taken)
+        if "out" not in taken:
+            parser.add_argument("-o", "--out", metavar="DIR", help="output folder")
+            parser.add_argument("--overwrite", action="store_true", help="replace another result there")
+        if self.published is not None:
+            text = "show the paper's numbers, too; in figures they are grey"
+            parser.add_argument("--published", action="store_true", help=text)
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
+        if self.add is not None:
+            self.add(parser)
+        parser.set_defaults(command=self, names=names)
+
+    def run(self, arguments: Arguments) -> int:
+        verb = self.function()
+        taken = inspect.signature(verb).parameters
+        given = {name: getattr(arguments, name) for name in arguments.names}
+        given |= {name: _single(given[name]) for name in self.positional}
+        if self.adjust is not None:
+            given = self.adjust(given, arguments)
+        options = {"published": self._published(arguments)} if getattr(arguments, "published", False) else {}
+        with ExitStack() as stack:
+            if "progress" in taken:
+                from normgrowth.report.terminal.console import Progress
+
+                given["progress"] = stack.enter_context(Progress(of_bytes=self.counts_bytes))
+            if "engine" in taken:
+                given["engine"] = stack.enter_context(engine_of(arguments, processes=self.processes))
+            result = verb(**given)
+        if arguments.out and "out" not in taken:
+            result.save(arguments.out, overwrite=arguments.overwrite)
+        display = {name: getattr(arguments, name) for name in self.display}
+        display |= options if self.shows_published else {}
+        show_result(arguments, result, {**self.shown, **display})
+        if arguments.out and self.draws:
+            draw_figures(arguments, result, **options)
+        elif arguments.out:
+            print(f"records: {arguments.out}", file=sys.stderr if arguments.json else sys.stdout)
+        return self.code(result, arguments) if self.code is not None else 0
+
+    def _published(self, arguments: Arguments) -> "Result":
+        from normgrowth.errors import InputError
+
+        assert self.published is not None
+        result = self.published(arguments)
+        if not arguments.out and not self.shows_published:
+            raise InputError("--published is drawn into figures: name an output folder with -o")
+        return result
+
+
+@dataclass(frozen=True)
+class Action:
+    """A command that is more than a call of a verb, or less: `run` does all of it."""
+
+    summary: str
+    description: str
+    examples: str
+    configure_options: Callable[[Parser], None]
+    action: Callable[[Arguments], int]
+    resumes: bool | str = False
+
+    def configure(self, parser: Parser) -> None:
+        self.configure_options(parser)
+        parser.set_defaults(command=self)
+
+    def run(self, arguments: Arguments) -> int:
+        return self.action(arguments)
+
+
+def show_result(arguments: Arguments, result: "Result", display: Mapping[str, Any] | None = None) -> None:
+    """Print the result: a table, or everything as JSON with --json."""
+    from normgrowth.report.dispatch import show
+
+    if arguments.json:
+        more = {"published": published.to_json()} if (published := (display or {}).get("published")) else {}
+        json.dump({**result.to_json(), **more}, sys.stdout)
+        print()
+    else:
+        show(result, **(display or {}))
+
+
+def draw_figures(arguments: Arguments, result: "Result", **options: Any) -> None:
+    """Write the figures of the result into its folder."""
+    from normgrowth.report.dispatch import draw
+
+    say_paths(arguments, draw(result, Path(arguments.out) / "figures", **options))
+
+
+def say_paths(arguments: Arguments, paths: Sequence[Path]) -> None:
+    """Print which files were written; not between JSON."""
+    for path in paths:
+        print(path, file=sys.stderr if arguments.json else sys.stdout)
+
+
+def engine_of(arguments: Arguments, *, processes: bool) -> Any:
+    """The engine that the options ask for, as a context manager."""
+    from normgrowth.engine.select import chosen
+
+    return chosen(arguments.engine, arguments.ray_address, arguments.workers, processes=processes)
+
+
+def add_engine(parser: Parser, *, workers: bool = True) -> None:
+    parser.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="where the work runs [local]"
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="address of a running Ray: host:port, ray://host:port or auto (default: start one here)",
+    )
+    if workers:
+        parser.add_argument("--workers", type=positive, metavar="N", help="workers (default: all cores)")
+
+
+def _single(value: Any) -> Any:
+    """A list of one argument is that argument: verbs take one source or several."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value

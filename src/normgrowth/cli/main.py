@@ -1,0 +1,133 @@
+"""The command line: `normgrowth COMMAND ...`. Each command is declared in a file of its name.
+
+Exit codes: 0 done; 1 a check failed; 2 usage or input error, with a line on stderr; 130 interrupted.
+"""
+
+import argparse
+import io
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, TextIO
+
+from normgrowth.cli.command import Action, Command
+from normgrowth.errors import InputError, SeriesWarning
+
+# The commands, by what people want to do.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Measure checkpoints": ("trace", "parameters", "lint", "compare"),
+    "Explain growth": ("fit", "dynamics"),
+    "Examine a network": ("saturation", "heads", "degrees", "scaling"),
+    "Train and track": ("train", "sweep", "watch"),
+    "Show results": ("plot", "report"),
+    "Reproduce the paper": ("reproduce",),
+}
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    name = argv[0] if argv else ""
+    if name == "--version":
+        from importlib.metadata import version
+
+        print(version("normgrowth"))
+        return 0
+    if name in ("", "-h", "--help"):
+        print(overview())
+        return 0 if name else 2
+    if name not in COMMANDS:
+        near = get_close_matches(name, COMMANDS, 1)
+        said = f"; did you mean {near[0]}?" if near else ""
+        _line(f"unknown command {name!r}{said} `normgrowth --help` lists the commands")
+        return 2
+    arguments = parser_of(name).parse_args(argv[1:])
+    for stream in (sys.stdout, sys.stderr):  # what the terminal's encoding lacks is escaped
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    return _run(arguments)
+
+
+def overview() -> str:
+    lines = [
+        "usage: normgrowth COMMAND [OPTIONS]",
+        "",
+        "Measure how a transformer's weights grow during training.",
+    ]
+    for title, names in GROUPS.items():
+        lines += ["", f"{title}:"]
+        lines += [f"  {name:<12} {command_of(name).summary}" for name in names]
+    lines += ["", "`normgrowth COMMAND --help` shows the options and examples of a command."]
+    return "\n".join([*lines, "Example: normgrowth trace runs/gpt/checkpoints -o traces/gpt"])
+
+
+def command_of(name: str) -> Command | Action:
+    return import_module(f"normgrowth.cli.{name}").COMMAND
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The parser of one command; the verbs of the others are not imported."""
+    command = command_of(name)
+    parser = argparse.ArgumentParser(
+        prog=f"normgrowth {name}",
+        description=command.description,
+        epilog=f"examples:\n{command.examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.configure(parser)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", SeriesWarning)
+        warnings.showwarning = _say
+        try:
+            code = arguments.command.run(arguments)
+            sys.stdout.flush()
+            return code
+        except InputError as error:
+            _line(str(error))
+            return 2
+        except KeyboardInterrupt:
+            kept = f"; what was measured is kept in {arguments.out}" if _keeps(arguments) else ""
+            _line(f"interrupted{kept}")
+            return 130
+        except BrokenPipeError:
+            # Whoever read our output has gone. Nothing to add, and nothing to flush when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except OSError as error:
+            _line(f"{error.filename or 'output'}: {error.strerror or error}")
+            return 2
+
+
+def _keeps(arguments: argparse.Namespace) -> bool:
+    """Whether an interrupted command leaves results that it resumes from."""
+    out, resumes = getattr(arguments, "out", None), arguments.command.resumes
+    resumes = getattr(arguments, resumes) if isinstance(resumes, str) else resumes
+    return bool(resumes and out and os.path.isdir(out))
+
+
+def _say(
+    message: Any,
+    category: Any,
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if issubclass(category, SeriesWarning):
+        _line(str(message))
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        print(text, file=file or sys.stderr, end="")
+
+
+def _line(text: str) -> None:
+    """One line, whatever names it quotes: control characters are shown, not sent to the terminal."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    print(f"normgrowth: {shown}", file=sys.stderr, flush=True)

@@ -1,0 +1,88 @@
+"""Options for every setting of a training run, made from the fields of `TrainSettings`."""
+
+import argparse
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from normgrowth.cli.options import integer, real
+
+if TYPE_CHECKING:
+    from normgrowth.lab.settings import TrainSettings
+
+HELP = {
+    "kind": "where the norms are placed",
+    "layers": "number of blocks",
+    "width": "width of the residual stream",
+    "heads": "attention heads per block",
+    "feedforward": "inner width of the feedforward sublayer",
+    "bias": "no biases anywhere",
+    "final_norm": "a last norm, for the pre-norm kinds",
+    "tied": "use the token embedding as output head",
+    "leaking": "use the mask of the authors' code, which shows the future; for comparison only",
+    "positions": "longest input; longer sentences are split (default: as the corpus needs, up to 1024)",
+    "min_count": "rarer words become <unk> (default: 1 for penn and wikitext-2, else 2)",
+    "longest": "longest word of a formal language, in symbols",
+    "optimizer": "optimizer",
+    "lr": "learning rate, at its peak",
+    "schedule": "schedule of the learning rate",
+    "warmup": "steps in which the learning rate rises from 0",
+    "end": "learning rate at the end, for linear and cosine",
+    "weight_decay": "weight decay (default: PyTorch's for the optimizer)",
+    "momentum": "momentum of sgd",
+    "clip": "largest gradient norm",
+    "batch": "sentences per batch",
+    "epochs": "passes through the corpus",
+    "steps": "most training steps",
+    "seed": "seed of the initial weights and of the order of the data",
+    "evaluate": "evaluate after each epoch (epochs), also after steps 1, 2, 4, ... (powers), or every N steps",
+    "track": "when the tracker measures: every N steps, or powers",
+    "include": "which parameters the tracker counts: blocks or all",
+    "dev_sentences": "sentences of the development set (default: all)",
+    "saturation_sentences": "sentences to measure saturation on; 0 for none",
+}
+CHOICES = {"schedule": ("constant", "linear", "cosine", "inverse_sqrt")}
+CORPUS = (
+    "penn, wikitext-2, pydoc, a formal language (anbn, anbncn, dyck1, dyck2, shuffle-dyck, majority, parity), "
+    "a text file with a sentence per line, or a folder with train.txt, valid.txt and test.txt"
+)
+
+
+def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
+    """The corpus, the preset, and an option for each setting; None if it is not given."""
+    from normgrowth.lab.settings import TrainSettings
+
+    parser.add_argument("corpus", metavar="CORPUS", help=CORPUS)
+    parser.add_argument(
+        "--preset",
+        choices=("paper", "small", "tiny"),
+        default=preset,
+        help=f"where the other settings start from [{preset}]",
+    )
+    hints = get_type_hints(TrainSettings)
+    for field in fields(TrainSettings):
+        if field.name == "corpus":
+            continue
+        flag = f"--{field.name.replace('_', '-')}"
+        how: dict[str, Any] = {"dest": field.name, "help": HELP[field.name]}
+        kinds = [
+            kind for kind in get_args(hints[field.name]) or [hints[field.name]] if kind is not type(None)
+        ]
+        if kinds == [bool]:
+            turned_off = bool(field.default)
+            action = "store_false" if turned_off else "store_true"
+            flag = f"--no-{field.name.replace('_', '-')}" if turned_off else flag
+            parser.add_argument(flag, action=action, default=None, **how)
+        elif choices := CHOICES.get(field.name) or [kind for kind in kinds if isinstance(kind, str)]:
+            parser.add_argument(flag, choices=tuple(choices), **how)
+        else:
+            parse = {int: integer, float: real}.get(kinds[0], str)
+            parser.add_argument(flag, type=parse, metavar="N" if kinds[0] is int else "X", **how)
+
+
+def settings_of(arguments: argparse.Namespace) -> "TrainSettings":
+    """The preset with the settings that were given."""
+    from normgrowth.lab.settings import preset
+
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in HELP}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return preset(arguments.preset, arguments.corpus, **changes)
