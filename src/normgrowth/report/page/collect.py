@@ -57,8 +57,8 @@ def _with_tracker(result: Trace | Run, folder: Path) -> Trace | Run:
         return result
     tracked = Records.read(folder)
     if len(result.records.where(level="model", quantity="norm")):
-        norms = tracked.where(quantity="norm")
-        parts = [norms.where(level=level) for level in ("tensor", "role")]
+        norms, known = tracked.where(quantity="norm"), result.records.distinct("level")
+        parts = [norms.where(level=level) for level in ("tensor", "role") if level not in known]
     else:
         parts = [tracked]
     return replace(result, records=Records.joined([result.records, *parts], {}))
