@@ -24,7 +24,7 @@ def report(
     """Write one self-contained HTML page on results, and return where it is; a notebook shows it.
 
         ng.report("traces/gpt")                                    # traces/gpt/report.html
-        ng.report([trace, ng.dynamics(trace, "inverse_sqrt:lr=0.01,hold=10000")], "growth.html")
+        ng.report([trace, ng.dynamics(trace, "3e-4")], "growth.html")
 
     results: one or several of: a result, a folder that holds results itself or in folders below, also of a run that
     is still training, and "published:t5". Runs are overlaid.

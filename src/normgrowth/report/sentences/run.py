@@ -1,5 +1,6 @@
 """What a training run shows, in sentences."""
 
+from math import isnan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,19 +14,7 @@ if TYPE_CHECKING:
 
 def sentences(result: "Run") -> list[str]:
     grids = Grids(result)
-    steps, losses = grids.model("dev_loss")
-    words, said = result.corpus.frequency_loss, []
-    if len(losses):
-        best = float(losses.min())
-        at = steps[int(losses.argmin())] if result.best_step is None else result.best_step  # None: it goes on
-        said = [
-            f"Best at step {at:,}: dev perplexity {number(float(np.exp(best)), 4)}, {best:.3f} nats per token"
-            + (
-                f", {words - best:.2f} below that of word frequencies."
-                if best < words
-                else f": not below that of word frequencies ({words:.3f}), so it has learned nothing more."
-            )
-        ]
+    said = _learned(result, grids)
     tested = grids.model("test_perplexity")[1]
     if len(tested):
         said.append(f"Its test perplexity is {number(float(tested[-1]), 4)}.")
@@ -41,3 +30,19 @@ def sentences(result: "Run") -> list[str]:
             beside = f"; to the saturated states of other tokens from {others[0]:.3f} to {others[-1]:.3f}"
         said.append(f"Saturation, mean over blocks, went from {levels[0]:.3f} to {levels[-1]:.3f}{beside}.")
     return said
+
+
+def _learned(result: "Run", grids: Grids) -> list[str]:
+    steps, losses = grids.model("dev_loss")
+    if not len(losses):
+        return []
+    best, words = float(losses.min()), result.corpus.frequency_loss
+    step = int(steps[losses.argmin()]) if result.best_step is None else result.best_step
+    known = (
+        f"Best at step {step:,}: dev perplexity {number(float(np.exp(best)), 4)}, {best:.3f} nats per token"
+    )
+    if isnan(words):
+        return [f"{known}."]
+    if best < words:
+        return [f"{known}, {words - best:.2f} below that of word frequencies."]
+    return [f"{known}: not below that of word frequencies ({words:.3f}), so it has learned nothing more."]

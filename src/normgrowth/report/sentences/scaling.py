@@ -41,7 +41,8 @@ def _rates(curves: ScalingCurves) -> list[str]:
 
 
 def _biases(bare: ScalingCurves, biased: ScalingCurves) -> list[str]:
-    if not np.array_equal(bare.scales, biased.scales):
+    known = all("cosine_saturated" in curves.values for curves in (bare, biased))
+    if not known or not np.array_equal(bare.scales, biased.scales):
         return []
     apart = np.abs(bare.mean("cosine_saturated") - biased.mean("cosine_saturated"))
     if not np.isfinite(apart).any():

@@ -62,12 +62,11 @@ def say_parameters(console: "Console", given: "Records | Trace") -> None:
         say(console, f"parameters: {given.parameters}", "dim")
 
 
-def say_remarks(console: "Console", given: Records | Result) -> None:
+def say_remarks(console: "Console", result: Result) -> None:
     """The notes and problems of a result."""
-    for key, style in (("notes", "dim"), ("problems", "bold red")):
-        texts = getattr(given, key) if isinstance(given, Result) else given.made_by.get(key)
-        for text in texts or ():
-            say(console, f"{key[:-1]}: {text}", style)
+    for name, texts, style in (("note", result.notes, "dim"), ("problem", result.problems, "bold red")):
+        for text in texts:
+            say(console, f"{name}: {text}", style)
 
 
 def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:

@@ -25,7 +25,7 @@ def show(result: Heads, console: "Console") -> None:
         show_columns(console, _columns(heads, result.window), last_bold=True)
         for sentence in model_sentences(heads, result.tolerance):
             say(console, sentence)
-    say_remarks(console, result.records)
+    say_remarks(console, result)
 
 
 def _columns(heads: HeadTable, window: int | None) -> list[Cells]:

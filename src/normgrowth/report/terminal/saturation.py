@@ -61,7 +61,7 @@ def _show_models(result: Saturation, console: "Console") -> None:
         say(console, EXCESS, "dim")
     if roomy:
         say(console, "± standard error over sentences; of a random baseline, deviation over seeds.", "dim")
-    say_remarks(console, result.records)
+    say_remarks(console, result)
 
 
 def _show_series(result: Saturation, console: "Console") -> None:
@@ -94,7 +94,7 @@ def _show_series(result: Saturation, console: "Console") -> None:
     show_columns(console, columns)
     for sentence in sentences(result):
         say(console, sentence)
-    say_remarks(console, result.records)
+    say_remarks(console, result)
 
 
 def _level(value: float, error: float, with_error: bool) -> str:

@@ -24,7 +24,12 @@ def sections(content: Content) -> list[Section]:
         for entry in content.entries
         for note in (*entry.result.problems, *entry.result.notes)
     ]
-    return [Section("findings", "Notes on the data", notes, items)] if items or notes else []
+    clean = [
+        f"{entry.label}: lint found nothing." for entry in content.of(Findings) if not entry.result.findings
+    ]
+    return (
+        [Section("findings", "Notes on the data", [*clean, *notes], items)] if clean or items or notes else []
+    )
 
 
 def summary(content: Content) -> list[str]:

@@ -5,6 +5,8 @@ from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Section
 from normgrowth.report.sentences.scaling import sentences
 
+COSINE = ("Cosine to the saturated network", "cosine", False)
+
 
 def sections(content: Content) -> list[Section]:
     items: list[Chart] = []
@@ -13,8 +15,10 @@ def sections(content: Content) -> list[Section]:
         groups = result.curves
         said += sentences(result)
         x = Axis("scale c of the weights", log=True)
+        # Published curves have the cosine of all tokens as one vector only.
+        by_token = any("cosine_saturated" in group.values for group in groups)
         for quantity, title, label, log in (
-            ("cosine_saturated", "Cosine to the saturated network", "cosine", False),
+            ("cosine_saturated" if by_token else "cosine_flattened", *COSINE),
             ("scaling_error", "Distance to the saturated network", "relative error", True),
         ):
             curves = [

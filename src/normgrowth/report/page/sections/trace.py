@@ -76,7 +76,7 @@ def _of_run(run: ShownRun) -> list[str]:
     texts, grids = trace_sentences(run.grids), run.grids
     if "model" in run.fits:
         texts += verdict(run.fits["model"])[:1]
-    if isinstance(run.result, Run) and run.result.best_step is not None and len(grids.model("dev_loss")[0]):
+    if isinstance(run.result, Run) and len(grids.model("dev_loss")[0]):
         texts = [*run_sentences.sentences(run.result)[:1], *texts]
     levels = grids.model("saturation")[1]
     if len(levels) > 1:
