@@ -96,5 +96,5 @@ def test_the_published_trace_has_its_schedule():
     found = ng.dynamics("published:t5")
     assert str(found.schedule) == "inverse_sqrt:lr=0.01,hold=10000"
     assert found.verdict == "between"
-    with pytest.raises(InputError, match="published:t6 is no trace"):
+    with pytest.raises(InputError, match="no published result is called 't6'"):
         ng.dynamics("published:t6")
