@@ -217,7 +217,7 @@ def test_what_a_run_records(finished):
     assert steps.tolist() == [0, 5, 10, 12]
     assert losses[-1] < losses[0]
     np.testing.assert_allclose(records.series("perplexity")[1], np.exp(losses), rtol=1e-12)
-    assert records.series("norm")[0].tolist() == [3, 6, 9, 12]
+    assert records.series("norm")[0].tolist() == [0, 3, 6, 9, 12]
     best = records.made_by["best_step"]
     assert records.series("test_perplexity")[0].tolist() == [best]
     assert losses[steps.tolist().index(best)] == losses.min()

@@ -21,6 +21,9 @@ Rows = dict[tuple[str, str, int, str, str], float]  # level, name, step, quantit
 Numbers = dict[str, Plain]
 
 
+OF_WEIGHTS = ("norm", "rms", "largest", "numel", "nonfinite")
+
+
 def _rows(records: ng.Records, *, referenced: bool = False) -> Rows:
     """The table of a result. referenced: quantities are compared with the checkpoint before, or with the one named."""
     found: Rows = {}
@@ -269,7 +272,8 @@ def tracked(model: nn.Module, optimizer: torch.optim.Optimizer, found: Rows) -> 
     """Track every step in this context; `found` then has the rows."""
     with ng.NormTracker(model, optimizer, every=1, compare_first=True, logits=True, run="net") as tracker:
         yield
-    found |= _rows(tracker.trace.records, referenced=True)
+    rows = _rows(tracker.trace.records, referenced=True)
+    found |= {row: value for row, value in rows.items() if row[2] > 0}  # step 0 has norms only
 
 
 def _settings(corpus: Path, options: Mapping[str, Any]) -> Any:
@@ -281,7 +285,9 @@ def _settings(corpus: Path, options: Mapping[str, Any]) -> Any:
 def train(corpus: Path, out: Path, **options: Any) -> Rows:
     from normgrowth.lab.train import train
 
-    return _rows(train(_settings(corpus, options), out).records)
+    rows = _rows(train(_settings(corpus, options), out).records)
+    # Norms at step 0 are those before the first step.
+    return {row: value for row, value in rows.items() if row[2] or row[3] not in OF_WEIGHTS}
 
 
 def sweep(

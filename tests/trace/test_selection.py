@@ -41,17 +41,22 @@ def test_trace_and_tracker_give_the_same_norm_of_the_model(tmp_path):
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=2, n_head=2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def save(step):
+        state = {n: p.clone() for n, p in model.state_dict().items() if n != "lm_head.weight"}
+        save_file(state, tmp_path / f"step_{step}.safetensors")
+
+    save(0)
     with normgrowth.NormTracker(model, optimizer, every=1) as tracker:
         for step in range(1, 4):
             optimizer.zero_grad()
             ids = torch.randint(20, (2, 8))
             model(input_ids=ids, labels=ids).loss.backward()
             optimizer.step()
-            state = {n: p.clone() for n, p in model.state_dict().items() if n != "lm_head.weight"}
-            save_file(state, tmp_path / f"step_{step}.safetensors")
+            save(step)
     traced = normgrowth.trace(tmp_path)
     assert norms(traced.records) == pytest.approx(norms(tracker.trace.records), rel=1e-14)
-    tracked = Trace.from_records(tracker.trace.records)
+    tracked = tracker.trace
     assert traced.selection == tracked.selection
     assert traced.counted == tracked.counted
 

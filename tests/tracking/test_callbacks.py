@@ -42,7 +42,7 @@ def test_the_trainer_of_transformers(tmp_path, monkeypatch, capsys):
     run("track_hf.py", monkeypatch, tmp_path, "--steps", 20)
     records = Records.read(tmp_path / "norms")
     steps, norms = records.series("norm")
-    assert steps.tolist() == [5, 10, 15, 20]
+    assert steps.tolist() == [0, 5, 10, 15, 20]
     from safetensors.torch import load_file
 
     state = load_file(tmp_path / "checkpoints" / "checkpoint-20" / "model.safetensors")
@@ -53,16 +53,16 @@ def test_the_trainer_of_transformers(tmp_path, monkeypatch, capsys):
     shown = board(tmp_path / "checkpoints") or board(tmp_path)
     (tag,) = [tag for tag in shown if tag.endswith("normgrowth/model/norm")]
     assert shown[tag] == {
-        step: pytest.approx(norm, rel=1e-6) for step, norm in zip(steps, norms, strict=True)
+        step: pytest.approx(norm, rel=1e-6) for step, norm in zip(steps[1:], norms[1:], strict=True)
     }
     assert any(tag.endswith("normgrowth/layer.1/relative_step") for tag in shown)
 
     run("track_hf.py", monkeypatch, tmp_path, "--steps", 40, "--resume")
     again = Records.read(tmp_path / "norms")
-    assert again.series("norm")[0].tolist() == [5, 10, 15, 20, 25, 30, 35, 40]
-    assert again.series("norm")[1][:4].tolist() == norms.tolist()
+    assert again.series("norm")[0].tolist() == [0, 5, 10, 15, 20, 25, 30, 35, 40]
+    assert again.series("norm")[1][:5].tolist() == norms.tolist()
     assert main(["watch", str(tmp_path / "norms"), "--once"]) == 0
-    assert "step 40, 8 measured" in capsys.readouterr().out
+    assert "step 40, 9 measured" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -71,11 +71,11 @@ def test_lightning(tmp_path, monkeypatch):
     run("track_lightning.py", monkeypatch, tmp_path, "--steps", 20)
     records = Records.read(tmp_path / "norms")
     steps, norms = records.series("norm")
-    assert steps.tolist() == [5, 10, 15, 20]
+    assert steps.tolist() == [0, 5, 10, 15, 20]
     with (tmp_path / "logs" / "version_0" / "metrics.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["normgrowth/model/norm"]]
-    assert [int(row["step"]) for row in rows] == steps.tolist()
-    assert [float(row["normgrowth/model/norm"]) for row in rows] == pytest.approx(norms.tolist())
+    assert [int(row["step"]) for row in rows] == steps[1:].tolist()
+    assert [float(row["normgrowth/model/norm"]) for row in rows] == pytest.approx(norms[1:].tolist())
     gradients = records.series("gradient_norm")[1]
     assert [float(row["normgrowth/model/gradient_norm"]) for row in rows] == pytest.approx(gradients.tolist())
 
@@ -139,7 +139,8 @@ def test_lightning_with_two_optimizers_that_step_unequally(tmp_path):
 
     def recorded(i, quantity):
         steps, values = Records.read(tmp_path / "norms" / f"optimizer-{i}").series(quantity)
-        assert steps.tolist() == list(range(1, len(steps) + 1))
+        values = values[steps > 0]
+        assert steps[steps > 0].tolist() == list(range(1, len(values) + 1))
         return values.tolist()
 
     def assert_recorded(seen, before=((), ())):
@@ -215,13 +216,13 @@ def test_a_plain_loop_with_tensorboard_and_wandb(tmp_path, monkeypatch):
     run("track_plain.py", monkeypatch, tmp_path, "--steps", 10, "--wandb")
     records = Records.read(tmp_path / "norms")
     steps, norms = records.series("norm")
-    assert steps.tolist() == [5, 10]
+    assert steps.tolist() == [0, 5, 10]
     assert board(tmp_path / "logs")["model/norm"] == {
-        step: pytest.approx(norm, rel=1e-6) for step, norm in zip(steps, norms, strict=True)
+        step: pytest.approx(norm, rel=1e-6) for step, norm in zip(steps[1:], norms[1:], strict=True)
     }
     (file,) = tmp_path.rglob("run-*.wandb")
     logged = wandb_history(file)
-    assert [row["model/norm"] for row in logged] == pytest.approx(norms.tolist())
+    assert [row["model/norm"] for row in logged] == pytest.approx(norms[1:].tolist())
 
 
 def wandb_history(file):
@@ -288,5 +289,5 @@ def test_steps_are_those_of_the_trainer_where_a_scaler_skips_some():
             optimizer.step()
         state.global_step += 1
         callback.on_step_end(None, state, None)
-    assert callback.tracker.trace.records.distinct("step") == [1, 2, 4, 5]
+    assert callback.tracker.trace.records.distinct("step") == [0, 1, 2, 4, 5]
     callback.on_train_end(None, state, None)

@@ -54,5 +54,5 @@ def test_a_rank_that_dies(tmp_path):
     assert ranks[1].returncode == 7, said
     assert ranks[0].returncode != 0, "it cannot have gone on alone"
     steps, norms = Records.read(tmp_path / "out").series("norm")
-    assert steps.tolist() == [1, 2, 3, 4, 5]
+    assert steps.tolist() == [0, 1, 2, 3, 4, 5]
     assert (norms > 0).all()

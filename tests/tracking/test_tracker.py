@@ -67,7 +67,7 @@ def test_every_number_equals_obvious_code(kind):
             optimizer.step()
             history[step] = before, snapshot(model), gradient, decays(model, optimizer)
         records = tracker.trace.records
-    assert records.distinct("step") == [1, 2, 3, 4]
+    assert records.distinct("step") == [0, 1, 2, 3, 4]
     things = {(r["level"], r["name"]) for r in records.table.to_pylist()}
     assert {level for level, _ in things} == {"tensor", "layer", "role", "model"}
     assert len([1 for level, _ in things if level == "tensor"]) == len(list(model.parameters()))
@@ -247,11 +247,11 @@ def test_when_it_measures():
             assert tracker.step == steps + options.get("resume_step", 0)
             return tracker.trace.records.distinct("step")
 
-    assert measured(7) == [7, 14]
-    assert measured("powers") == [1, 2, 4, 8, 16]
-    assert measured(lambda step: step in (3, 5)) == [3, 5]
+    assert measured(7) == [0, 7, 14]
+    assert measured("powers") == [0, 1, 2, 4, 8, 16]
+    assert measured(lambda step: step in (3, 5)) == [0, 3, 5]
     assert measured(10, resume_step=25) == [30, 40]
-    assert measured(30) == []
+    assert measured(30) == [0]
     for wrong in (0, -1, "sometimes", 2.5):
         with pytest.raises(InputError, match="every must be"):
             measured(wrong)
@@ -281,7 +281,7 @@ def test_a_step_that_failed_is_forgotten():
         assert tracker.step == 0
         tracker.step = 5
         optimizer.step()
-        assert len(tracker.trace.records) == 0
+        assert tracker.trace.steps == (0,)
 
 
 def test_the_optimizer_within_a_wrapper_is_hooked():
@@ -333,7 +333,7 @@ def test_accumulated_gradients_are_one_step():
                 found = row_of(tracker.trace.records, tracker.step, "model", "model")
                 assert found["gradient_norm"] == pytest.approx(total, rel=1e-12)
                 optimizer.zero_grad()
-    assert tracker.trace.records.distinct("step") == [1, 2]
+    assert tracker.trace.records.distinct("step") == [0, 1, 2]
 
 
 def test_a_closure_computes_the_gradients_within_the_step():
@@ -504,7 +504,7 @@ def test_other_parameters_in_the_middle_of_a_run_are_told_and_measured():
             optimizer.step()
         records = tracker.trace.records
     assert row_of(records, 3, "tensor", "scale")["norm"] == pytest.approx(2 * math.sqrt(8))
-    assert records.distinct("step") == [1, 2, 3]
+    assert records.distinct("step") == [0, 1, 2, 3]
     assert len(records.made_by["notes"]) == 2
     assert records.where(quantity="total_growth").distinct("step") == [1]
 
@@ -520,7 +520,7 @@ def test_a_closed_tracker_leaves_nothing_behind():
     tracker.close()  # once more does no harm
     assert hooks == (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     optimizer.step()
-    assert tracker.trace.records.distinct("step") == [1]
+    assert tracker.trace.records.distinct("step") == [0, 1]
 
 
 def test_weights_are_copied_during_a_measured_step_only():
@@ -543,7 +543,7 @@ def test_weights_are_copied_during_a_measured_step_only():
         for _ in range(2):
             optimizer.step()
         handle.remove()
-        assert tracker.trace.records.distinct("step") == [2]
+        assert tracker.trace.records.distinct("step") == [0, 2]
         assert copies() == idle
     assert during == [idle, idle + 1]
 

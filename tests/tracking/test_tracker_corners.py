@@ -62,7 +62,7 @@ def test_a_warning_survives_the_death_of_the_run(tmp_path):
     ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "out")], check=False)
     assert ended.returncode == -signal.SIGKILL
     records = Records.read(tmp_path / "out")
-    assert records.series("norm")[0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert records.series("norm")[0].tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert any("step 6: NaN or infinite weights" in note for note in records.made_by["notes"])
 
 
@@ -90,9 +90,9 @@ def test_no_step_twice_when_a_disk_fills_and_the_model_changes(tmp_path, monkeyp
     optimizer.add_param_group({"params": [model[1].weight]})
     with pytest.warns(SeriesWarning, match="other parameters than before"):
         step()
-    assert tracker.trace.records.series("norm")[0].tolist() == [1, 2, 3]
+    assert tracker.trace.records.series("norm")[0].tolist() == [0, 1, 2, 3]
     tracker.close()
-    assert Records.read(tmp_path / "out").series("norm")[0].tolist() == [1, 2, 3]
+    assert Records.read(tmp_path / "out").series("norm")[0].tolist() == [0, 1, 2, 3]
 
 
 class Attention(nn.Module):
@@ -171,7 +171,7 @@ def test_the_trainer_may_be_interrupted_and_begin_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         first.train()
     first.train()
-    assert Records.read(tmp_path / "norms").series("norm")[0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert Records.read(tmp_path / "norms").series("norm")[0].tolist() == [0, 1, 2, 3, 4, 5, 6]
     with pytest.raises(InputError, match="has records of a run"):
         trainer().train()
 
@@ -327,7 +327,7 @@ def test_a_compiled_step():
         (steps, seen), (same, wanted) = (
             found[kind][1].records.series(quantity) for kind in ("compiled", "plain")
         )
-        assert steps.tolist() == same.tolist() == [2, 4, 6, 8, 10, 12]
+        assert steps.tolist() == same.tolist() == [0, 2, 4, 6, 8, 10, 12]
         np.testing.assert_allclose(seen, wanted, rtol=1e-4)  # a compiler rounds in its own way
 
 
@@ -354,7 +354,7 @@ os.kill(os.getpid(), 9)
 def test_a_forked_process_that_ends_takes_nothing_with_it(tmp_path):
     ended = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path / "out")], check=False)
     assert ended.returncode == -signal.SIGKILL
-    assert Records.read(tmp_path / "out").series("norm")[0].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert Records.read(tmp_path / "out").series("norm")[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_kill_while_a_run_goes_back_leaves_no_hole(tmp_path, monkeypatch):
@@ -377,7 +377,7 @@ def test_a_kill_while_a_run_goes_back_leaves_no_hole(tmp_path, monkeypatch):
     with monkeypatch.context() as watched:
         watched.setattr(AppendLog, "_write", look)
         WholeTracker(model, optimizer, every=1, out=tmp_path / "killed", resume_step=2).close()
-    whole, dropped = [1, 2, 3, 4, 5, 6], [1, 2]
+    whole, dropped = [0, 1, 2, 3, 4, 5, 6], [0, 1, 2]
     assert seen
     assert all(steps in (whole, dropped) for steps in seen), seen
     assert Records.read(tmp_path / "killed").series("norm")[0].tolist() == dropped
@@ -391,7 +391,7 @@ def test_records_that_cannot_be_written_do_not_stop_a_run(tmp_path):
     (tmp_path / "run" / "records.parquet").mkdir()
     tracker.close()
     (tmp_path / "run" / "records.parquet").rmdir()
-    assert Records.read(tmp_path / "run").series("norm")[0].tolist() == [1], "what was measured is kept"
+    assert Records.read(tmp_path / "run").series("norm")[0].tolist() == [0, 1], "what was measured is kept"
     WholeTracker(model, optimizer, out=tmp_path / "run", resume_step=1).close()  # and the folder is free
 
 

@@ -68,7 +68,7 @@ def test_the_folder_has_what_memory_has_at_any_time(tmp_path, monkeypatch, large
     with NormTracker(model, optimizer, every=1, out=tmp_path / "run") as tracker:
         for step in range(1, 9):
             train(model, optimizer, [step])
-            assert Records.read(tmp_path / "run").distinct("step") == list(range(1, step + 1))
+            assert Records.read(tmp_path / "run").distinct("step") == list(range(step + 1))
         assert_equal(tracker.trace.records, whole_run())
     assert_equal(Records.read(tmp_path / "run"), whole_run())
     assert_equal(tracker.trace.records, whole_run())
@@ -84,8 +84,8 @@ def test_a_part_is_an_arrow_stream(tmp_path):
         train(model, optimizer, range(1, 7))
     with pa.ipc.open_stream(tmp_path / "steps" / "part-000.arrows") as stream:
         table = stream.read_all()
-    assert table["step"].to_pylist() == [2, 4, 6]
-    sums = np.array(table["sums"].to_pylist()).reshape(3, *tracker._layout.shape)
+    assert table["step"].to_pylist() == [0, 2, 4, 6]
+    sums = np.array(table["sums"].to_pylist()).reshape(4, *tracker._layout.shape)
     norm = tracker.trace.records.series("norm")[1]
     np.testing.assert_allclose(np.sqrt(sums[:, :, 0].sum(axis=1)), norm, rtol=1e-12)
 
@@ -97,7 +97,7 @@ def test_without_a_close_records_are_written_when_the_tracker_goes(tmp_path):
     assert not (tmp_path / "records.parquet").exists()
     del optimizer  # whose hooks hold the tracker
     gc.collect()
-    assert Records.read_files(tmp_path).distinct("step") == [1, 2, 3]
+    assert Records.read_files(tmp_path).distinct("step") == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("back", [0, 3, 8])
@@ -120,7 +120,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(tmp_path, back):
             p.copy_(saved)
     optimizer.load_state_dict(state)
     with NormTracker(model, optimizer, every=1, out=out, resume_step=back) as tracker:
-        assert tracker.trace.records.distinct("step") == list(range(1, back + 1))
+        assert tracker.trace.records.distinct("step") == (list(range(back + 1)) if back else [])
         train(model, optimizer, range(back + 1, 11))
     assert_equal(Records.read(out), whole_run(10))
     assert Records.read(out).made_by["notes"] == ([f"resumed at step {back}"] if back else [])
@@ -151,12 +151,12 @@ def test_what_a_kill_leaves(tmp_path):
         process.wait()
     done = int(said.read_text().split("\n")[-2])
     steps = Records.read(out).distinct("step")
-    assert steps == list(range(1, len(steps) + 1))
+    assert steps == list(range(len(steps)))
     assert done <= len(steps) <= done + 1  # it may have been killed before it could say so
     model, optimizer = start()
     with NormTracker(model, optimizer, every=1, out=out, resume_step=done) as tracker:
         train(model, optimizer, [done + 1])
-    assert tracker.trace.records.distinct("step") == list(range(1, done + 2))
+    assert tracker.trace.records.distinct("step") == list(range(done + 2))
     first = whole_run(4).where(step=4)
     assert_equal(tracker.trace.records.where(step=4), first)
 
@@ -169,7 +169,7 @@ def test_a_step_that_was_cut_short_is_left_out(tmp_path):
     content = path.read_bytes()
     for cut in (1, 8, 1000):
         path.write_bytes(content[:-cut])
-        assert Records.read(tmp_path).distinct("step") == [1, 2, 3]
+        assert Records.read(tmp_path).distinct("step") == [0, 1, 2, 3]
     path.write_bytes(content[:200])  # killed while it wrote the header
     assert encoded_parts(tmp_path) == []
     path.write_bytes(b"something else")
@@ -177,7 +177,7 @@ def test_a_step_that_was_cut_short_is_left_out(tmp_path):
         Records.read(tmp_path)
     path.write_bytes(content)
     tracker.close()
-    assert Records.read(tmp_path).distinct("step") == [1, 2, 3, 4]
+    assert Records.read(tmp_path).distinct("step") == [0, 1, 2, 3, 4]
 
 
 def test_two_trackers_in_one_folder_are_refused(tmp_path):
@@ -196,7 +196,7 @@ def test_records_are_not_overwritten_by_chance(tmp_path):
         train(model, optimizer, [1, 2])
     with pytest.raises(InputError, match=r"up to step 2; give resume_step="):
         NormTracker(model, optimizer, out=tmp_path / "run")
-    assert Records.read(tmp_path / "run").distinct("step") == [1, 2]
+    assert Records.read(tmp_path / "run").distinct("step") == [0, 1, 2]
     save_file({"layers.0.weight": torch.ones(2, 2)}, tmp_path / "step-1.safetensors")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -223,8 +223,8 @@ def test_a_full_disk_stops_neither_the_training_nor_the_log(tmp_path):
         with pytest.warns(SeriesWarning, match="cannot write .*File too large") as told:
             train(model, optimizer, range(2, 7))
         assert len(told) == 1
-        assert Records.read(tmp_path / "run").distinct("step") == [1]
-        assert tracker.trace.records.distinct("step") == [1, 2, 3, 4, 5, 6]
+        assert Records.read(tmp_path / "run").distinct("step") == [0, 1]
+        assert tracker.trace.records.distinct("step") == [0, 1, 2, 3, 4, 5, 6]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     train(model, optimizer, [7])  # there is room again: nothing is lost, and no close is needed
@@ -252,9 +252,9 @@ def test_a_disk_that_stays_full_keeps_what_was_written(tmp_path):
             tracker.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert Records.read(tmp_path).distinct("step") == [1]
+    assert Records.read(tmp_path).distinct("step") == [0, 1]
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
-    assert tracker.trace.records.distinct("step") == [1, 2]
+    assert tracker.trace.records.distinct("step") == [0, 1, 2]
     NormTracker(model, optimizer, out=tmp_path, resume_step=1).close()  # and the folder is free
 
 
@@ -280,7 +280,7 @@ def test_a_flipped_bit_in_a_log_is_noticed(tmp_path):
     content = path.read_bytes()
     whole = Records.read(tmp_path)
     header = header_length(np.frombuffer(content, np.uint8))
-    step = (len(content) - header) // 5
+    step = (len(content) - header) // 6
     random = np.random.default_rng(0)
     refused = 0
     for place in [*random.integers(0, header, 60), *random.integers(header, len(content), 60)]:
@@ -298,12 +298,12 @@ def test_a_flipped_bit_in_a_log_is_noticed(tmp_path):
             if len(found):  # a flag of the format that nobody reads
                 assert_equal(found, whole)
             continue
-        with pytest.warns(SeriesWarning, match=r"part-000.arrows: 1 of 5 steps are damaged and left out"):
+        with pytest.warns(SeriesWarning, match=r"part-000.arrows: 1 of 6 steps are damaged and left out"):
             found = Records.read(tmp_path)
         assert "left out" in found.made_by["notes"][-1]
-        lost = (place - header) // step + 1
-        assert found.distinct("step") == [i for i in range(1, 6) if i != lost]
-        if lost < 5:  # a sum over all steps is not told without one of them
+        lost = (place - header) // step
+        assert found.distinct("step") == [i for i in range(6) if i != lost]
+        if 0 < lost < 5:  # a sum over all steps is not told without one of them
             assert "total_growth" not in found.distinct("quantity")
         else:
             assert_equal(found, Records(whole.table.filter(whole.table["step"].to_numpy() != lost), {}))

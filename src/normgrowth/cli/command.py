@@ -50,6 +50,7 @@ class Command:
     display: tuple[str, ...] = ()
     shown: Mapping[str, Any] = field(default_factory=dict)  # further options of the table
     adjust: Callable[[dict[str, Any], Arguments], dict[str, Any]] | None = None
+    narrow: Callable[[Any, Arguments], Any] | None = None  # the part of the result that is shown
     code: Callable[[Any, Arguments], int] | None = None
 
     def function(self) -> Callable[..., "Result"]:
@@ -96,7 +97,8 @@ class Command:
             result.save(arguments.out, overwrite=arguments.overwrite)
         display = {name: getattr(arguments, name) for name in self.display}
         display |= options if self.shows_published else {}
-        show_result(arguments, result, {**self.shown, **display})
+        shown = self.narrow(result, arguments) if self.narrow is not None else result
+        show_result(arguments, shown, {**self.shown, **display})
         if arguments.out and self.draws:
             draw_figures(arguments, result, **options)
         elif arguments.out:

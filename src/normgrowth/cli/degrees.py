@@ -48,6 +48,7 @@ From Python: normgrowth.degrees(model, inputs).""",
         "as_initialized": Option("for a config alone: leave zero biases and unit gains as they are"),
     },
     add=_add,
-    display=("explain", "select", "depth", "every"),
+    display=("explain", "every"),
     adjust=_checked,
+    narrow=lambda result, arguments: result.select(arguments.select, arguments.depth),
 )

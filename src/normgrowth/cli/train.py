@@ -22,22 +22,19 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    import torch
-
     from normgrowth.lab.train import train
     from normgrowth.report.terminal.console import Progress
     from normgrowth.report.terminal.run import TrainProgress
     from normgrowth.tracking.distributed import is_main, joined
 
     settings = settings_of(arguments)
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     with joined(), Progress(of_bytes=False) as bar:
         result = train(
             settings,
             arguments.out,
             data=arguments.data,
             device=arguments.device,
+            threads=arguments.threads,
             overwrite=arguments.overwrite,
             progress=TrainProgress(bar),
         )

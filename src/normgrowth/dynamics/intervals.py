@@ -29,7 +29,8 @@ def rows_of(records: Records, level: str, name: str | None) -> Records:
 def intervals_of(records: Records, level: str, name: str | None) -> Records:
     """The same, with comparisons between measured steps only, as a trace has them.
 
-    A tracker compares single optimizer steps, the first as well: with every=1, all but the first are such comparisons.
+    A tracker compares single optimizer steps: with every=1 these are such comparisons, all but that of the first
+    measured step if the weights before it are not known.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -37,7 +38,8 @@ def intervals_of(records: Records, level: str, name: str | None) -> Records:
     rows = rows_of(records, level, name)
     sizes = rows.where(quantity="step_size").compared_with().table["step"].to_pylist()
     steps = sorted(set(rows.where(quantity="norm").table["step"].to_pylist()))
-    if not steps or steps[0] not in sizes:
+    single = bool(steps) and (steps[0] in sizes or "gradient_norm" in rows.distinct("quantity"))
+    if not single:
         return rows
     if any(later - step > 1 for step, later in pairwise(steps)):
         raise InputError(

@@ -163,7 +163,7 @@ def last_rows(parts: Sequence[EncodedSteps], step: int) -> tuple[StepLayout, int
 
 def _totals_before(tables: "Sequence[pa.Table]", step: int) -> Totals | None:
     """The budget's sums up to the step before; None if the records do not have them."""
-    if step == 1:
+    if step <= 1:
         return {}
     if not tables:
         return None

@@ -44,6 +44,15 @@ def hold(optimizer: Optimizer, tensors: Sequence[Tensor], *, closure: bool) -> H
     return Held(before, found, getattr(optimizer, "grad_scale", None))
 
 
+def start(tensors: Sequence[Tensor]) -> Tensor:
+    """The sums of the weights before the first step, over all ranks; NaN where a rank ran out of memory."""
+    sums = torch.full((len(tensors), 3), nan, dtype=torch.float64)
+    with suppress(torch.OutOfMemoryError):
+        sums = summed([local(p) for p in tensors])
+    add_over_ranks(sums, tensors)
+    return sums
+
+
 def done(
     held: Held, optimizer: Optimizer, tensors: Sequence[Tensor], first: Sequence[Tensor] | None
 ) -> tuple[Tensor, list[bool]]:

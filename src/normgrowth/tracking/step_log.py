@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 COMMAND = "tracker"
+BEFORE_START = -1  # the step after which the first part begins, so that it replaces step 0 of earlier ones
 EXPORT_BYTES = 8 * 2**20  # of a log whose records are written when it is closed: this takes about a second
 
 
@@ -174,7 +175,8 @@ class StepLog:
             ]
             return records_of(parts, None, self.notes, levels)
         queued = self._files.queued()
-        queued |= {path: queued.get(path, b"") + content for path, content in self._waiting}
+        for path, content in self._waiting:
+            queued[path] = queued.get(path, b"") + content
         parts = [part.read() for part in encoded_parts(self.folder, queued)]
         return records_of(parts, earlier_table(self.folder), self.notes, levels)
 
@@ -257,7 +259,7 @@ def _check(folder: Path, step: int | None, selection: Mapping[str, Any] | None) 
     command = made_by.get("command", "another program")
     if command != COMMAND:
         raise InputError(f"{folder}: has records of {command}; choose another folder for those of a run")
-    if step is None and measured is not None:
+    if step is None and measured:
         raise InputError(
             f"{folder}: has records of a run up to step {measured}; give resume_step= to resume from a step of it "
             "(0 starts again: later records are dropped), or choose another folder"

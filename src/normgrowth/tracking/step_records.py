@@ -22,6 +22,7 @@ Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the thr
 OF_MODEL = ("attention_logit", "logit_rms", "logit_largest")
 STATE = ("decay_so_far",)  # what a run that is resumed goes on from: Σηλ over all steps
 OF_RUN = ("gradient", "learning_rate", "decay", "equilibrium_norm", "equilibrium_angle", *OF_MODEL, *STATE)
+OF_WEIGHTS = 3  # the kernel's columns of the weights themselves: before those of references
 NONFINITE = 2  # the kernel's column with the number of NaN and infinite values
 LEVELS = ("tensor", "layer", "role", "model")
 TOTALS = tuple(f"total_{term}" for term in BUDGET)
@@ -53,6 +54,11 @@ def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Total
 
     before: the budget's sums up to the first of these steps; None where they are not to be told.
     """
+    if steps[0] == 0:
+        yield from _start_blocks(layout, rows[0])
+        steps, rows = steps[1:], rows[1:]
+    if not steps:
+        return
     kernel = rows.shape[2] - len(layout.of_run)
     moments, run = unpacked(layout, rows)
     for level, names, layers, roles, group in levels_of(layout.readings):
@@ -77,6 +83,26 @@ def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Total
             at = np.asarray(steps, np.int64)[known].tolist()
             yield Block("model", ["model"], [None], [None], at, {quantity: values[known][:, None]})
     yield from _learning_rates(layout, steps, rows[:, :, kernel + layout.of_run.index("learning_rate")])
+
+
+def _start_blocks(layout: StepLayout, rows: Floats) -> Iterator[Block]:
+    """Step 0: the weights before the first step, with nothing to compare them with."""
+    moments = Moments.from_columns(np.asarray(layout.numel, np.int64), rows[:, :OF_WEIGHTS], [])
+    for level, names, layers, roles, group in levels_of(layout.readings):
+        if level in layout.levels:
+            group = np.arange(len(names)) if group is None else np.asarray(group, np.intp)
+            values = by_reference(moments.grouped(group, len(names)))[None]
+            yield Block(
+                level, names, layers, roles, [0], {name: value[None] for name, value in values.items()}
+            )
+
+
+def packed_start(layout: StepLayout, sums: Floats) -> Floats:
+    """The rows of step 0: the sums of the weights, and a Σηλ of zero."""
+    rows = np.full(layout.shape, np.nan)
+    rows[:, :OF_WEIGHTS] = sums
+    rows[:, layout.of_run.index("decay_so_far") - len(layout.of_run)] = 0.0
+    return rows
 
 
 def packed(

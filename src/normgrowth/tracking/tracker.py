@@ -24,12 +24,20 @@ from normgrowth.trace.result import Trace
 from normgrowth.tracking.distributed import is_main, of_main, world_size
 from normgrowth.tracking.due import Every, due
 from normgrowth.tracking.logits import Logits
-from normgrowth.tracking.measured_step import Held, done, hold
+from normgrowth.tracking.measured_step import Held, done, hold, start
 from normgrowth.tracking.optimizer_rules import innermost, rules
 from normgrowth.tracking.parameters import Watched, reshard, strangers, watch
 from normgrowth.tracking.run_warnings import Alarms
-from normgrowth.tracking.step_log import COMMAND, StepLog
-from normgrowth.tracking.step_records import LEVELS, NONFINITE, StepLayout, blocks, packed, unpacked
+from normgrowth.tracking.step_log import BEFORE_START, COMMAND, StepLog
+from normgrowth.tracking.step_records import (
+    LEVELS,
+    NONFINITE,
+    StepLayout,
+    blocks,
+    packed,
+    packed_start,
+    unpacked,
+)
 from normgrowth.tracking.tensor_sums import check_replicated, local
 
 LOGGED = ("norm", "relative_step", "angle", "equilibrium_angle", "alignment", "gradient_norm")  # unasked
@@ -41,7 +49,8 @@ class NormTracker:
         with NormTracker(model, optimizer, every=10, out="runs/first"):
             train(model, optimizer)
 
-    It hooks into `optimizer.step()`: step n is the n-th call, whatever number of backward passes came before.
+    It hooks into `optimizer.step()`: step n is the n-th call, whatever number of backward passes came before. Step 0
+    has the norms before the first one.
     The quantities are those of `trace` between the weights before and after one step, and these::
 
         gradient_norm                of the gradient that the step used: averaged, clipped, unscaled
@@ -190,13 +199,25 @@ class NormTracker:
         self._held = None  # there is something if the last step failed
         if self._wants_first and not self._first:
             self._keep_first()
-        if not self._due(self.step + 1):
+        starts, due = not (self.step or self._started), self._due(self.step + 1)
+        if not (starts or due):
             return
         reshard(self._model)
         if not self._watched.is_current(self._model):
             self._look_again(optimizer)
+        if starts:
+            self._record_start()
+        if not due:
+            return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         self._held = hold(optimizer, self._watched.tensors, closure=closure is not None)
+
+    def _record_start(self) -> None:
+        """Step 0: the weights before the first step."""
+        self._started = True
+        sums = start(self._watched.tensors).cpu().numpy()
+        if self._keeps and not np.isnan(sums[:, NONFINITE]).any():
+            self._log.append(0, packed_start(self._layout, sums))
 
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
@@ -264,6 +285,7 @@ class NormTracker:
 
     def _begin(self) -> None:
         self._latest: np.ndarray | None = None  # of an earlier layout
+        self._started = self.step > 0  # whether step 0 is recorded
         self._layout = StepLayout(
             run=self._run,
             readings=self._watched.readings,
@@ -275,7 +297,7 @@ class NormTracker:
         said = self._alarms.said if self._alarms else self._log.issued
         dtypes = [tensor.dtype for tensor in self._watched.tensors]
         self._alarms = Alarms(self._watched.readings, dtypes, said) if self._wants_warnings else None
-        self._log.begin(self._layout, self._made_by, self.step)
+        self._log.begin(self._layout, self._made_by, self.step or BEFORE_START)
 
     def _note(self, text: str, issued: Sequence[tuple[str, str]] = ()) -> None:
         self._log.note(self.step, text, issued)
