@@ -17,11 +17,13 @@ SCHEMA = 2  # of results on disk: the columns of the table, and the way that fie
 COLUMNS = ("run", "step", "level", "name", "layer", "role", "quantity", "reference", "value")
 # Columns that only some records have, with their types.
 AXES = {"tokens": "double", "scale": "double", "cell": "int64", "seed": "int64"}
-NULLABLE = ("step", "layer", "role", "reference", *AXES)
+NULLABLE = ("layer", "role", "reference", *AXES)
+# Kinds of results whose records are not about training steps.
+WITHOUT_STEPS = ("fits", "degrees", "scaling", "comparison", "parameters", "findings")
 ADVICE = "run the command that wrote it again"
 
 
-def conformed(table: "pa.Table", path: Path) -> "pa.Table":
+def conformed(table: "pa.Table", path: Path, kind: str | None = None) -> "pa.Table":
     """The columns of records in their order and types. Raises SchemaError where a conversion would lose anything.
 
     Columns that records do not have are left out.
@@ -46,7 +48,8 @@ def conformed(table: "pa.Table", path: Path) -> "pa.Table":
         except (pa.ArrowException, TypeError) as error:
             said = f"expected {_name(kinds[name])}, got {column.type} ({str(error).splitlines()[0]})"
             raise SchemaError(path, f"column {name}", said, ADVICE) from error
-        if column.null_count and name not in NULLABLE:
+        stepless = name == "step" and (kind in WITHOUT_STEPS or not {"scale", "cell"}.isdisjoint(names))
+        if column.null_count and name not in NULLABLE and not stepless:
             said = f"{column.null_count:,} of {len(column):,} values are missing"
             raise SchemaError(path, f"column {name}", said, ADVICE)
         columns.append(column)

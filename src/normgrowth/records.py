@@ -339,7 +339,7 @@ class Records:
         made_by = with_include(made_by)
         if (found := mismatch(made_by, sidecar_shape)) is not None:
             raise SchemaError(folder / SIDECAR, *found, "remove it to go on without")
-        return Records(conformed(table, path), made_by)
+        return Records(conformed(table, path, made_by.get("kind")), made_by)
 
 
 def has_log(folder: Path) -> bool:

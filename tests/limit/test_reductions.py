@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
-from limit.growing import expect, limit, powers
+from limit.growing import expect, leading, limit, powers
 from limit.test_rules import few, log_of_sum, rows, with_orders
 from mpmath import mp, mpf
 
@@ -260,3 +260,25 @@ def test_scatter_reduce_by_products_is_refused():
     index = torch.zeros(2, 3, dtype=torch.long)
     with pytest.raises(UnsupportedOperation, match="prod"):
         limit(lambda x: x.scatter_reduce(0, index, x, "prod"), {1: torch.ones(2, 3).double()})
+
+
+def double(*rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def test_a_logarithm_of_a_sum_whose_leading_terms_cancel():
+    """log2(2^(c^-2 - 1) + 2^-1) is c^-2 / 2 - ...; elsewhere in the tensor something grows."""
+    a = {1: double(0.0, 0.0), 0: double(-1.0, 0.0), -2: double(1.0, 0.0)}
+    b = {1: double(0.0, 1.0), 0: double(-1.0, 0.0), -2: double(0.0, 0.0)}
+    found = limit(torch.logaddexp2, a, b, orders=3)
+    assert leading(found, (0,)) == (-2, pytest.approx(0.5))
+    assert leading(found, (1,)) == (1, 1.0)
+
+
+def test_a_triangular_system_whose_leading_terms_cancel():
+    a = {0: double([0.0, 0.0, 0.0], [-3.0, 0.0, 0.0], [2.0, -0.5, 0.0])}
+    b = {-1: double([1.5], [2.5], [-0.5]), -2: double([0.0], [1.0], [0.0])}
+    solved = limit(
+        lambda a, b: torch.linalg.solve_triangular(a, b, upper=False, unitriangular=True), a, b, orders=1
+    )
+    assert leading(solved, (2, 0)) == (-2, pytest.approx(0.5))

@@ -9,9 +9,9 @@ import pytest
 import torch
 from synthetic_series import moved, save_file, tiny_state
 
-from normgrowth import cli
 from normgrowth.checkpoints.name_globs import separating_globs
 from normgrowth.checkpoints.series import open_source
+from normgrowth.cli import main as cli
 from normgrowth.errors import InputError
 from normgrowth.lint import lint
 

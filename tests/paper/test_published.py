@@ -71,12 +71,14 @@ def test_unknown_names_are_said():
 
 
 def test_published_results_have_the_types_of_measured_ones():
+    from normgrowth.network.heads.heads import Heads
+    from normgrowth.network.saturation import Saturation
     from normgrowth.network.scaling import Scaling
     from normgrowth.paper.published import RESULTS, load
     from normgrowth.trace.result import Trace
 
     types = {name: type(load(name)) for name in RESULTS}
-    assert types == {"t5": Trace, "scaling": Scaling}
+    assert types == {"t5": Trace, "saturation": Saturation, "heads": Heads, "scaling": Scaling}
     trace = load("t5")
     assert trace.matrix("norm").values.shape == (104, 12)
     assert trace.plot().axes

@@ -443,7 +443,7 @@ def test_a_run_that_goes_on_is_read_from_its_log(tmp_path, one_thread):
             optimizer.step()
         path = ng.report(tmp_path / "norms", tmp_path / "p.html").path
     said = "".join(Seen(path.read_text(encoding="utf-8")).words)
-    assert "over steps 1 to 5 (5 measured steps)" in said
+    assert "over steps 0 to 5 (6 measured steps)" in said
 
 
 def test_many_runs_stay_below_the_limit_or_are_refused(trace, tmp_path, monkeypatch):

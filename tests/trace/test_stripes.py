@@ -503,7 +503,7 @@ class TestRay:
         """It asks for nothing of what was finished; and nothing of its Ray stays behind."""
         series, out = write_series(tmp_path / "series", walk(4, layers=4)), tmp_path / "out"
         local = trace(series, run="x")
-        tensors = len(local.where(level="tensor").distinct("name"))
+        tensors = len(local.records.where(level="tensor").distinct("name"))
         with RangeServer(series) as server:
             driver = [sys.executable, "-c", DRIVER, server.url, str(out)]
             server.fail("GET .*safetensors", after=8, trickle=0.0005)  # not the headers

@@ -325,7 +325,7 @@ def test_a_compiled_step():
         assert torch.equal(a, b)
     for quantity in ("norm", "step_size", "gradient_norm", "decay_step"):
         (steps, seen), (same, wanted) = (
-            found[kind][1].records.series(quantity) for kind in ("compiled", "plain")
+            found[kind][1].trace.records.series(quantity) for kind in ("compiled", "plain")
         )
         assert steps.tolist() == same.tolist() == [0, 2, 4, 6, 8, 10, 12]
         np.testing.assert_allclose(seen, wanted, rtol=1e-4)  # a compiler rounds in its own way

@@ -13,7 +13,7 @@ from normgrowth.limit.rules.activations import Asymptotes, growing_elements, tai
 from normgrowth.limit.rules.arithmetic import add, series, summed
 from normgrowth.limit.rules.attention.softmax import distribution
 from normgrowth.limit.rules.powers import expanded, power
-from normgrowth.limit.series import ZERO, Series, Term, combine, constant, highest, product
+from normgrowth.limit.series import ZERO, Series, Term, combine, constant, from_parts, highest, product
 
 aten = torch.ops.aten
 
@@ -137,11 +137,24 @@ def _log_sum_of_rows(operation: Operation, x: Series) -> Series:
         found = logarithm(log, shifted.map(lambda value: value.sum(-1, keepdim=True)))
         return add(found, constant(most)).map(lambda value: value.squeeze(-1))
     shares = distribution(operation, x, -1)
-    winner = shares.top.value.argmax(-1, keepdim=True)
-    largest = x.map(lambda value: value.gather(-1, winner).squeeze(-1))
-    several = -shares.top.value.gather(-1, winner).squeeze(-1).log()
-    found = add(largest, Series((Term(ZERO, several, shares.sources),), shares.rest))
+    share = shares.top.value
+    winner = share.argmax(-1, keepdim=True)
+    several = -share.gather(-1, winner).squeeze(-1).log()
+    found = add(_largest(x, winner, share), Series((Term(ZERO, several, shares.sources),), shares.rest))
     return replace(found, lost=True)
+
+
+def _largest(x: Series, winner: Tensor, share: Tensor) -> Series:
+    """The largest entry; of terms that vanish, the mean over the entries that share the sum: its derivative."""
+
+    def taken(term: Term) -> Tensor:
+        if term.degree >= 0:
+            return term.value.gather(-1, winner).squeeze(-1)
+        return torch.where(share > 0, term.value * share, torch.zeros_like(share)).sum(-1)
+
+    small = [2 * term.degree for term in x.terms if term.degree < 0]  # the next order of the logarithm
+    parts = {term.degree: (taken(term), term.sources) for term in x.terms}
+    return from_parts(parts, highest(x.rest, *small[:1]))
 
 
 @rule("logaddexp", "logaddexp2")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.rules.arithmetic import add, series
+from normgrowth.limit.rules.arithmetic import series, summed
 from normgrowth.limit.rules.powers import division
 from normgrowth.limit.series import Series, combine, product
 
@@ -30,7 +30,7 @@ def solution(
         row = _rows(b, i, 1)
         if rows is not None:
             factors = _rows(a, i, 1).move(lambda value, i=i: value[..., :i])
-            row = add(row, product(torch.matmul, factors, rows, operation.orders), -1)
+            row = summed(operation, row, product(torch.matmul, factors, rows, operation.orders), -1)
         if not unitriangular:
             row = division(operation, row, _rows(a, i, 1).move(lambda value, i=i: value[..., i : i + 1]))
         rows = row if rows is None else combine(_below, rows, row, moves=True)
