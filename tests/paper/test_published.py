@@ -82,5 +82,5 @@ def test_published_results_have_the_types_of_measured_ones():
     trace = load("t5")
     assert trace.matrix("norm").values.shape == (104, 12)
     assert trace.plot().axes
-    with pytest.raises(InputError, match="there are t5, scaling"):
+    with pytest.raises(InputError, match="there are t5, saturation, heads, scaling"):
         load("bert")

@@ -23,7 +23,7 @@ from refusals import refused
 from safetensors.torch import save_file
 from synthetic_series import moved, walk, write_series
 
-from normgrowth import InputError, Records, SeriesWarning, trace
+from normgrowth import InputError, SeriesWarning, trace
 from normgrowth.checkpoints.remote.remote_file import RemoteFile
 from normgrowth.checkpoints.remote.transport import BufferPool
 from normgrowth.checkpoints.series import open_source
@@ -527,7 +527,7 @@ class TestRay:
             ]
             assert sum(start >= header for start in asked) == 4 * (tensors - kept)
         assert not (out / "stripes").exists()
-        same(Records.read(out), local)
+        same(load(out), local)
 
 
 DRIVER = """
