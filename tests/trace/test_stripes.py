@@ -23,6 +23,7 @@ from refusals import refused
 from safetensors.torch import save_file
 from synthetic_series import moved, walk, write_series
 
+import normgrowth
 from normgrowth import InputError, SeriesWarning, trace
 from normgrowth.checkpoints.remote.remote_file import RemoteFile
 from normgrowth.checkpoints.remote.transport import BufferPool
@@ -527,7 +528,7 @@ class TestRay:
             ]
             assert sum(start >= header for start in asked) == 4 * (tensors - kept)
         assert not (out / "stripes").exists()
-        same(load(out), local)
+        same(normgrowth.load(out), local)
 
 
 DRIVER = """
