@@ -282,3 +282,12 @@ def test_a_triangular_system_whose_leading_terms_cancel():
         lambda a, b: torch.linalg.solve_triangular(a, b, upper=False, unitriangular=True), a, b, orders=1
     )
     assert leading(solved, (2, 0)) == (-2, pytest.approx(0.5))
+
+
+def test_a_bias_that_cancels_a_product_needs_more_orders():
+    """One element of a column comes to 0: the next order leads there, and one order does not carry it."""
+    x = {3: double([1.5, 2.5], [0.0, 1.0]), 1: double([0.0, 1.0], [0.0, 0.0])}
+    y = {-1: double([-3.0, 0.0], [2.0, 1.0])}
+    b = {2: double(-0.5, 0.0), 0: double(1.0, 0.0)}
+    found = limit(lambda x, y, b: F.linear(x, y.t(), b), x, y, b, orders=1)
+    assert leading(found, (0, 0)) == (0, 3.0)

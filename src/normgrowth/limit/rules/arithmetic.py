@@ -143,14 +143,19 @@ def _count_cancelled(operation: Operation, a: Series, b: Series, found: Series) 
 
 
 def open_ties(equal: Tensor, a: Any, b: Any) -> int:
-    """How many are equal; one in each group is not counted where a group meets one value: its own maximum."""
+    """How many are equal; of values minus their own maximum (kept as a dimension of size 1), one per group is not open.
+
+    An argument with fewer dimensions, such as a bias, is no maximum of a group.
+    """
     count = int(equal.sum())
     if not count:
         return 0
     for x in (a, b):
         if isinstance(x, Series):
-            shape = (1,) * (equal.dim() - len(x.shape)) + tuple(x.shape)
-            dims = [d for d, size in enumerate(shape) if size == 1 and equal.shape[d] > 1]
+            missing = equal.dim() - len(x.shape)
+            dims = [
+                d + missing for d, size in enumerate(x.shape) if size == 1 and equal.shape[d + missing] > 1
+            ]
             if dims:
                 return count - int(equal.any(dims[0]).sum() if len(dims) == 1 else equal.amax(dims).sum())
     return count
