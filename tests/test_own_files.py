@@ -78,6 +78,13 @@ def check(code: int, out: str, err: str) -> None:
         assert err.count("\n") == 1
 
 
+class Content(bytes):
+    """What a file is changed to. hypothesis refuses to print all of a large one."""
+
+    def __repr__(self) -> str:
+        return super().__repr__() if len(self) < 2000 else f"{len(self)} bytes, {bytes(self[:200])!r}..."
+
+
 def changes(kind: str, source: Path) -> st.SearchStrategy[tuple[Path, bytes, list[str]]]:
     """A file of a folder, its changed content, and a command that reads it."""
 
@@ -86,7 +93,7 @@ def changes(kind: str, source: Path) -> st.SearchStrategy[tuple[Path, bytes, lis
     ) -> st.SearchStrategy[tuple[Path, bytes, list[str]]]:
         files = sorted(path for pattern in patterns for path in source.glob(pattern))
         return st.sampled_from(files).flatmap(
-            lambda file: st.tuples(st.just(file), mutated(file), st.sampled_from(commands))
+            lambda file: st.tuples(st.just(file), mutated(file).map(Content), st.sampled_from(commands))
         )
 
     return st.one_of([of(*reader) for reader in KINDS[kind].readers])
