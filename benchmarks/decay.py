@@ -22,8 +22,8 @@ from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY, Axis
 from normgrowth.lab.cells.cell import SQUARE
 from normgrowth.lab.settings import TrainSettings, preset
 from normgrowth.lab.sweep import sweep
-from normgrowth.tracking.parameters import watch
 from normgrowth.tracking.tensor_sums import local, summed
+from normgrowth.tracking.tracked_parameters import watch
 
 KEPT = Path(__file__).parent.parent / "docs" / "records" / "decay"
 PAPER = KEPT / "paper.json"  # λ* of the paper's own model, which asks for its first weights only

@@ -24,8 +24,8 @@ from normgrowth import Records, saturated, saturation, scaled_weights, scaling
 from normgrowth.network.hidden_states import Network, evaluating, measured_part
 from normgrowth.network.inputs.batches import make_batches, read_rows
 from normgrowth.network.models.load import LoadedModel, load_model
-from normgrowth.network.scaling import joined
-from normgrowth.network.scaling_curves import paper_configs
+from normgrowth.network.scaling.curves import paper_configs
+from normgrowth.network.scaling.scaling import joined
 from normgrowth.records import concatenated
 
 ROOT = Path(__file__).parent.parent

@@ -233,7 +233,7 @@ def write(results: dict[str, Any]) -> None:
 
 def log(most: int) -> None:
     """What the log of a run costs after so many measured steps of a model with 100 tensors."""
-    from normgrowth.tracking.step_log import StepLog
+    from normgrowth.tracking.log.step_log import StepLog
 
     model = nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(4, 4) for _ in range(50))})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

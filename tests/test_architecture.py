@@ -59,7 +59,7 @@ ALLOWED = {
 }
 # (file, module that it may import all the same)
 EXCEPTIONS = {
-    ("records.py", "normgrowth.tracking.log_reader"),  # the records of a run are made from its log
+    ("records.py", "normgrowth.tracking.log.log_reader"),  # the records of a run are made from its log
     ("results.py", "normgrowth.report.dispatch"),  # a result asks the report to show it
     ("trace/result.py", "normgrowth.lint.finding"),  # the type of a field
     (
@@ -73,10 +73,12 @@ HOME = {
     "ray": "engine/ray_cluster.py",
     "pebble": "engine/processes.py",
     "lightning": "tracking/integrations/lightning.py",
-    "boto3": "checkpoints/remote/bucket_access.py",
+    "boto3": "checkpoints/remote/buckets/bucket_access.py",
 }
 # ... and in two: the bucket, and how it is reached.
-HOMES = {"obstore": {"checkpoints/remote/object_store.py", "checkpoints/remote/bucket_access.py"}}
+HOMES = {
+    "obstore": {"checkpoints/remote/buckets/object_store.py", "checkpoints/remote/buckets/bucket_access.py"}
+}
 # Never at the top of a file: `import normgrowth.anything` must stay light.
 LATE = {
     "torch",

@@ -22,8 +22,8 @@ from normgrowth.limit.degrees import Degrees, ModuleDegree
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.network.heads.heads import Heads
-from normgrowth.network.saturation import Saturation
-from normgrowth.network.scaling import Scaling
+from normgrowth.network.saturation.saturation import Saturation
+from normgrowth.network.scaling.scaling import Scaling
 from normgrowth.paper.reproduction import Check, Judgement, Reproduction, StageOutcome
 from normgrowth.records import Block, Records
 from normgrowth.report.dispatch import show

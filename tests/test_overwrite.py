@@ -196,7 +196,7 @@ def test_figures_and_pages_of_another_trace_are_kept(tmp_path):
 
 
 def test_a_tracker_does_not_write_over_records(tmp_path):
-    from normgrowth.tracking.step_log import StepLog
+    from normgrowth.tracking.log.step_log import StepLog
 
     KINDS["tracker"].make(tmp_path / "run")
     make_trace(tmp_path / "trace")

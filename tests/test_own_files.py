@@ -18,7 +18,7 @@ from mutations import mutated_bytes, mutated_json, mutated_table
 from own_folders import KINDS, run, unsealed
 
 from normgrowth.checksums import unseal_json
-from normgrowth.tracking.step_file import KEY, header_length
+from normgrowth.tracking.log.step_file import KEY, header_length
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

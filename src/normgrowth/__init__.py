@@ -63,13 +63,13 @@ if TYPE_CHECKING:
     from normgrowth.network.heads.heads import Heads, heads
     from normgrowth.network.models.load import LoadedModel, load_model
     from normgrowth.network.saturated_attention import saturated_attention
-    from normgrowth.network.saturation import Saturation, saturation
+    from normgrowth.network.saturation.saturation import Saturation, saturation
     from normgrowth.network.scaled_weights import scaled_weights
-    from normgrowth.network.scaling import Scaling, scaling
+    from normgrowth.network.scaling.scaling import Scaling, scaling
     from normgrowth.paper.reproduce import reproduce
     from normgrowth.paper.reproduction import Reproduction
     from normgrowth.records import Records
-    from normgrowth.report.page.result import Page
+    from normgrowth.report.page.page_file import Page
     from normgrowth.results import Result, load
     from normgrowth.trace.result import Trace
     from normgrowth.tracking.integrations.transformers import NormCallback
@@ -139,14 +139,14 @@ _HOME = {
     "NoLimit": "normgrowth.errors",
     "NormCallback": "normgrowth.tracking.integrations.transformers",
     "NormTracker": "normgrowth.tracking.tracker",
-    "Page": "normgrowth.report.page.result",
+    "Page": "normgrowth.report.page.page_file",
     "Parameters": "normgrowth.checkpoints.parameter_list",
     "Records": "normgrowth.records",
     "Reproduction": "normgrowth.paper.reproduction",
     "Result": "normgrowth.results",
     "Run": "normgrowth.lab.run",
-    "Saturation": "normgrowth.network.saturation",
-    "Scaling": "normgrowth.network.scaling",
+    "Saturation": "normgrowth.network.saturation.saturation",
+    "Scaling": "normgrowth.network.scaling.scaling",
     "SeriesWarning": "normgrowth.errors",
     "Sweep": "normgrowth.lab.sweep_result",
     "Trace": "normgrowth.trace.result",
@@ -165,8 +165,8 @@ _HOME = {
     "scaled_weights": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
-    "saturation": "normgrowth.network.saturation",
-    "scaling": "normgrowth.network.scaling",
+    "saturation": "normgrowth.network.saturation.saturation",
+    "scaling": "normgrowth.network.scaling.scaling",
     "sweep": "normgrowth.lab.sweep",
     "train": "normgrowth.lab.train",
 }

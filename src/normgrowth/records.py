@@ -318,7 +318,7 @@ class Records:
         """The records of a folder, also of a run that goes on or was killed."""
         folder = Path(folder)
         if has_log(folder):
-            from normgrowth.tracking.log_reader import read_run
+            from normgrowth.tracking.log.log_reader import read_run
 
             return read_run(folder)
         return Records.read_files(folder)

@@ -22,11 +22,11 @@ from safetensors.numpy import load_file, save_file
 from normgrowth import engine
 from normgrowth.checkpoints.file_groups import best_files
 from normgrowth.checkpoints.local_files import find_checkpoints
-from normgrowth.checkpoints.remote import hub
 from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote.discovery import find_remote
-from normgrowth.checkpoints.remote.hub import Revision, is_hub, list_revisions
-from normgrowth.checkpoints.remote.hub_download import fetch
+from normgrowth.checkpoints.remote.hub import revisions as hub
+from normgrowth.checkpoints.remote.hub.hub_download import fetch
+from normgrowth.checkpoints.remote.hub.revisions import Revision, is_hub, list_revisions
 from normgrowth.checkpoints.remote.session import RemoteSession
 from normgrowth.errors import InputError
 
@@ -424,8 +424,8 @@ def test_nothing_is_left_outside_the_folder(server, into, tmp_path):
     code = """if True:
         import sys
         from pathlib import Path
-        from normgrowth.checkpoints.remote.hub_download import fetch
-        from normgrowth.checkpoints.remote.hub import list_revisions
+        from normgrowth.checkpoints.remote.hub.hub_download import fetch
+        from normgrowth.checkpoints.remote.hub.revisions import list_revisions
         assert "huggingface_hub" not in sys.modules  # importing is light
         for revision in list_revisions("hf://org/tiny", endpoint=sys.argv[1]):
             fetch(revision, Path(sys.argv[2]))

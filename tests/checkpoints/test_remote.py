@@ -21,15 +21,15 @@ from safetensors.numpy import save_file
 from synthetic_series import tiny_state, walk, write_series
 
 from normgrowth import InputError, open_source
-from normgrowth.checkpoints.remote import connections
-from normgrowth.checkpoints.remote import http as web
 from normgrowth.checkpoints.remote import retry as attempts
-from normgrowth.checkpoints.remote import website as places
-from normgrowth.checkpoints.remote.http import Target, get_range
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.remote.session import _session_of
 from normgrowth.checkpoints.remote.transport import BufferPool
-from normgrowth.checkpoints.remote.website import Website, redact_url
+from normgrowth.checkpoints.remote.web import connections
+from normgrowth.checkpoints.remote.web import http as web
+from normgrowth.checkpoints.remote.web import website as places
+from normgrowth.checkpoints.remote.web.http import Target, get_range
+from normgrowth.checkpoints.remote.web.website import Website, redact_url
 
 
 @pytest.fixture(autouse=True)

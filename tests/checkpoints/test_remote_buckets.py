@@ -13,8 +13,8 @@ from bucket_server import BucketServer
 from synthetic_series import tiny_state, walk, write_series
 
 from normgrowth import open_source, trace
-from normgrowth.checkpoints.remote import bucket_access, object_store
 from normgrowth.checkpoints.remote import retry as attempts
+from normgrowth.checkpoints.remote.buckets import bucket_access, object_store
 from normgrowth.checkpoints.remote.discovery import find_remote
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.remote.session import RemoteSession, _session_of

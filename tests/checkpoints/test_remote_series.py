@@ -14,9 +14,9 @@ from range_server import RangeServer
 from synthetic_series import save_file, tiny_state, walk, write_series
 
 from normgrowth import InputError, SeriesWarning, open_source, trace
-from normgrowth.checkpoints.remote import connections, website
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.remote.retry import Failure
+from normgrowth.checkpoints.remote.web import connections, website
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from normgrowth.limit.parameters import growing_parameters
+from normgrowth.limit.power_series import Series, constant
 from normgrowth.limit.saturated import Limit, saturated
-from normgrowth.limit.series import Series, constant
 
 FACTORS = (1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7)
 MASK = torch.finfo(torch.float64).min / 4  # what is below hides a key; it does not count as a value

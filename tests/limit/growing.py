@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from normgrowth.limit import Series, Term
 from normgrowth.limit.dispatch import LimitMode
 from normgrowth.limit.pass_log import Context
-from normgrowth.limit.series import constant
+from normgrowth.limit.power_series import constant
 
 mpmath.mp.dps = (
     240  # terms of degree -9 beside ones of degree 9 at the larger c, and what cancels between them

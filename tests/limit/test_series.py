@@ -10,8 +10,8 @@ from limit.growing import powers
 from normgrowth.limit import Series, Term
 from normgrowth.limit.dispatch import LimitMode
 from normgrowth.limit.pass_log import Context
+from normgrowth.limit.power_series import combine, constant, decided, from_parts, nonzero, product
 from normgrowth.limit.rules.arithmetic import add, shortened
-from normgrowth.limit.series import combine, constant, decided, from_parts, nonzero, product
 
 quick = settings(max_examples=settings.default.max_examples * 2 // 5, deadline=None)
 EVERYTHING = 100  # orders

@@ -13,7 +13,7 @@ from synthetic_series import moved, tiny_state, walk, write_series
 from tiny_runs import State, faults, train, write
 
 from normgrowth.lint import lint
-from normgrowth.lint.trajectory import reordered
+from normgrowth.lint.checks.trajectory import reordered
 
 
 def cosine_rate(step: int) -> float:

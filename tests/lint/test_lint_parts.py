@@ -9,8 +9,8 @@ from synthetic_series import save_numpy, walk, write_series
 from normgrowth.checkpoints.checkpoint import Chunked, MappedCheckpoint, Piece, Ranges, Strided, Tensor
 from normgrowth.checkpoints.series import open_source
 from normgrowth.lint import lint
-from normgrowth.lint.tensors import odd_runs
-from normgrowth.lint.trajectory import reordered
+from normgrowth.lint.checks.tensors import odd_runs
+from normgrowth.lint.checks.trajectory import reordered
 from normgrowth.trace.by_step import measure
 from normgrowth.trace.sampled_steps import StepSampler
 from normgrowth.trace.samples import pattern, places, sample

@@ -11,10 +11,10 @@ from torch.func import functional_call
 
 from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.convergence import local_powers, rate
 from normgrowth.network.models.encoders import EncoderConfig
-from normgrowth.network.scaling import Scaling, joined, scaling
-from normgrowth.network.scaling_curves import encoder, label_of, paper_configs, random_ids
+from normgrowth.network.scaling.convergence import local_powers, rate
+from normgrowth.network.scaling.curves import encoder, label_of, paper_configs, random_ids
+from normgrowth.network.scaling.scaling import Scaling, joined, scaling
 from normgrowth.paper.stages.table1_networks import spread_norms
 from normgrowth.records import Records
 from normgrowth.report.sentences.scaling import sentences

@@ -15,7 +15,7 @@ from normgrowth.errors import FolderMismatch, InputError, NoLimit
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.heads.patterns import patterns
 from normgrowth.network.scaled_weights import scaled_weights
-from normgrowth.network.scaling import scaling
+from normgrowth.network.scaling.scaling import scaling
 from normgrowth.records import Records
 
 transformers = pytest.importorskip("transformers")

@@ -11,7 +11,7 @@ from tiny_configs import tiny_config
 
 from normgrowth.errors import ConfigError, InputError
 from normgrowth.network.models.load import load_model
-from normgrowth.network.saturation import saturation
+from normgrowth.network.saturation.saturation import saturation
 
 transformers = pytest.importorskip("transformers")
 

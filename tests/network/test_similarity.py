@@ -15,8 +15,8 @@ import normgrowth
 from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.inputs.batches import make_batches, read_rows
-from normgrowth.network.saturation import Saturation
-from normgrowth.network.state_comparison import padding_tolerance
+from normgrowth.network.saturation.saturation import Saturation
+from normgrowth.network.saturation.state_comparison import padding_tolerance
 from normgrowth.results import load
 
 transformers = pytest.importorskip("transformers")

@@ -72,8 +72,8 @@ def test_unknown_names_are_said():
 
 def test_published_results_have_the_types_of_measured_ones():
     from normgrowth.network.heads.heads import Heads
-    from normgrowth.network.saturation import Saturation
-    from normgrowth.network.scaling import Scaling
+    from normgrowth.network.saturation.saturation import Saturation
+    from normgrowth.network.scaling.scaling import Scaling
     from normgrowth.paper.published import RESULTS, load
     from normgrowth.trace.result import Trace
 

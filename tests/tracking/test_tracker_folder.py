@@ -25,10 +25,10 @@ import normgrowth
 from normgrowth import InputError, Records, SeriesWarning, trace
 from normgrowth.checksums import seal_json
 from normgrowth.errors import FolderMismatch
-from normgrowth.tracking import step_log
-from normgrowth.tracking.log_reader import encoded_parts
-from normgrowth.tracking.step_file import header_length
-from normgrowth.tracking.step_records import STATE
+from normgrowth.tracking.log import step_log
+from normgrowth.tracking.log.log_reader import encoded_parts
+from normgrowth.tracking.log.step_file import header_length
+from normgrowth.tracking.log.step_records import STATE
 from normgrowth.tracking.tracker import NormTracker
 
 

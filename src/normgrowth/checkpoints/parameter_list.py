@@ -10,7 +10,7 @@ from typing import Any, ClassVar, overload
 
 from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
-from normgrowth.checkpoints.parameters import Kind
+from normgrowth.checkpoints.parameter_names import Kind
 from normgrowth.checkpoints.selection import Selection, stored_copies
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import SeriesWarning

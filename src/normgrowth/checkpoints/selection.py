@@ -8,7 +8,7 @@ import numpy as np
 
 from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, Tensor
-from normgrowth.checkpoints.parameters import Reading, read_names
+from normgrowth.checkpoints.parameter_names import Reading, read_names
 from normgrowth.errors import InputError
 
 

@@ -19,10 +19,10 @@ from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, check_unchang
 from normgrowth.checkpoints.formats.registry import CERTAIN, without_suffix
 from normgrowth.checkpoints.local_files import LocalFile, find_checkpoints, why_nothing
 from normgrowth.checkpoints.name_globs import by_pattern, name_pattern, separating_globs
-from normgrowth.checkpoints.remote import hub
 from normgrowth.checkpoints.remote.discovery import find_remote, is_remote
+from normgrowth.checkpoints.remote.hub import revisions as hub
 from normgrowth.checkpoints.remote.remote_file import RemoteFile, RemoteRevision, RemoteSession
-from normgrowth.checkpoints.remote.website import redact_url
+from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step, guessed_step, is_counter
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 from normgrowth.text import html_table

@@ -50,10 +50,12 @@ def _plot(arguments: argparse.Namespace) -> int:
     named = arguments.result.startswith("published:")
     folder = Path(arguments.out or ("figures" if named else Path(arguments.result) / "figures"))
     try:
-        for path in draw(result, folder, **options):
-            print(path)
+        paths = draw(result, folder, **options)
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror or error}") from error
+    if not paths:
+        raise InputError(f"{arguments.result}: nothing to draw: it holds no finite values that a figure shows")
+    print(*paths, sep="\n")
     return 0
 
 

@@ -20,7 +20,7 @@ def _published(arguments: argparse.Namespace) -> "Result":
 
 
 COMMAND = Command(
-    verb="normgrowth.network.saturation:saturation",
+    verb="normgrowth.network.saturation.saturation:saturation",
     summary="measure how close models are to their saturated limit, layer by layer",
     description="Measure the cosine between a network and its saturated limit, per layer, mean over tokens: by the\n"
     "exact limit of growing weights, and with the weights times 1000 as in the paper's Figure 2.",

@@ -37,7 +37,7 @@ def _published(arguments: argparse.Namespace) -> "Result":
 
 
 COMMAND = Command(
-    verb="normgrowth.network.scaling:scaling",
+    verb="normgrowth.network.scaling.scaling:scaling",
     summary="measure how a network approaches its saturated limit as its weights are scaled up",
     description="Multiply all weights by c and compare with the exact limit: cosine per layer, relative error of\n"
     "f(x; cθ)/c^k, and whether that falls like a power of c or faster.",

@@ -47,7 +47,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 def _read(arguments: argparse.Namespace) -> Any:
     from normgrowth.errors import InputError
     from normgrowth.records import Records, has_log, has_records
-    from normgrowth.tracking.log_reader import read_run
+    from normgrowth.tracking.log.log_reader import read_run
 
     folder = Path(arguments.folder)
     if not has_records(folder):

@@ -26,7 +26,7 @@ from normgrowth.lab.data.formal_languages import language, legal_mask
 from normgrowth.lab.generate import member_share
 from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoders import Encoder, LanguageModel
-from normgrowth.network.saturation import saturation
+from normgrowth.network.saturation.saturation import saturation
 from normgrowth.records import Block, Records
 from normgrowth.tracking.distributed import is_parallel, rank, world_size
 

@@ -30,7 +30,7 @@ from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
 from normgrowth.schema import mismatch
 from normgrowth.tracking.distributed import is_main, is_parallel, of_main, rank, shared, world_size
-from normgrowth.tracking.parameters import watch
+from normgrowth.tracking.tracked_parameters import watch
 from normgrowth.tracking.tracker import NormTracker
 
 EVALUATION = {

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     from normgrowth.limit.dispatch import RULES, Operation, rule
+    from normgrowth.limit.power_series import Series, Term, by_element
     from normgrowth.limit.rule_files import RULE_FILES
-    from normgrowth.limit.series import Series, Term, by_element
 
 # Loaded when they are first used: results of `degrees` are read without torch.
 _HOME = {
     "RULES": "normgrowth.limit.dispatch",
     "RULE_FILES": "normgrowth.limit.rule_files",
     "Operation": "normgrowth.limit.dispatch",
-    "Series": "normgrowth.limit.series",
-    "Term": "normgrowth.limit.series",
-    "by_element": "normgrowth.limit.series",
+    "Series": "normgrowth.limit.power_series",
+    "Term": "normgrowth.limit.power_series",
+    "by_element": "normgrowth.limit.power_series",
     "rule": "normgrowth.limit.dispatch",
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normgrowth.limit.series import ZERO, Exponential, Series, Term, combine
+from normgrowth.limit.power_series import ZERO, Exponential, Series, Term, combine
 
 
 def nothing(like: Tensor) -> Exponential:

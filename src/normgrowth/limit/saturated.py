@@ -20,7 +20,7 @@ from normgrowth.limit.forward_pass.saved_state import SavedState
 from normgrowth.limit.parameters import ParameterLayout, check_fixed, first_names, own_storages
 from normgrowth.limit.parameters.layout import NamedModules
 from normgrowth.limit.pass_log import Context, Sum, Tie
-from normgrowth.limit.series import Series, Term, nonzero
+from normgrowth.limit.power_series import Series, Term, nonzero
 from normgrowth.text import by_run, html_table
 
 MORE_ORDERS = 3  # if the leading one leaves something open

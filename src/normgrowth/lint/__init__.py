@@ -31,7 +31,7 @@ def lint(
     or of data are findings, too, and the largest series is checked.
     out: output folder for the findings. overwrite: replace another result there.
     """
-    from normgrowth.lint.series import findings_of_trace, lint_series
+    from normgrowth.lint.check_series import findings_of_trace, lint_series
     from normgrowth.trace.result import Trace
 
     if isinstance(source, Trace):

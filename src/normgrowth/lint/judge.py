@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normgrowth.lint.copies import Same, tensor_copies, whole_copies
+from normgrowth.lint.checks.copies import Same, tensor_copies, whole_copies
+from normgrowth.lint.checks.mixture import named_apart, two_runs
+from normgrowth.lint.checks.order import order_faults, run_faults, stored_order, untrained
+from normgrowth.lint.checks.tensors import index_faults, nonfinite_faults
+from normgrowth.lint.checks.trajectory import Trajectory
+from normgrowth.lint.checks.unchanged import unchanged_tensors
 from normgrowth.lint.finding import KINDS, Finding
-from normgrowth.lint.mixture import named_apart, two_runs
-from normgrowth.lint.order import order_faults, run_faults, stored_order, untrained
 from normgrowth.lint.step_table import StepTable
-from normgrowth.lint.tensors import index_faults, nonfinite_faults
-from normgrowth.lint.trajectory import Trajectory
-from normgrowth.lint.unchanged import unchanged_tensors
 from normgrowth.trace.sample_log import SampleLog
 from normgrowth.trace.sampled_steps import SampledStep
 

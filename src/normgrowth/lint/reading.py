@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
-from normgrowth.checkpoints.parameters import Reading
+from normgrowth.checkpoints.parameter_names import Reading
 from normgrowth.checkpoints.selection import NothingCounts, Selection
 from normgrowth.checkpoints.series import Entry, Series
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
+from normgrowth.lint.checks.mixture import Member, Mixture
+from normgrowth.lint.checks.renames import match_renamed
 from normgrowth.lint.finding import Finding
-from normgrowth.lint.mixture import Member, Mixture
-from normgrowth.lint.renames import match_renamed
 from normgrowth.trace.by_step import check_alike, check_dtypes
 from normgrowth.trace.sampled_steps import SampledStep, StepSampler, sampled
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Tensor
-from normgrowth.checkpoints.parameters import Reading, read_names
+from normgrowth.checkpoints.parameter_names import Reading, read_names
+from normgrowth.lint.checks.trajectory import Trajectory
 from normgrowth.lint.finding import Finding, Kind, Severity
-from normgrowth.lint.trajectory import Trajectory
 from normgrowth.moments.moments import Moments, quantities
 from normgrowth.trace.sampled_steps import SampledStep
 

@@ -1,9 +1,9 @@
-"""What a forward pass says: the network under scaled weights, its limit, and how near it is to that limit.
+"""What forward passes measure: the network with scaled weights, its limit, and its distance to that limit.
 
 Everything here takes an `nn.Module`; nothing here reads checkpoints (that is `normgrowth.checkpoints`).
 
-    saturation.py, scaling.py, heads/heads.py   verbs and their results, without torch
-    state_comparison.py, saturation_series.py, scaling_curves.py, heads/measurement.py   the passes behind them
-    scaled_weights.py   the parameters are c times themselves for a while
-    models/, inputs/    models by their names; texts and batches
+    saturation/, scaling/, heads/   one package per verb; the module of its name holds the verb and its result,
+                                    without torch, the others the forward passes behind it
+    scaled_weights.py               a context in which all parameters are multiplied by c
+    models/, inputs/                models by name; texts and batches
 """

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from normgrowth.errors import InputError
-from normgrowth.limit.series import mask_bound
+from normgrowth.limit.power_series import mask_bound
 from normgrowth.network.heads.call_sites import Frame, Path, Where, following
 from normgrowth.network.saturated_attention import _grouped_matmul
 

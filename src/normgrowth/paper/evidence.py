@@ -20,7 +20,7 @@ from normgrowth.records import Records
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
-    from normgrowth.network.scaling import Scaling
+    from normgrowth.network.scaling.scaling import Scaling
 
 Floats = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ class Evidence:
 
     @cached_property
     def scaling(self) -> "Scaling":
-        from normgrowth.network.scaling import Scaling
+        from normgrowth.network.scaling.scaling import Scaling
 
         return Scaling.from_records(self.records_of("scaling"))
 

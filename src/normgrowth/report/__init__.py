@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from normgrowth.report.page.result import Page
+    from normgrowth.report.page.page_file import Page
     from normgrowth.results import Result
 
 

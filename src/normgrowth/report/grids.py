@@ -1,5 +1,6 @@
 """Records as grids: one quantity of many layers over many steps, the shape that tables and figures need."""
 
+from dataclasses import replace
 from math import nan
 
 import numpy as np
@@ -10,6 +11,8 @@ from normgrowth.lab.run import Run
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Result
 from normgrowth.trace.result import Trace
+
+LARGEST = 1e150  # the square of a larger value overflows float64, and so does the range of an axis
 
 
 def grids_of_trace(given: Records | Result) -> "Grids":
@@ -47,7 +50,9 @@ class Grids:
         if key not in self._grids:
             if level not in self._levels:
                 self._levels[level] = self._records.where(level=level)
-            self._grids[key] = self._levels[level].matrix(quantity, level=level, reference=reference)
+            grid = self._levels[level].matrix(quantity, level=level, reference=reference)
+            drawable = np.abs(grid.values) < LARGEST
+            self._grids[key] = replace(grid, values=np.where(drawable, grid.values, np.nan))
         return self._grids[key]
 
     def model(

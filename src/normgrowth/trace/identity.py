@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from normgrowth.checkpoints.remote.hub import is_hub
-from normgrowth.checkpoints.remote.website import redact_url
+from normgrowth.checkpoints.remote.hub.revisions import is_hub
+from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.errors import CheckpointChanged, FolderMismatch
 from normgrowth.moments.moments import Moments
 from normgrowth.trace.plan import Plan

@@ -6,7 +6,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from normgrowth.checkpoints.parameters import Reading
+from normgrowth.checkpoints.parameter_names import Reading
 from normgrowth.engine import no_collection
 from normgrowth.moments.levels import levels_of
 from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference

@@ -16,8 +16,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from normgrowth.checkpoints.remote.hub import is_hub
-from normgrowth.checkpoints.remote.website import redact_url
+from normgrowth.checkpoints.remote.hub.revisions import is_hub
+from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError

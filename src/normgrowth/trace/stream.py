@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint, Tensor
-from normgrowth.checkpoints.parameters import Reading
+from normgrowth.checkpoints.parameter_names import Reading
 from normgrowth.checkpoints.selection import Chosen, Selection
 from normgrowth.engine import Engine, Threads, available_cores, no_collection
 from normgrowth.errors import InputError

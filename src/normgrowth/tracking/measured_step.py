@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from normgrowth.tracking.parameters import place
 from normgrowth.tracking.tensor_sums import add_over_ranks, local, local_gradient, summed
+from normgrowth.tracking.tracked_parameters import place
 
 
 class Gradients(NamedTuple):

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from normgrowth.dynamics.equilibrium import equilibrium
 from normgrowth.errors import InputError
-from normgrowth.tracking.parameters import place
+from normgrowth.tracking.tracked_parameters import place
 
 
 class Rule(NamedTuple):

@@ -23,13 +23,8 @@ from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.trace.result import Trace
 from normgrowth.tracking.distributed import is_main, of_main, world_size
 from normgrowth.tracking.due import Every, due
-from normgrowth.tracking.logits import Logits
-from normgrowth.tracking.measured_step import Held, done, hold, start
-from normgrowth.tracking.optimizer_rules import innermost, rules
-from normgrowth.tracking.parameters import Watched, reshard, strangers, watch
-from normgrowth.tracking.run_warnings import Alarms
-from normgrowth.tracking.step_log import BEFORE_START, COMMAND, StepLog
-from normgrowth.tracking.step_records import (
+from normgrowth.tracking.log.step_log import BEFORE_START, COMMAND, StepLog
+from normgrowth.tracking.log.step_records import (
     LEVELS,
     NONFINITE,
     StepLayout,
@@ -38,7 +33,12 @@ from normgrowth.tracking.step_records import (
     packed_start,
     unpacked,
 )
+from normgrowth.tracking.logits import Logits
+from normgrowth.tracking.measured_step import Held, done, hold, start
+from normgrowth.tracking.optimizer_rules import innermost, rules
+from normgrowth.tracking.run_warnings import Alarms
 from normgrowth.tracking.tensor_sums import check_replicated, local
+from normgrowth.tracking.tracked_parameters import Watched, reshard, strangers, watch
 
 LOGGED = ("norm", "relative_step", "angle", "equilibrium_angle", "alignment", "gradient_norm")  # unasked
 

@@ -19,11 +19,11 @@ from normgrowth.checkpoints.file_groups import (
 )
 from normgrowth.checkpoints.formats import safetensors
 from normgrowth.checkpoints.formats.registry import FORMATS, SUFFIXES, format_of_name
-from normgrowth.checkpoints.remote.object_store import Bucket
+from normgrowth.checkpoints.remote.buckets.object_store import Bucket
 from normgrowth.checkpoints.remote.remote_file import SMALL_FILE, RemoteFile, path_of
 from normgrowth.checkpoints.remote.session import RemoteSession
 from normgrowth.checkpoints.remote.transport import AT_ONCE, FileInfo, ListableStore
-from normgrowth.checkpoints.remote.website import Website, redact_url
+from normgrowth.checkpoints.remote.web.website import Website, redact_url
 from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError
 

@@ -16,12 +16,12 @@ from normgrowth.checkpoints.checkpoint import Checkpoint
 from normgrowth.checkpoints.file_groups import TRAINER_STATE, grouped, step_of_trainer
 from normgrowth.checkpoints.formats.registry import FORMATS, format_of_name
 from normgrowth.checkpoints.local_files import open_fetched
-from normgrowth.checkpoints.remote import hub
-from normgrowth.checkpoints.remote import hub_download as download
+from normgrowth.checkpoints.remote.hub import hub_download as download
+from normgrowth.checkpoints.remote.hub import revisions as hub
 from normgrowth.checkpoints.remote.remote_checkpoint import Index, RemoteCheckpoint, named, read_index
 from normgrowth.checkpoints.remote.session import LazyValue, RemoteSession
 from normgrowth.checkpoints.remote.transport import AT_ONCE, FileInfo, FileStore, ListableStore
-from normgrowth.checkpoints.remote.website import HubFiles
+from normgrowth.checkpoints.remote.web.website import HubFiles
 from normgrowth.errors import InputError
 
 SMALL_FILE = 100_000_000  # bytes of an index or a trainer's log

@@ -7,10 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from normgrowth.checkpoints.remote.connections import Pool, origin, saved_login
+from normgrowth.checkpoints.remote.web.connections import Pool, origin, saved_login
 
 if TYPE_CHECKING:
-    from normgrowth.checkpoints.remote.bucket_access import Store
+    from normgrowth.checkpoints.remote.buckets.bucket_access import Store
     from normgrowth.checkpoints.remote.remote_checkpoint import Index
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class RemoteSession:
 
     def store(self, scheme: str, bucket: str, *, anonymous: bool = False) -> "Store":
         """anonymous: from now on, for all."""
-        from normgrowth.checkpoints.remote.bucket_access import open_store
+        from normgrowth.checkpoints.remote.buckets.bucket_access import open_store
 
         with self._lock:
             if anonymous or (scheme, bucket) not in self._stores:

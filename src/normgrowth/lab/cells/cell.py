@@ -21,8 +21,8 @@ from normgrowth.lab.evaluate import NextToken, evaluate
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.moments.moments import Moments, quantities
 from normgrowth.network.models.encoders import LanguageModel
-from normgrowth.tracking.parameters import watch
 from normgrowth.tracking.tensor_sums import local, summed
+from normgrowth.tracking.tracked_parameters import watch
 
 # Columns of `summed`: of the weights; Σθ² and Σθδ, with θ before a step.
 SQUARE, NONFINITE, BEFORE, DOT = 0, 2, 3, 4

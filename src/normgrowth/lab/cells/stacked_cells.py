@@ -21,8 +21,8 @@ from normgrowth.lab.cells.stacked_models import Stacked
 from normgrowth.lab.data.corpus import Corpus
 from normgrowth.lab.settings import TrainSettings, difference
 from normgrowth.network.models.encoders import LanguageModel
-from normgrowth.tracking.parameters import watch
 from normgrowth.tracking.tensor_sums import summed
+from normgrowth.tracking.tracked_parameters import watch
 
 # What each cell has to itself; all other settings decide the shape, the first weights, the batches or what counts.
 OWN = {

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from normgrowth.checkpoints.remote.hub import api_of, ask
+from normgrowth.checkpoints.remote.hub.revisions import api_of, ask
 from normgrowth.checkpoints.remote.retry import TIMEOUT
 from normgrowth.errors import InputError
 from normgrowth.records import read_parquet

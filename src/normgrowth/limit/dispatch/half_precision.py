@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch.schemas import OpSchema
 from normgrowth.limit.dispatch.storage import HALVES, laid_out, same_place, wide
-from normgrowth.limit.series import mask_bound, masked
+from normgrowth.limit.power_series import mask_bound, masked
 
 EXACT = "_normgrowth_exact"  # the attribute of the storage of a constant which was rounded from float32
 HALF_MASK = mask_bound(torch.float16)

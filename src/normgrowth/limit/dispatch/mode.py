@@ -34,7 +34,7 @@ from normgrowth.limit.dispatch.storage import (
     wide,
 )
 from normgrowth.limit.pass_log import Context
-from normgrowth.limit.series import Series, constant, nonzero
+from normgrowth.limit.power_series import Series, constant, nonzero
 
 SEVERAL = (list, tuple)
 VIEW_AS_DTYPE = torch.ops.aten.view.dtype

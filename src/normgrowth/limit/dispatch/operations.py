@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from normgrowth.limit.dispatch.schemas import schema_of
 from normgrowth.limit.pass_log import Context
-from normgrowth.limit.series import Series
+from normgrowth.limit.power_series import Series
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}  # name of an ATen operation -> rule(operation, *arguments)

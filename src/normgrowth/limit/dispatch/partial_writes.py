@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch.storage import HALVES, DegreeMark, flat, same_place, wide
-from normgrowth.limit.series import ZERO, Series, nonzero
+from normgrowth.limit.power_series import ZERO, Series, nonzero
 
 
 def write_part(tensor: Tensor, value: Series, old: DegreeMark | None, run: object) -> DegreeMark:

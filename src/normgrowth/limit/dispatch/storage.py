@@ -12,7 +12,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from normgrowth.limit.series import Exponential, Series, Term
+from normgrowth.limit.power_series import Exponential, Series, Term
 
 MARK = "_normgrowth"  # the attribute of a storage that holds its DegreeMark
 HALVES = (torch.bfloat16, torch.float16)

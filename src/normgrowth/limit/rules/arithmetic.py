@@ -11,7 +11,7 @@ from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.exponentials import of_product, of_sum, times
 from normgrowth.limit.findings import FINITE_MASK, Finding, finite_mask
 from normgrowth.limit.pass_log import Sum
-from normgrowth.limit.series import (
+from normgrowth.limit.power_series import (
     ZERO,
     Series,
     Term,

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.power_series import Series, combine, highest
 from normgrowth.limit.rules.arithmetic import add, open_ties, series
-from normgrowth.limit.series import Series, combine, highest
 
 
 @rule("gt", "lt", "ge", "le", "eq", "ne")

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.exponentials import summed_over, times
+from normgrowth.limit.power_series import Series, Term, combine, constant
 from normgrowth.limit.rules.arithmetic import add, find_finite_mask, mask_of, series
-from normgrowth.limit.series import Series, Term, combine, constant
 
 # fmt: off
 MOVES = (

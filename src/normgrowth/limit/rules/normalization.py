@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.power_series import ZERO, Series, Term, all_nonzero, from_parts, highest, product
 from normgrowth.limit.rules.arithmetic import add, series, summed
-from normgrowth.limit.rules.powers import power
-from normgrowth.limit.series import ZERO, Series, Term, all_nonzero, from_parts, highest, product
+from normgrowth.limit.rules.elementwise.powers import power
 
 FLAT = 64  # units of rounding: a row that varies by no more beside its mean varies by rounding only
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.series import Series, combine, product
+from normgrowth.limit.power_series import Series, combine, product
 
 
 @rule("prod")

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.power_series import Series, combine, product
 from normgrowth.limit.rules.arithmetic import series, summed
-from normgrowth.limit.rules.powers import division
-from normgrowth.limit.series import Series, combine, product
+from normgrowth.limit.rules.elementwise.powers import division
 
 
 @rule("linalg_solve_triangular")

@@ -26,7 +26,7 @@ def pretrained_models(context: StageContext, settings: Pretrained) -> Records:
 
 def _levels(name: str, sentences: int) -> Records:
     from normgrowth.network.models.load import load_model
-    from normgrowth.network.saturation import saturation
+    from normgrowth.network.saturation.saturation import saturation
 
     return saturation(load_model(name), sentences=sentences, random_init=1, run=name).records
 

@@ -18,8 +18,8 @@ class Curves(StageSettings):
 
 
 def scaling_curves(context: StageContext, settings: Curves) -> Records:
-    from normgrowth.network.scaling import Scaling, joined, scaling
-    from normgrowth.network.scaling_curves import paper_configs
+    from normgrowth.network.scaling.curves import paper_configs
+    from normgrowth.network.scaling.scaling import Scaling, joined, scaling
 
     configs, parts = paper_configs(), []
     c = np.geomspace(1, 10, settings.points).tolist()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.network.saturation import EMBEDDINGS, LayerCurve, Saturation
+from normgrowth.network.saturation.saturation import EMBEDDINGS, LayerCurve, Saturation
 from normgrowth.report.figures.style import (
     BLUE,
     FORMATS,

@@ -12,7 +12,7 @@ from normgrowth.report.dispatch import view
 from normgrowth.report.page.collect import Given, collect
 from normgrowth.report.page.content import Content, content_of
 from normgrowth.report.page.document import write_page
-from normgrowth.report.page.result import Page
+from normgrowth.report.page.page_file import Page
 from normgrowth.results import Provenance, Result, to_plain
 from normgrowth.workspace import refuse_other_origin
 

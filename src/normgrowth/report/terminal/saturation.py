@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.network.saturation import EMBEDDINGS, Saturation
+from normgrowth.network.saturation.saturation import EMBEDDINGS, Saturation
 from normgrowth.report.sentences.saturation import (
     EXCESS,
     Profile,

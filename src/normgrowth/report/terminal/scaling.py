@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from normgrowth.network.scaling import Scaling, ScalingCurves
+from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
 from normgrowth.report.sentences.scaling import sentences
 from normgrowth.report.terminal.console import Cells, say
 from normgrowth.report.terminal.console import show as show_columns

@@ -8,6 +8,7 @@ from torch import Tensor
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.exponentials import times
 from normgrowth.limit.pass_log import Tie
+from normgrowth.limit.power_series import ZERO, Series, Term, combine, mask_bound, product
 from normgrowth.limit.rules.arithmetic import (
     find_finite_mask,
     longest,
@@ -21,7 +22,6 @@ from normgrowth.limit.rules.arithmetic import (
 from normgrowth.limit.rules.attention.head_groups import WHOLE, at, four_dimensional, groups, one_hot, part_of
 from normgrowth.limit.rules.attention.shares import shares_of
 from normgrowth.limit.rules.attention.ties import SMALL, TieCounts, rounding_unit
-from normgrowth.limit.series import ZERO, Series, Term, combine, mask_bound, product
 
 
 @rule(

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normgrowth.limit.series import Series
+from normgrowth.limit.power_series import Series
 
 GROUP = 1 << 18  # scores of heads that are looked at together, unless one head has more
 ROWS = 1 << 18  # scores of rows that are passed over together: these fit into a cache

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation
 from normgrowth.limit.exponentials import summed_over
+from normgrowth.limit.power_series import ZERO, Exponential, Series, Term, combine, hides, highest
 from normgrowth.limit.rules.attention.ties import TieCounts, count_of_rows, scale_of, tolerances, winners_of
-from normgrowth.limit.series import ZERO, Exponential, Series, Term, combine, hides, highest
 
 
 def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> Series:

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.pass_log import Tie
+from normgrowth.limit.power_series import ZERO, Series, Term, highest, mask_bound
 from normgrowth.limit.rules.arithmetic import add
 from normgrowth.limit.rules.attention.head_groups import at, four_dimensional, groups, one_hot, part_of
 from normgrowth.limit.rules.attention.shares import shares_of
 from normgrowth.limit.rules.attention.ties import SMALL, TieCounts, rounding_unit, scale_of
-from normgrowth.limit.series import ZERO, Series, Term, highest, mask_bound
 
 
 @rule("_softmax", "_safe_softmax")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.pass_log import Context
-from normgrowth.limit.series import Series
+from normgrowth.limit.power_series import Series
 
 # Scores of random queries and keys are some tenth of |q||k|: below a 16th they are small by accident.
 SMALL = 16

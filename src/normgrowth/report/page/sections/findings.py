@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
-from normgrowth.network.saturation import Saturation
+from normgrowth.network.saturation.saturation import Saturation
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Section, Table, words
 from normgrowth.report.terminal.findings import finding_rows

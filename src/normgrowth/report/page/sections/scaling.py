@@ -1,6 +1,6 @@
 """How networks approach their saturated limit as the weights grow."""
 
-from normgrowth.network.scaling import Scaling
+from normgrowth.network.scaling.scaling import Scaling
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Section
 from normgrowth.report.sentences.scaling import sentences

@@ -1,0 +1,1 @@
+"""Checkpoints in S3, Google Cloud and Azure buckets, through obstore."""

@@ -1,0 +1,1 @@
+"""Checkpoints on web servers: directory pages, range requests, pooled connections."""

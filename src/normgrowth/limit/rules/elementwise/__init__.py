@@ -1,0 +1,1 @@
+"""Rules for functions of single values: activations, powers, logarithms."""

@@ -1,0 +1,232 @@
+"""Rules for functions of single elements: activations."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.exponentials import nothing, times
+from normgrowth.limit.power_series import (
+    ZERO,
+    Exponential,
+    Series,
+    Term,
+    by_element,
+    combine,
+    constant,
+    highest,
+    product,
+)
+from normgrowth.limit.rules.arithmetic import add, series, shortened
+from normgrowth.limit.rules.data_movement import choose
+from normgrowth.limit.rules.elementwise.powers import count_cancelled, expanded
+from normgrowth.limit.rules.reductions.lengths import modulus
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Asymptotes:
+    """The straight lines that f comes to, faster than any power: slope and level far to the left and right."""
+
+    left: tuple[float, float]
+    right: tuple[float, float]
+
+
+LIKE_RELU = Asymptotes((0, 0), (1, 0))
+LIKE_SIGN = Asymptotes((0, -1), (0, 1))
+LIKE_STEP = Asymptotes((0, 0), (0, 1))
+ACTIVATIONS: dict[str, Asymptotes] = {
+    "gelu": LIKE_RELU,
+    "silu": LIKE_RELU,
+    "mish": LIKE_RELU,
+    "hardswish": LIKE_RELU,
+    "softplus": LIKE_RELU,
+    "log_sigmoid_forward": Asymptotes((1, 0), (0, 0)),
+    "tanh": LIKE_SIGN,
+    "erf": LIKE_SIGN,
+    "erfc": Asymptotes((0, 2), (0, 0)),
+    "sigmoid": LIKE_STEP,
+    "hardsigmoid": LIKE_STEP,
+}
+
+
+@rule(*ACTIVATIONS)
+def activation(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any:
+    name = operation.name
+
+    def f(value: Tensor) -> Tensor:
+        found = operation(value, *args, **kwargs)
+        return found[0] if isinstance(found, tuple) else found
+
+    found = towards(operation, x, f, ACTIVATIONS[name])
+    if operation.context.exponentials and name in TAILS:
+        found = replace(found, exponential=tail(x, *TAILS[name]), lost=x.lost)
+    return (found, found) if name == "log_sigmoid_forward" else found
+
+
+# How a function comes to its limits: f(x) = limit ∓ weight · exp(-rate |x|) on the right and the left.
+TAILS = {"sigmoid": (1.0, 1.0), "tanh": (2.0, 2.0)}
+
+
+def tail(x: Series, weight: float, rate: float) -> Exponential:
+    """Of elements that grow; others have none."""
+    growing = growing_elements(x)
+    sign = x.sign() if growing is None else torch.where(growing, x.sign(), x.top.value.new_zeros(()))
+    if growing is None:
+        return nothing(x.top.value)
+    return Exponential(-weight * sign, replace(x.map(lambda value: value * sign * rate), lost=False))
+
+
+@rule("glu")
+def gated(operation: Operation, x: Series, dim: int = -1) -> Series:
+    half = x.shape[dim] // 2
+    value, gate = (x.map(lambda v, start=start: v.narrow(dim, start, half)) for start in (0, half))
+    return product(torch.mul, value, towards(operation, gate, torch.sigmoid, LIKE_STEP), operation.orders)
+
+
+@rule("elu")
+def elu(operation: Operation, x: Series, alpha: float = 1, scale: float = 1, inner: float = 1) -> Series:
+    """Either side by itself: unless alpha is 1 they meet at 0 in a kink, where there is no one tangent."""
+    sign = x.sign()
+    above = x.only(sign > 0).map(lambda value: value * scale)
+    below = x.only(sign < 0).map(lambda value: value * inner)
+    curve = towards(operation, below, torch.expm1, Asymptotes((0, -1), (0, 0)))
+    return shortened(add(above, curve.map(lambda value: value * (alpha * scale))), operation.orders + 1)
+
+
+@rule("celu")
+def celu(operation: Operation, x: Series, alpha: float = 1) -> Series:
+    return elu(operation, x, alpha, 1, 1 / alpha)
+
+
+def towards(operation: Operation, x: Series, f: Callable[[Tensor], Tensor], lines: Asymptotes) -> Series:
+    """f(c^k v): on its asymptotes for k > 0, itself for k = 0, its tangent at 0 for k < 0."""
+    if x.top.degree > 0 and len(x.terms) == 1 and lines is LIKE_RELU and f(x.top.value.new_zeros(())) == 0:
+        return x.map(torch.relu)
+    levels = [lines.left[1], float(f(x.top.value.new_zeros(()))), lines.right[1]]
+    growing = growing_elements(x)
+    sign = x.sign()
+    if lines is LIKE_SIGN or lines is LIKE_STEP:
+        count_cancelled(operation, x, x.top.degree > 0)
+
+    def level(degree: Fraction, value: Tensor) -> dict[Fraction, Tensor]:
+        if degree > 0:
+            return {ZERO: _by_sign(torch.sign(value), *levels)}
+        return {ZERO: f(value)} if degree == 0 else _tangent(f, degree, value)
+
+    # What is carried of the argument below degree 0 is left out of a level, but not of a slope.
+    found = by_element(x, level, relative=x.terms[-1].degree <= 0 or x.rest is not None, curved=True)
+    if x.top.degree == 0:
+        found = expanded(operation, x, found, lambda n: _derivative(f, x.top.value, n))
+    if growing is None or not (lines.left[0] or lines.right[0]):
+        return found
+    slope = torch.where(growing, _by_sign(sign, lines.left[0], 0.0, lines.right[0]), sign.new_zeros(()))
+    return shortened(add(x.map(lambda value: value * slope), found), operation.orders + 1)
+
+
+def _by_sign(sign: Tensor, below: float, at: float, above: float) -> Tensor:
+    if below + above == 2 * at:
+        return sign * ((above - below) / 2) + at
+    choices = torch.tensor([below, at, above], dtype=sign.dtype, device=sign.device)
+    return choices[sign.to(torch.int8).long() + 1]
+
+
+def growing_elements(x: Series) -> Tensor | None:
+    """Elements that grow; None if there are none."""
+    found = None
+    for term in x.terms:
+        if term.degree > 0:
+            here = term.value != 0
+            found = here if found is None else found | here
+    return found
+
+
+def _tangent(f: Callable[[Tensor], Tensor], degree: Fraction, value: Tensor) -> dict[Fraction, Tensor]:
+    """f(c^k v) for k < 0: f(0) + f'(0) c^k v."""
+    origin = value.new_zeros(())
+    at, slope = float(f(origin)), float(_derivative(f, origin, 1))
+    parts = {ZERO: torch.full_like(value, at)} if at else {}
+    return parts | ({degree: slope * value} if slope else {})
+
+
+def _derivative(f: Callable[[Tensor], Tensor], at: Tensor, n: int) -> Tensor:
+    """The n-th derivative, over n!."""
+    with _autograd(), torch.enable_grad():
+        at = at.detach().clone().requires_grad_()
+        value = f(at)
+        for _ in range(n):
+            (value,) = torch.autograd.grad(value.sum(), at, create_graph=True)
+        return value.detach() / math.factorial(n)
+
+
+def _autograd() -> Any:
+    """Inside a dispatch mode autograd is off, keys and all; here it is on."""
+    off = torch._C._dispatch_tls_local_exclude_set()
+    for name in dir(torch._C.DispatchKey):
+        key = getattr(torch._C.DispatchKey, name)
+        if name.startswith(("Autograd", "ADInplaceOrView")) and off.has(key):
+            off = off.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), off)
+
+
+@rule("relu", "abs", "leaky_relu")
+def piecewise_linear(operation: Operation, x: Series, *args: Any) -> Series:
+    """Homogeneous of degree 1: the sign of the leading term decides for all."""
+    if x.top.value.is_complex():
+        return modulus(operation, x)
+    if len(x.terms) == 1 and x.exponential is None:
+        found = x.map(lambda v: operation(v, *args))
+    else:
+        sign = x.sign()
+        found = times(x, operation(sign, *args) * sign)  # 1, -1, the slope or 0
+    return replace(found, exact_zeros=operation.name == "relu")
+
+
+@rule("_prelu_kernel")
+def learned_slope(operation: Operation, x: Any, slope: Any) -> Series:
+    """x where it is positive, slope · x elsewhere; the slope is a parameter and grows."""
+    x = series(x)
+    sloped = product(torch.mul, x, series(slope), operation.orders)
+    return choose(x.sign() > 0, x, sloped)
+
+
+@rule("hardshrink", "softshrink")
+def shrunk(operation: Operation, x: Series, bound: float = 0.5) -> Series:
+    """0 within the bound; outside it x, which softshrink moves towards 0 by the bound."""
+    sign = x.sign()
+    outside = add(times(x, sign), series(bound, x), -1).sign() > 0
+    if operation.name == "softshrink":
+        x = add(x, constant(sign * bound), -1)
+    return choose(outside, x, series(0.0, x))
+
+
+@rule("threshold")
+def threshold(operation: Operation, x: Series, at: Any, value: Any) -> Series:
+    if at != 0 or value != 0:
+        raise operation.refuse("a threshold other than 0 has no rule")
+    return piecewise_linear(Operation(aten.relu.default, operation.context), x)
+
+
+@rule("sin", "cos", "log1p", "sinh", "cosh", "erfinv", "tan", "atan", "asin", "acos", "atanh")
+def smooth(operation: Operation, x: Series) -> Series:
+    if growing_elements(x) is not None:
+        raise operation.refuse(f"has no limit, or no power of c for a size, at degree {x.top.degree}")
+    level = x.at(ZERO)
+    if operation.name not in ("asin", "acos") or level is None or not bool((edge := level.abs() == 1).any()):
+        return towards(operation, x, operation, LIKE_STEP)
+    # The slope is infinite there: what is lower by d changes the result by d/2.
+    below = highest(x.rest, *(term.degree for term in x.terms if term.degree < 0))
+    inside = towards(operation, x.only(~edge), operation, LIKE_STEP)
+    at_edge = Series((Term(ZERO, operation(level), x.sources),), None if below is None else below / 2)
+    return combine(lambda a, b: torch.where(edge, a, b), at_edge, inside, moves=True)
+
+
+@rule("sign", "sgn")
+def sign(_: Operation, x: Series) -> Tensor:
+    return x.sign()

@@ -1,0 +1,174 @@
+"""Rules for exponentials and logarithms."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.exponentials import nothing, times
+from normgrowth.limit.power_series import ZERO, Series, Term, combine, constant, from_parts, highest, product
+from normgrowth.limit.rules.arithmetic import add, series, summed
+from normgrowth.limit.rules.attention.softmax import distribution
+from normgrowth.limit.rules.elementwise.activations import Asymptotes, growing_elements, tail, towards
+from normgrowth.limit.rules.elementwise.powers import expanded, power
+
+aten = torch.ops.aten
+
+
+@rule("exp", "expm1", "exp2")
+def exponential(operation: Operation, x: Series) -> Series:
+    """Where the argument goes to minus infinity nothing is left, or -1; where to infinity there is no limit.
+
+    That is refused when something comes to depend on it: hand-written functions often leave such values out.
+    """
+    growing = growing_elements(x)
+    refusal = None
+    if growing is not None:
+        diverging = growing & (x.sign() > 0)
+        if bool(diverging.any()):
+            refusal = operation.diverges(_sources(x, diverging))
+    far = float(operation(torch.full((), -torch.inf)))
+    found = replace(towards(operation, x, operation, Asymptotes((0, far), (0, math.inf))), diverges=refusal)
+    if not operation.context.exponentials:
+        return found
+    rate = math.log(2) if operation.name == "exp2" else 1.0
+    part = nothing(x.top.value) if growing is None else tail(x, 1.0, rate)
+    weight = torch.where(part.weight > 0, part.weight, torch.zeros_like(part.weight))
+    return replace(found, exponential=replace(part, weight=weight), lost=x.lost or refusal is not None)
+
+
+def _sources(x: Series, where: Tensor) -> int:
+    """The parameters that make elements grow."""
+    found = 0
+    for term in x.terms:
+        if term.degree > 0 and bool((where & (term.value > 0)).any()):
+            found |= term.sources
+    return found
+
+
+@rule("pow")
+def raised(operation: Operation, x: Any, exponent: Any) -> Series:
+    """x to a constant power; a constant to the power x is exp(x log a)."""
+    if isinstance(exponent, Tensor) and exponent.numel() == 1:
+        exponent = float(exponent)
+    if isinstance(x, Series) and not isinstance(exponent, Tensor | Series):
+        if exponent == 2:
+            return product(torch.mul, x, x, operation.orders)
+        return power(operation, x, exponent)
+    base = None if isinstance(x, Series) else torch.as_tensor(x)
+    if base is None or not isinstance(exponent, Series) or bool((base <= 0).any()):
+        raise operation.refuse("a base that grows or is not positive, with an exponent that varies")
+    rate = series(base.to(exponent.top.value.dtype).log())
+    exp = Operation(aten.exp.default, operation.context, arguments=operation.arguments)
+    return exponential(exp, product(torch.mul, exponent, rate, operation.orders))
+
+
+@rule("log", "log2", "log10")
+def logarithm(operation: Operation, x: Series) -> Series:
+    """Of a constant, a constant; of what is exponentially small, minus its decay."""
+    gone = torch.zeros_like(x.top.value, dtype=torch.bool)
+    if x.lost or x.exponential is not None:
+        gone = x.vanishes()
+    open_ = ~gone
+    for term in x.terms:
+        here = open_ & (term.value != 0)
+        if term.degree != 0 and bool(here.any()):
+            raise operation.refuse(
+                f"of a value of degree {term.degree} grows like log c, which is no power of c"
+            )
+        open_ = open_ & ~here
+    unit = float(operation(torch.tensor(math.e, dtype=torch.float64)))
+    level = x.at(ZERO)
+    level = torch.zeros_like(x.top.value) if level is None else level
+    below = highest(x.rest, *(term.degree for term in x.terms if term.degree < 0))
+    found = Series((Term(ZERO, operation(level), x.sources),), below)
+    if not bool(gone.any()):
+        here = replace(x, terms=tuple(term for term in x.terms if term.degree <= 0))
+        if not here.terms or here.top.degree != 0:
+            return found
+        found = expanded(operation, here, found, lambda n: -unit / n * torch.pow(-level, -n))
+        return found if len(found.terms) > 1 else _near_one(operation, here, found, unit)
+    if x.exponential is None:
+        operation.context.unranked += int(gone.sum())
+        return found
+    inside = add(times(x.exponential.decay, -unit), Series((Term(ZERO, operation(x.exponential.weight), 0),)))
+    zeros = torch.zeros_like(level)
+    outside = Series((Term(ZERO, torch.where(gone, zeros, found.top.value), x.sources),), below)
+    return combine(lambda a, b: torch.where(gone, a, b), inside.only(gone), outside, moves=True)
+
+
+def _near_one(operation: Operation, x: Series, found: Series, unit: float) -> Series:
+    """log(1 + w) = w - ...: there what is lower leads."""
+    ones = x.top.value == 1
+    if (x.rest is None and len(x.terms) == 1) or not bool(ones.any()):
+        return found
+    if len(x.terms) == 1:
+        operation.context.cancelled[operation.context.module] += int(ones.sum())
+        return found
+    lower = Series(x.terms[1:], highest(x.rest, 2 * x.terms[1].degree))
+    return combine(lambda a, b: torch.where(ones, a, b), times(lower, unit), found, moves=True)
+
+
+@rule("logsumexp", "special_logsumexp")
+def log_sum(operation: Operation, x: Series, dim: Any, keepdim: bool = False) -> Series:
+    """The largest entry, plus the logarithm of how many share it."""
+    if not (count := len(x.shape)):
+        return x
+    dims = sorted({d % count for d in ([dim] if isinstance(dim, int) else dim)}) or list(range(count))
+    outer = [d for d in range(count) if d not in dims]
+    sizes = [x.shape[d] for d in outer]
+    rows = x.move(lambda value: value.permute(*outer, *dims).reshape(*sizes, -1))
+    shape = [1 if d in dims else n for d, n in enumerate(x.shape)] if keepdim else sizes
+    found = _log_sum_of_rows(operation, rows)
+    return found.move(lambda value: value.reshape(shape))
+
+
+def _log_sum_of_rows(operation: Operation, x: Series) -> Series:
+    if growing_elements(x) is None:
+        exp, log = (Operation(f, operation.context) for f in (aten.exp.default, aten.log.default))
+        level = x.at(ZERO)
+        level = torch.zeros_like(x.top.value) if level is None else level
+        most = level.amax(-1, keepdim=True)
+        most = torch.where(most.isfinite(), most, torch.zeros_like(most))
+        shifted = exponential(exp, add(x, constant(most), -1))
+        found = logarithm(log, shifted.map(lambda value: value.sum(-1, keepdim=True)))
+        return add(found, constant(most)).map(lambda value: value.squeeze(-1))
+    shares = distribution(operation, x, -1)
+    share = shares.top.value
+    winner = share.argmax(-1, keepdim=True)
+    several = -share.gather(-1, winner).squeeze(-1).log()
+    found = add(_largest(x, winner, share), Series((Term(ZERO, several, shares.sources),), shares.rest))
+    return replace(found, lost=True)
+
+
+def _largest(x: Series, winner: Tensor, share: Tensor) -> Series:
+    """The largest entry; of terms that vanish, the mean over the entries that share the sum: its derivative."""
+
+    def taken(term: Term) -> Tensor:
+        if term.degree >= 0:
+            return term.value.gather(-1, winner).squeeze(-1)
+        return torch.where(share > 0, term.value * share, torch.zeros_like(share)).sum(-1)
+
+    small = [2 * term.degree for term in x.terms if term.degree < 0]  # the next order of the logarithm
+    parts = {term.degree: (taken(term), term.sources) for term in x.terms}
+    return from_parts(parts, highest(x.rest, *small[:1]))
+
+
+@rule("logaddexp", "logaddexp2")
+def log_sum_of_two(operation: Operation, a: Any, b: Any) -> Series:
+    unit = math.log(2) if operation.name == "logaddexp2" else 1.0
+    a, b = (times(series(x), unit) for x in (a, b))
+    both = combine(lambda x, y: torch.stack(torch.broadcast_tensors(x, y), -1), a, b, moves=True)
+    return times(_log_sum_of_rows(operation, both), 1 / unit)
+
+
+@rule("logit")
+def log_odds(operation: Operation, x: Series, eps: float | None = None) -> Series:
+    """log(x) - log(1 - x)."""
+    if eps is not None:
+        raise operation.refuse("logit with eps has no rule; clamp first")
+    log = Operation(aten.log.default, operation.context, arguments=operation.arguments)
+    return summed(operation, logarithm(log, x), logarithm(log, add(series(1.0, x), x, -1)), -1)

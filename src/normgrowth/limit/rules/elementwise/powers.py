@@ -1,0 +1,132 @@
+"""Rules for powers, roots and division."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.exponentials import nothing, of_product, ratio, times
+from normgrowth.limit.power_series import (
+    Series,
+    Term,
+    all_nonzero,
+    by_element,
+    combine,
+    constant,
+    highest,
+    product,
+)
+from normgrowth.limit.rules.arithmetic import add, series, shortened
+
+
+def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series:
+    """(c^k v)^p = c^(kp) v^p; lower orders by the binomial series."""
+    p = _rational(exponent)
+    if p == 0:
+        return series(torch.ones_like(x.top.value))
+    if p < 0 and x.zero:
+        raise operation.refuse("divides by an exact zero")
+    count_cancelled(operation, x, p < 0)
+
+    def f(degree: Fraction, value: Tensor) -> dict[Fraction, Tensor]:
+        return {degree * p: torch.pow(value, float(p))}
+
+    found = by_element(x, f)
+    return expanded(operation, x, found, lambda n: _binomial(p, n) * torch.pow(x.top.value, float(p) - n))
+
+
+@cache
+def _rational(exponent: float | Fraction) -> Fraction:
+    return Fraction(exponent).limit_denominator(1 << 16)
+
+
+def _binomial(p: Fraction, n: int) -> float:
+    return float(math.prod((p - i for i in range(n)), start=Fraction(1)) / math.factorial(n))
+
+
+def expanded(operation: Operation, x: Series, found: Series, derivative: Callable[[int], Tensor]) -> Series:
+    """Taylor's series in the lower terms w: f(v + w) = f(v) + f'(v) w + ..., where one leading term holds everywhere.
+
+    derivative(n) is the n-th derivative at v, over n!.
+    """
+    if operation.orders == 1 or len(x.terms) == 1 or len(found.terms) > 1 or bool((x.top.value == 0).any()):
+        return found
+    w = Series(x.terms[1:], x.rest)
+    first = w.top.degree - x.top.degree
+    total, powers = Series(found.terms), w
+    for n in range(1, operation.orders):
+        powers = powers if n == 1 else product(torch.mul, powers, w, operation.orders)
+        slope = Series((Term(found.top.degree - n * x.top.degree, derivative(n), x.top.sources),))
+        total = add(total, product(torch.mul, slope, powers, operation.orders))
+    rest = highest(total.rest, found.top.degree + operation.orders * first)
+    return shortened(Series(total.terms, rest), operation.orders)
+
+
+def count_cancelled(operation: Operation, x: Series, matters: bool) -> None:
+    """A leading term that came to 0 where a lower one was left out: the limit there is not known."""
+    if matters and x.rest is not None and not all_nonzero(x.top.value):
+        nothing = torch.ones_like(x.top.value, dtype=torch.bool)
+        for term in x.terms:
+            nothing &= term.value == 0
+        if count := int(nothing.sum()):
+            operation.context.cancelled[operation.context.module] += count
+
+
+@rule("square")
+def square(operation: Operation, x: Series) -> Series:
+    return product(torch.mul, x, x, operation.orders)
+
+
+@rule("sqrt")
+def square_root(operation: Operation, x: Series) -> Series:
+    return power(operation, x, Fraction(1, 2))
+
+
+@rule("rsqrt")
+def inverse_square_root(operation: Operation, x: Series) -> Series:
+    return power(operation, x, Fraction(-1, 2))
+
+
+@rule("reciprocal")
+def reciprocal(operation: Operation, x: Series) -> Series:
+    return power(operation, x, -1)
+
+
+@rule("div", "true_divide")
+def division(operation: Operation, a: Any, b: Any, *, rounding_mode: str | None = None) -> Series:
+    if rounding_mode is not None:
+        raise operation.refuse("rounding has no limit")
+    if not isinstance(b, Series):
+        return times(a, 1 / b)
+    a = series(a, b)
+    gone = b.vanishes() if b.lost or b.exponential is not None else None
+    if gone is not None and bool(gone.any()):
+        return _divided_by_vanishing(operation, a, b, gone)
+    found = product(torch.mul, a, power(operation, b, -1), operation.orders)
+    return of_product(found, a, replace(b, terms=(replace(b.top, value=1 / b.top.value),), exponential=None))
+
+
+def _divided_by_vanishing(operation: Operation, a: Series, b: Series, gone: Tensor) -> Series:
+    """Where a divisor is smaller than any power of c, so is what it divides, and the ratio has a limit."""
+    one = torch.ones_like(b.top.value)
+    safe = combine(lambda x, y: torch.where(gone, y, x), replace(b, exponential=None), constant(one))
+    found = product(torch.mul, a, power(operation, safe, -1), operation.orders)
+    if b.exponential is None:
+        operation.context.unranked += int(gone.sum())
+        return found.map(lambda value: value.masked_fill(gone, float("nan")))
+    shape = found.shape
+    wide = gone.expand(shape)
+    numerator = a.exponential or nothing(a.top.value)
+    inside, growing = ratio(numerator, b.exponential, shape)
+    if bool((wide & (growing | ~a.vanishes().expand(shape))).any()):
+        raise operation.refuse("divides by a value that falls faster than any power of c")
+    left = of_product(found, a, safe) if a.exponential is not None else found
+    return replace(
+        combine(lambda x, y: torch.where(wide, x, y), inside, left, moves=True), lost=a.lost or b.lost
+    )

@@ -1,0 +1,1 @@
+"""Rules for operations that reduce a dimension: norms, pooling, scatter reductions, losses."""

@@ -1,0 +1,1 @@
+"""The integrity checks, one file per kind of finding."""

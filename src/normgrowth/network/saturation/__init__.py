@@ -1,0 +1,1 @@
+"""Saturation levels: of one model, and of a series of checkpoints."""

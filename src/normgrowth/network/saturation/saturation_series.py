@@ -1,0 +1,280 @@
+"""The saturation of every checkpoint of a series, together with its trace: `saturation(series, config=...)`.
+
+Levels of a step depend on nothing but its checkpoint, the architecture and the text, so each is kept in a file with
+a key that names them: what was interrupted goes on where it was.
+
+    DIR/levels/step-000000500.parquet     levels of one step
+    DIR/records.parquet, records.json     trace and levels together
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from msgspec import convert
+from torch import Tensor, nn
+
+from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.series import Entry
+from normgrowth.errors import InputError
+from normgrowth.lint.judge import judge_samples
+from normgrowth.network.hidden_states import States
+from normgrowth.network.inputs.batches import read_rows
+from normgrowth.network.measured import ModelInfo, from_sidecar
+from normgrowth.network.models.load import LoadedModel, load_model
+from normgrowth.network.saturation.checkpoint_loader import Filler, weights_kept
+from normgrowth.network.saturation.saturation import Saturation
+from normgrowth.network.saturation.state_comparison import measure
+from normgrowth.record_schema import conformed
+from normgrowth.records import Records, concatenated, read_parquet, write_parquet
+from normgrowth.results import Provenance
+from normgrowth.schema import parse_json
+from normgrowth.trace.request import Tracing
+from normgrowth.trace.store import KEY, Store
+from normgrowth.trace.stream import Reader
+from normgrowth.workspace import Workspace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MADE_BY = {
+    "text": str,
+    "token_ids": str,
+    "unknown_share": (float, None),
+    "architecture": str,
+    "dtype": str,
+    "notes": [str],
+}
+LEVELS_VERSION = 2  # raise it when the same checkpoint would give other levels
+Progress = Callable[[int, int, str], None]  # checkpoints done, of how many, which one now
+Levels: TypeAlias = "tuple[pa.Table, dict[str, Any]]"  # of one step, and what made them
+
+
+def of_series(
+    source: str | Path | Sequence[str | Path],
+    config: "nn.Module | LoadedModel",
+    texts: Any,
+    batches: Any,
+    *,
+    tokenizer: Any,
+    sentences: int,
+    c: tuple[float, ...],
+    exact: bool,
+    hard_attention: bool,
+    fixed: tuple[str, ...],
+    batch_tokens: int,
+    states: States | None,
+    include: str,
+    endpoint: str | None,
+    run: str | None,
+    out: str | Path | None,
+    overwrite: bool,
+    progress: Progress | None,
+) -> Saturation:
+    """The trace of a series and, at each of its steps, the levels of its checkpoint. See `saturation`."""
+    loaded = config if isinstance(config, LoadedModel) else load_model(config)
+    model, texts, batches = loaded.model, _held(texts), _held(batches)
+    tokenizer = tokenizer or loaded.tokenizer
+    asked = [LEVELS_VERSION, _architecture(model), list(c), exact, *([list(fixed)] if fixed else [])]
+    asked += ["hard_attention"] if hard_attention else []
+    tokens = batches
+    if batches is None:  # a text gives token ids only together with a tokenizer
+        tokens = [str(row) for row in read_rows(model, texts, tokenizer, sentences).rows]
+    text = _content(tokens)
+    asked.append(text)
+    opening = {"endpoint": endpoint}
+    source = source if isinstance(source, str | Path) else list(source)
+    tracing = Tracing(source, Selection(include), run=run, judge=judge_samples, opening=opening)
+    request = {
+        "scales": list(c),
+        "exact": exact,
+        "hard_attention": hard_attention or None,
+        "fixed": list(fixed) or None,
+        "text": f"{_counted(tokens)} (sha256 {text[:12]})",
+        "model": _named(model),
+    }
+    steps: dict[int, Levels] = {}
+    problems: list[str] = []
+    filler = Filler(model, states)
+    with Workspace.open(out, "saturation", overwrite=overwrite) as workspace, weights_kept(model):
+        store = Store(workspace.folder)
+        traced, places = tracing.into(workspace, Reader(), **request)
+        name = traced.run
+        for number, place in enumerate(places):
+            if progress:
+                progress(number, len(places), place.label)
+            entry, known = place.entry, place.entry or place.stored
+            key = hashlib.sha256(json.dumps([*asked, known and known.fingerprint]).encode()).hexdigest()
+            found = (
+                _load(store, place.step, key) if states is None else None
+            )  # a function has no name to keep
+            if found is None and entry is None:
+                problems.append(f"{place.label}: is gone, and its levels were not measured before")
+                continue
+            if found is None:
+                assert entry is not None
+                _fill(filler, entry)
+                if (bad := _not_finite(model)) is not None:
+                    problems.append(f"{entry.label}: {bad} holds NaN or infinity; no level at this step")
+                    continue
+                levels = measure(
+                    LoadedModel(entry.label, model, tokenizer),
+                    texts,
+                    batches,
+                    tokenizer=tokenizer,
+                    sentences=sentences,
+                    c=c,
+                    exact=exact,
+                    hard_attention=hard_attention,
+                    batch_tokens=batch_tokens,
+                    fixed=fixed,
+                    states=states,
+                )
+                found = _at_step(levels, entry.step)
+                _save(store, entry.step, key, found)
+            steps[place.step] = found
+        if progress:
+            progress(len(places), len(places), name)
+        if not steps:
+            raise InputError(problems[-1] if problems else f"{source}: no checkpoint has levels")
+        last = steps[max(steps)][1]
+        said = dict.fromkeys(note for _, made_by in steps.values() for note in made_by["notes"])
+        result = Saturation(
+            records=_joined(traced.records, name, [table for table, _ in steps.values()]),
+            source=traced.source,
+            models={name: convert(from_sidecar(name, last, _sizes(steps[max(steps)][0])), ModelInfo)},
+            c=c,
+            exact=exact,
+            hard_attention=hard_attention,
+            fixed=fixed,
+            config=loaded.source,
+            steps=tuple(sorted(steps)),
+            selection=traced.selection,
+            counted=traced.counted,
+            findings=traced.findings,
+            notes=(*traced.notes, *filler.notes, *said),
+            problems=(*traced.problems, *problems),
+            provenance=Provenance.now(),
+        )
+        store.write(result.records)
+    traced.warn(stacklevel=3)
+    return result
+
+
+def _fill(filler: Filler, entry: Entry) -> None:
+    checkpoint = entry.open()
+    try:
+        filler.fill(checkpoint)
+    finally:
+        checkpoint.close()
+
+
+def _not_finite(model: nn.Module) -> str | None:
+    return next((name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())), None)
+
+
+def _held(given: Any) -> Any:
+    """Each checkpoint reads the text again."""
+    once = isinstance(given, Iterable) and not isinstance(given, str | Mapping | Tensor)
+    return list(given) if once else given
+
+
+# --- what is kept of a step ----------------------------------------------------------------------------------
+def _architecture(model: nn.Module) -> str:
+    config: Any = getattr(model, "config", None)
+    said = config.to_json_string() if hasattr(config, "to_json_string") else repr(model)
+    return f"{type(model).__name__} {next(model.parameters()).dtype} {said}"
+
+
+def _named(model: nn.Module) -> str:
+    """The architecture, short enough for a message."""
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    digest = hashlib.sha256(_architecture(model).encode()).hexdigest()
+    return f"{type(model).__name__} in {dtype} (sha256 {digest[:12]})"
+
+
+def _counted(tokens: Any) -> str:
+    several = tokens if isinstance(tokens, list) else [tokens]
+    what = "sentence" if all(isinstance(one, str) for one in several) else "batch"
+    return (
+        f"1 {what}"
+        if len(several) == 1
+        else f"{len(several)} {'sentences' if what == 'sentence' else 'batches'}"
+    )
+
+
+def _content(given: Any) -> str:
+    """Names the text or the batches by what is in them."""
+    digest = hashlib.sha256()
+    for part in given if isinstance(given, list) else [given]:
+        for name, value in part.items() if isinstance(part, Mapping) else [("", part)]:
+            said = value.cpu().numpy().tobytes() if isinstance(value, Tensor) else str(value).encode()
+            digest.update(f"{name}:{len(said)}:".encode() + said)
+    return digest.hexdigest()
+
+
+def _at_step(levels: Saturation, step: int) -> Levels:
+    import pyarrow as pa
+
+    table = levels.records.table
+    steps = pa.array([step] * len(table), table.schema.field("step").type)
+    table = table.set_column(table.schema.get_field_index("step"), "step", steps)
+    (known,) = levels.models.values()
+    ids = {True: "tokenizer", False: "order of appearance", None: "given"}[known.text.tokenized]
+    made_by = {
+        "text": known.text.source,
+        "token_ids": ids,
+        "unknown_share": known.text.unknown_share,
+        "architecture": known.architecture,
+        "dtype": known.dtype,
+        "notes": list(levels.notes),
+    }
+    return table, made_by
+
+
+def _sizes(table: "pa.Table") -> dict[str, float]:
+    rows = Records(table).where(level="model").table.to_pylist()
+    return {row["quantity"]: row["value"] for row in rows}
+
+
+def _path(store: Store, step: int) -> Path | None:
+    return None if store.folder is None else store.folder / "levels" / f"step-{step:09d}.parquet"
+
+
+def _save(store: Store, step: int, key: str, levels: Levels) -> None:
+    if (path := _path(store, step)) is None:
+        return
+    path.parent.mkdir(exist_ok=True)
+    table, made_by = levels
+    said = {KEY: key.encode(), b"made_by": json.dumps(made_by).encode()}
+    write_parquet(table.replace_schema_metadata(said), path)
+
+
+def _load(store: Store, step: int, key: str) -> "Levels | None":
+    import pyarrow as pa
+
+    path = _path(store, step)
+    if path is None or not path.is_file():
+        return None
+    try:
+        table = read_parquet(path)
+        said = table.schema.metadata or {}
+        if said.get(KEY) != key.encode():
+            return None
+        return conformed(table, path), parse_json(said.get(b"made_by", b""), MADE_BY, path)
+    except (pa.ArrowException, OSError, ValueError):
+        return None  # damaged: it is measured again
+
+
+def _joined(traced: Records, run: str, levels: "Sequence[pa.Table]") -> Records:
+    import pyarrow as pa
+
+    tables = [traced.table]
+    for table in levels:
+        kind = traced.table.schema.field("run").type
+        runs = pa.array([run] * len(table)).cast(kind)
+        tables.append(table.set_column(table.schema.get_field_index("run"), "run", runs))
+    return Records(concatenated(tables))

@@ -1,0 +1,316 @@
+"""`scaling`: how a network approaches its saturated limit as its weights grow (section 5.2, Figure 4).
+
+With c times all weights, against the exact limit (`saturated`) of the same network, of degree k:
+
+    cosine_saturated   mean over tokens of cos(f(x; cθ), limit)
+    cosine_flattened   the same with all tokens as one vector, as in the paper's Figure 4; model only
+    scaling_error      ‖f(x; cθ)/cᵏ − limit‖ / ‖limit‖ over all tokens: approximate homogeneity, corrected
+    error_power        p where the error falls like c^(-p), from the scale before to this one
+    scaled_norm        ‖cθ‖, all parameters that grow; model only
+
+In the records the column `scale` is c and the column `seed` the seed of random weights. Level "layer" is the output
+of each block; "model" is the last state. Networks that differ only by their seed are one run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.errors import InputError
+from normgrowth.network.result_folder import ResultFolder
+from normgrowth.network.scaling.convergence import Rate
+from normgrowth.records import Matrix, Records
+from normgrowth.results import Provenance, Result
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from normgrowth.network.hidden_states import States
+    from normgrowth.network.models.encoders import EncoderConfig
+    from normgrowth.network.models.load import LoadedModel
+
+Floats = NDArray[np.float64]
+Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
+
+SCALES = tuple(float(c) for c in np.geomspace(1, 1e4, 49))  # twelve a decade
+SEEDS = (0, 1, 2)
+PAPER = "paper"
+
+
+@dataclass(frozen=True)
+class ScaledNetwork:
+    """One network whose weights were scaled up.
+
+    run       the run of its rows: the same for networks that differ only by their seed
+    kind      where its layer norms are ("post_norm"); None for models other than `EncoderConfig` describes
+    degree    k: the last state grows like cᵏ; None if only cosines are known
+    norm      ‖θ‖, all parameters that grow
+    rounding  relative rounding error of the last state
+    undecided values of the limit that a term of lower order might change
+    overflow  the smallest c at which a norm overflows; None: none does
+    """
+
+    run: str
+    seed: int | None = None
+    kind: str | None = None
+    bias: bool | None = None
+    degree: float | None = None
+    rate: Rate | None = None
+    norm: float | None = None
+    rounding: float | None = None
+    undecided: int = 0
+    overflow: float | None = None
+    config: dict[str, bool | int | float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ScalingCurves:
+    """The curves of the last state of one run, a row for each network: (seeds, scales)."""
+
+    networks: tuple[ScaledNetwork, ...]
+    scales: Floats
+    values: dict[str, Floats]
+
+    @property
+    def run(self) -> str:
+        return self.networks[0].run
+
+    @property
+    def kind(self) -> str:
+        return self.networks[0].kind or self.run
+
+    @property
+    def bias(self) -> bool | None:
+        return self.networks[0].bias
+
+    @property
+    def overflow(self) -> float | None:
+        """The smallest c at which a norm overflows, for any seed."""
+        return min((one.overflow for one in self.networks if one.overflow is not None), default=None)
+
+    def of(self, quantity: str) -> Floats:
+        if quantity not in self.values:
+            raise InputError(f"no {quantity} of {self.run!r} at each of its scales")
+        return self.values[quantity]
+
+    def mean(self, quantity: str) -> Floats:
+        """Mean over seeds, at each scale."""
+        return self.of(quantity).mean(0)
+
+    def at(self, quantity: str, c: float) -> Floats:
+        """The value of each seed at c, interpolated along log c; NaN outside the scales."""
+        where = np.log(c), np.log(self.scales)
+        return np.array([np.interp(*where, row, np.nan, np.nan) for row in self.of(quantity)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling(Result):
+    """Cosine and distance to the saturated network at each scale c."""
+
+    kind: ClassVar[str] = "scaling"
+
+    source: str = ""
+    input: str = ""  # what the networks read
+    unknown_share: float | None = None  # of the tokens; None: not text
+    fixed: tuple[str, ...] = ()  # parameters that do not grow, as names or patterns
+    networks: tuple[ScaledNetwork, ...] = ()
+
+    @property
+    def curves(self) -> list[ScalingCurves]:
+        """The curves of the last state, by run."""
+        runs = dict.fromkeys(one.run for one in self.networks)
+        return [self._curves([one for one in self.networks if one.run == run]) for run in runs]
+
+    def rows_of(self, network: ScaledNetwork) -> Records:
+        """The records of one network."""
+        rows = self.records.where(run=network.run)
+        return rows.where(seed=network.seed) if "seed" in rows.table.column_names else rows
+
+    def matrix(
+        self,
+        quantity: str,
+        by: str = "layer",
+        *,
+        run: str | None = None,
+        reference: str | None = None,
+        seed: int | None = None,
+    ) -> Matrix:
+        """One quantity as a matrix: a row per scale, a column per layer; the mean over seeds unless one is given."""
+        run = self.records.single_run() if run is None else run
+        networks = [one for one in self.networks if one.run == run and seed in (None, one.seed)]
+        if not networks:
+            raise InputError(f"no network {run!r}{'' if seed is None else f' with seed {seed}'}")
+        found = [
+            self.rows_of(one).matrix(quantity, level=by, reference=reference, axis="scale")
+            for one in networks
+        ]
+        return replace(found[0], values=np.mean([one.values for one in found], axis=0))
+
+    def _curves(self, networks: Sequence[ScaledNetwork]) -> ScalingCurves:
+        values: dict[str, list[Floats]] = {}
+        scales = np.zeros(0)
+        for network in networks:
+            rows = self.rows_of(network).where(level="model")
+            for quantity in rows.distinct("quantity"):
+                found = rows.matrix(quantity, level="model", axis="scale")
+                if not len(scales):
+                    scales = found.steps
+                if np.array_equal(found.steps, scales):
+                    values.setdefault(quantity, []).append(found.values[:, 0])
+        whole = {name: np.stack(rows) for name, rows in values.items() if len(rows) == len(networks)}
+        return ScalingCurves(tuple(networks), scales, whole)
+
+    @classmethod
+    def from_records(cls, records: Records) -> Self:
+        """The result whose table and fields were read from a folder, also of an earlier version."""
+        runs = records.made_by.get("runs")
+        if "networks" not in records.made_by and isinstance(runs, dict):
+            records = _from_schema_1(records, runs)
+        return super().from_records(records)
+
+
+def scaling(
+    model: "str | Path | EncoderConfig | nn.Module | LoadedModel",
+    inputs: "Tensor | Mapping[str, Tensor] | None" = None,
+    *,
+    text: Path | str | None = None,
+    c: Sequence[float] = SCALES,
+    seeds: int | Sequence[int] | None = None,
+    layers: int | None = None,
+    width: int | None = None,
+    fixed: Sequence[str] = (),
+    states: "States | None" = None,
+    dtype: str = "float64",
+    model_type: str | None = None,
+    run: str | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Scaling:
+    """The curves of a network against c (see the top of this file); the network is left as it was.
+
+    model: a module, which is run in its own dtype (the error cannot fall below its rounding); a name as `load_model`
+    takes it; an EncoderConfig, built in float64 with random weights; or "paper": the paper's encoder and its two
+    variants, without and with biases, with `layers` (12) of `width` (768).
+    inputs: token ids, or tensors by name; where `attention_mask` is 0, states do not count. Without: sentences of
+    `text`, a file with one a line, or of the Python documentation; random ids for an EncoderConfig.
+    c: the factors of the weights, ascending.
+    seeds: of random weights: a number of them (3 for an EncoderConfig, 1 for a config.json), or a list. With and
+    without biases, one seed gives the same weights otherwise.
+    fixed: parameters that do not grow, by name or pattern, as `saturated` takes them (`["*.A_log"]`).
+    states: for modules that are not of transformers: a function of the module and the inputs that returns its states,
+    each (rows, tokens, size), first the embeddings, then the output of every block.
+    dtype, model_type: for a name, as `load_model` takes them. run: the name of the run in the records.
+    out: output folder; overwrite: replace another result there.
+    """
+    from normgrowth.network.models.encoders import EncoderConfig
+    from normgrowth.network.scaling import curves
+
+    paper = model == PAPER
+    if (layers or width) and not paper:
+        raise InputError("layers and width are for scaling('paper')")
+    if text is not None and (paper or isinstance(model, EncoderConfig)):
+        raise InputError("text is for a model; the paper's encoders read random ids")
+    if paper and fixed:
+        raise InputError("fixed is for a model; all parameters of the paper's encoders grow")
+    if inputs is not None and text is not None:
+        raise InputError("give inputs or text, not both")
+    if isinstance(seeds, int):
+        seeds = range(seeds)
+    scales = curves.checked_scales(c)
+    request = {
+        "model": run
+        or (model if isinstance(model, str | Path) else getattr(model, "source", type(model).__name__)),
+        "c": scales.tolist(),
+        "seeds": None if seeds is None else list(seeds),
+        "text": text,
+        "fixed": list(fixed),
+        **({"layers": layers, "width": width} if paper else {"dtype": dtype, "model_type": model_type}),
+    }
+    request = {name: str(value) if isinstance(value, Path) else value for name, value in request.items()}
+    folder = ResultFolder(out, "scaling", request, overwrite)
+    if paper:
+        found = _of_paper(
+            layers or 12, width or 768, inputs, scales, SEEDS if seeds is None else seeds, progress
+        )
+    elif isinstance(model, EncoderConfig):
+        label = run or curves.label_of(model)
+        options = {"fixed": fixed, "progress": progress}
+        found = curves.of_config(model, inputs, scales, SEEDS if seeds is None else seeds, label, **options)
+    elif isinstance(model, str | Path):
+        options = {"fixed": fixed, "states": states, "progress": progress}
+        load = {"dtype": dtype, "model_type": model_type}
+        found = curves.of_name(str(model), inputs, text, scales, seeds, run, load=load, **options)
+    elif seeds is not None:
+        raise InputError("seeds are for random weights: a module has its weights already")
+    else:
+        found = curves.of_module(
+            model, inputs, text, scales, run, fixed=fixed, states=states, progress=progress
+        )
+    found = replace(found, provenance=Provenance.now())
+    folder.write(found)
+    return found
+
+
+def _of_paper(
+    layers: int, width: int, inputs: Any, scales: Floats, seeds: Sequence[int], progress: Progress | None
+) -> Scaling:
+    from normgrowth.network.scaling import curves
+
+    configs, parts = curves.paper_configs(layers, width), []
+    for number, config in enumerate(configs):
+
+        def tell(done: int, total: int, label: str, number: int = number) -> None:
+            if progress is not None:
+                progress(number * total + done, len(configs) * total, label)
+
+        parts.append(curves.of_config(config, inputs, scales, seeds, curves.label_of(config), progress=tell))
+    source = f"the paper's encoder and its variants: {layers} layers of width {width}, {len(seeds)} seeds"
+    note = "random weights and ids; one seed has the same weights with and without biases"
+    return joined(parts, source=source, notes=(note,))
+
+
+def joined(parts: Sequence[Scaling], **fields: Any) -> Scaling:
+    """The networks of several results as one. fields: those that are not the first result's."""
+    records = Records.joined([part.records for part in parts], {})
+    networks = tuple(network for part in parts for network in part.networks)
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    return replace(parts[0], **{"records": records, "networks": networks, "notes": notes, **fields})
+
+
+def _from_schema_1(records: Records, runs: Mapping[str, Any]) -> Records:
+    """c was the quantity `scale` of each step, and each seed a run of its own."""
+    if not runs or not all(isinstance(facts, dict) and "group" in facts for facts in runs.values()):
+        raise InputError("these records hold no scaling curves: `normgrowth scaling -o` makes them")
+    networks, parts = [], []
+    for run, facts in runs.items():
+        rate = facts.get("rate")
+        if isinstance(rate, dict):
+            rate = {key: nan if value is None else value for key, value in rate.items()}
+        networks.append(
+            {**facts, "rate": rate, "run": facts["group"], "undecided": facts.get("doubtful") or 0}
+        )
+        parts.append(_with_axes(records.where(run=run), facts["group"], facts.get("seed")))
+    return Records.joined(parts, {**records.made_by, "networks": networks})
+
+
+def _with_axes(records: Records, run: str, seed: int | None) -> Records:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    steps, scales = records.series("scale")
+    table: pa.Table = records.table.filter(pc.not_equal(records.table["quantity"], "scale"))  # pyright: ignore[reportAttributeAccessIssue]
+    place = np.searchsorted(steps, table["step"].to_numpy())
+    size, columns = table.num_rows, table.column_names
+    table = table.set_column(columns.index("step"), "step", pa.nulls(size, pa.int64()))
+    table = table.set_column(columns.index("run"), "run", pa.array([run] * size).dictionary_encode())
+    table = table.append_column("scale", pa.array(scales[place]))
+    return Records(table.append_column("seed", pa.array([seed] * size, pa.int64())))
+
+
+__all__ = ["ScaledNetwork", "Scaling", "ScalingCurves", "joined", "scaling"]

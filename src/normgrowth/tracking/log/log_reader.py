@@ -1,0 +1,216 @@
+"""Reading the log of a run: parts with measured steps, notes, and the records that they make.
+
+A part replaces the steps after its from_step of all earlier parts, and the notes on these steps.
+"""
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from normgrowth.checksums import seal_json, unseal_json
+from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.records import FILE, LOG_FOLDER, SIDECAR, Block, Records, concatenated, read_parquet
+from normgrowth.tracking.log.journal import JOURNAL, read_journal
+from normgrowth.tracking.log.step_file import Bytes, EncodedSteps, Rows, StepFile, header_length
+from normgrowth.tracking.log.step_records import TOTALS, StepLayout, Totals, blocks
+from normgrowth.workspace import read_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EARLIER, NOTES = "earlier.parquet", "notes.jsonl"
+EXPORTED = "step_log"  # in records.json: names and sizes of the files that the records were made from
+CHUNK_BYTES = 2**25  # of sums that are expanded at once
+NEVER = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark on a step, in a part of the log. issued: the warnings that it gives, so that none is repeated."""
+
+    part: int
+    step: int
+    text: str
+    issued: tuple[tuple[str, str], ...] = ()
+
+    def to_line(self) -> bytes:
+        return json.dumps(seal_json(asdict(self))).encode() + b"\n"
+
+    @staticmethod
+    def from_line(line: bytes) -> "Note":
+        """Raises ValueError, KeyError or TypeError if the line is damaged."""
+        said = unseal_json(json.loads(line))
+        issued = tuple((str(what), str(name)) for what, name in said["issued"])
+        return Note(int(said["part"]), int(said["step"]), str(said["text"]), issued)
+
+
+def read_run(folder: str | Path, levels: Sequence[str] | None = None) -> Records:
+    """The records of a run, also of one that goes on or was killed. levels: only these."""
+    folder = Path(folder)
+    if (exported := _exported(folder)) is not None:
+        return exported
+    parts = encoded_parts(folder)
+    if not parts:
+        return read_earlier_version(folder)
+    notes, damaged = read_notes(folder, parts)
+    told = [note.text for note in notes]
+    if damaged:
+        told.append(f"{folder / NOTES}: {damaged} lines are damaged and left out")
+    read = [part.read() for part in parts]
+    for part, steps in zip(parts, read, strict=True):
+        if steps.damaged:
+            told.append(f"{part.path}: {steps.damaged} of {len(part)} steps are damaged and left out")
+            warnings.warn(told[-1], SeriesWarning, stacklevel=2)
+    return records_of(read, earlier_table(folder), told, levels)
+
+
+def part_paths(folder: Path) -> list[Path]:
+    return sorted((folder / LOG_FOLDER).glob("part-*.arrows"))
+
+
+def encoded_parts(folder: Path, queued: "dict[Path, bytes] | None" = None) -> list[EncodedSteps]:
+    """The parts of a log, with what a writer could not write yet."""
+    queued = queued or {}
+    parts = []
+    for path in sorted({*part_paths(folder), *(path for path in queued if path.suffix == ".arrows")}):
+        content = _content(path)
+        if path in queued:
+            content = np.concatenate([content, np.frombuffer(queued[path], np.uint8)])
+        if header_length(content) is not None:  # else its writer was killed before the first step
+            parts.append(EncodedSteps(path, content))
+    return parts
+
+
+def _content(path: Path) -> Bytes:
+    try:
+        return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    except FileNotFoundError:
+        return np.zeros(0, np.uint8)
+    except OSError as error:
+        raise InputError(f"{path}: not readable: {error.strerror or error}") from error
+
+
+def last_kept(from_steps: Sequence[int]) -> list[int]:
+    """Of each part, the last step that no later part replaces."""
+    return [min(from_steps[i + 1 :], default=NEVER) for i in range(len(from_steps))]
+
+
+def read_notes(folder: Path, parts: Sequence[EncodedSteps]) -> tuple[list[Note], int]:
+    """The notes that no later part replaces, and the number of damaged lines."""
+    try:
+        lines = (folder / NOTES).read_bytes().split(b"\n")[:-1]  # a last line that was cut short is left out
+    except FileNotFoundError:
+        return [], 0
+    found, damaged = [], 0
+    for line in lines:
+        try:
+            note = Note.from_line(line)
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+            damaged += 1
+            continue
+        if note.step <= min((part.from_step for part in parts if part.number > note.part), default=NEVER):
+            found.append(note)
+    return found, damaged
+
+
+def records_of(
+    parts: Sequence[StepFile],
+    earlier: "pa.Table | None",
+    notes: Sequence[str],
+    levels: Sequence[str] | None = None,
+) -> Records:
+    """The records of all parts. levels: only these."""
+    from_steps = [part.from_step for part in parts]
+    tables: list[pa.Table] = []
+    if earlier is not None:
+        kept = earlier.filter(earlier["step"].to_numpy() <= min(from_steps, default=NEVER))
+        tables += [kept] if len(kept) else []
+    last = int(np.max(tables[0]["step"].to_numpy())) if tables else -1
+    for part, end in zip(parts, last_kept(from_steps), strict=True):
+        chosen = np.flatnonzero((part.steps <= end) & (part.steps > last))
+        if not len(chosen):
+            continue
+        layout = part.layout if levels is None else replace(part.layout, levels=list(levels))
+        size = max(1, CHUNK_BYTES // (8 * layout.shape[0] * layout.shape[1]))
+        steps = part.steps[chosen]
+        # A sum over all steps needs each of them.
+        whole = layout.totals and int(steps[-1] - steps[0]) + 1 == len(steps)
+        for start in range(0, len(chosen), size):
+            at = steps[start : start + size].tolist()
+            rows = np.stack([part.rows[i] for i in chosen[start : start + size]])
+            before = _totals_before(tables, at[0]) if whole else None
+            tables.append(Records.from_blocks(layout.run, blocks(layout, at, rows, before), {}).table)
+        last = int(steps[-1])
+    made_by = {**(parts[-1].made_by if parts else {}), "notes": list(notes)}
+    if not tables:
+        return Records.from_blocks("", [Block("model", [], [], [], [], {})], made_by)
+    return Records(tables[0] if len(tables) == 1 else concatenated(tables), made_by)
+
+
+def last_rows(parts: Sequence[EncodedSteps], step: int) -> tuple[StepLayout, int, Rows] | None:
+    """The last measured step up to a step, found without reading the others."""
+    found = None
+    for part, end in zip(parts, last_kept([part.from_step for part in parts]), strict=True):
+        if (last := part.last_before(min(step, end))) is not None:
+            found = part.layout, *last
+    return found
+
+
+def _totals_before(tables: "Sequence[pa.Table]", step: int) -> Totals | None:
+    """The budget's sums up to the step before; None if the records do not have them."""
+    if step <= 1:
+        return {}
+    if not tables:
+        return None
+    rows = tables[-1].filter(tables[-1]["step"].to_numpy() == step - 1).to_pylist()
+    totals: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["quantity"] in TOTALS:
+            sums = totals.setdefault(row["level"], {}).setdefault(row["name"], [0.0] * len(TOTALS))
+            sums[TOTALS.index(row["quantity"])] = row["value"]
+    return totals or None
+
+
+# Records that were made from the log, and folders of earlier versions --------------------------------------
+
+
+def log_files(folder: Path) -> dict[str, int]:
+    """Names and sizes of the files of a log: they only grow, so equal sizes are equal logs."""
+    paths = [*part_paths(folder), folder / NOTES]
+    return {path.name: path.stat().st_size for path in paths if path.is_file()}
+
+
+def _exported(folder: Path) -> Records | None:
+    """records.parquet, if it was made from the log as it is now."""
+    try:
+        said = read_json(folder / SIDECAR).get(EXPORTED)
+    except (OSError, ValueError):
+        return None
+    if said is None or said != log_files(folder) or not (folder / FILE).is_file():
+        return None
+    records = Records.read_files(folder)
+    return Records(records.table, {key: said for key, said in records.made_by.items() if key != EXPORTED})
+
+
+def earlier_table(folder: Path) -> "pa.Table | None":
+    path = folder / LOG_FOLDER / EARLIER
+    return read_parquet(path) if path.is_file() else None
+
+
+def read_earlier_version(folder: Path) -> Records:
+    """The records of a folder without parts: records.parquet and, of a run that was not closed, a journal."""
+    journal = read_journal(folder / JOURNAL)
+    if journal is None:
+        return Records.read_files(folder, torn=True)
+    notes = list(journal.made_by.get("notes") or [])
+    if journal.damaged:
+        count = journal.damaged + len(journal.steps)
+        notes.append(f"{folder / JOURNAL}: {journal.damaged} of {count} steps are damaged and left out")
+        warnings.warn(notes[-1], SeriesWarning, stacklevel=2)
+    table = Records.read_files(folder, torn=True).table if (folder / FILE).is_file() else None
+    return records_of([replace(journal, from_step=NEVER)], table, notes)

@@ -1,0 +1,183 @@
+"""The file format of measured steps: an Arrow IPC stream that is only ever appended to.
+
+The schema message carries the layout of the steps as sealed JSON. Each measured step is one record batch with one row:
+
+    step int64 | sums fixed_size_list<float64>[tensors × columns] | checksum int64 (crc32 of all bytes before it)
+
+All batches of a file have the same length, so a step is written without Arrow, a damaged one is skipped, and the last
+one is found without reading the others. Any Arrow reader opens the file (`pyarrow.ipc.open_stream`).
+"""
+
+import json
+import zlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.checkpoints.parameter_names import Reading
+from normgrowth.checksums import seal_json
+from normgrowth.errors import SchemaError
+from normgrowth.record_schema import sidecar_shape
+from normgrowth.schema import parse_json
+from normgrowth.tracking.log.step_records import StepLayout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Rows = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+
+KEY = b"normgrowth"
+START = b"\xff\xff\xff\xff"  # of every message of an Arrow stream; the length of its metadata follows
+LONGEST_PREFIX = 4096  # bytes of a batch before its values
+ADVICE = "remove it to go on without"
+READING = {"name": str, "stack": str, "layer": (int, None), "role": str, "counted": bool, "reason": str}
+LAYOUT = {
+    "run": str,
+    "readings": [READING],
+    "numel": [int],
+    "references": [str],
+    "levels": [str],
+    "totals": bool,
+    "of_run?": [str],
+}
+HEADER = {"layout": LAYOUT, "made_by": sidecar_shape, "from_step": int, "step_bytes": int}
+
+
+@dataclass(frozen=True)
+class StepFile:
+    """One part of a log: its steps have one layout, and replace the steps after from_step of earlier parts."""
+
+    layout: StepLayout
+    made_by: dict[str, Any]
+    from_step: int
+    steps: NDArray[np.int64]
+    rows: Sequence[Rows] | Rows  # (steps, tensors, columns)
+    damaged: int = 0  # steps whose checksum does not match, left out
+
+
+class StepEncoder:
+    """Bytes of a file: the header, then one message for each step."""
+
+    def __init__(self, layout: StepLayout, made_by: dict[str, Any], from_step: int) -> None:
+        import pyarrow as pa
+
+        values = layout.shape[0] * layout.shape[1]
+        zeros = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(values)), values)
+        batch = pa.record_batch([pa.array([0]), zeros, pa.array([0])], schema=_schema(values))
+        message = batch.serialize().to_pybytes()
+        self._prefix = message[: -_tail(values)]
+        said = {"layout": asdict(layout), "made_by": made_by, "from_step": from_step}
+        sealed = json.dumps(seal_json({**said, "step_bytes": len(message)}))
+        self.header = _schema(values).with_metadata({KEY: sealed.encode()}).serialize().to_pybytes()
+
+    def step(self, step: int, rows: Rows) -> bytes:
+        content = (
+            self._prefix + np.int64(step).astype("<i8").tobytes() + rows.astype("<f8", copy=False).tobytes()
+        )
+        return content + np.int64(zlib.crc32(content)).astype("<i8").tobytes()
+
+
+class EncodedSteps:
+    """The content of a file. Raises SchemaError if its header is damaged."""
+
+    def __init__(self, path: Path, content: Bytes) -> None:
+        self.path = path
+        start = header_length(content)
+        assert start is not None
+        said = _read_header(path, content[:start].tobytes())
+        self.layout = layout_from(said["layout"], path)
+        self.made_by, self.from_step = said["made_by"], said["from_step"]
+        values = self.layout.shape[0] * self.layout.shape[1]
+        self._size, self._tail = said["step_bytes"], _tail(values)
+        if not self._tail < self._size <= self._tail + LONGEST_PREFIX:
+            raise SchemaError(path, "step_bytes", f"{self._size} of steps with {values} values", ADVICE)
+        body = content[start:]
+        count = len(body) // self._size  # a last step that was cut short is left out
+        self._messages = body[: count * self._size].reshape(count, self._size)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def number(self) -> int:
+        """Of this part of the log."""
+        return int(self.path.stem.removeprefix("part-"))
+
+    def step_at(self, i: int) -> int:
+        place = self._size - self._tail
+        return int(self._messages[i, place : place + 8].view("<i8")[0])
+
+    def last_before(self, step: int) -> "tuple[int, Rows] | None":
+        """The last whole step up to a step, found without reading the others."""
+        i = bisect_right(range(len(self)), step, key=self.step_at)
+        while i and not self._is_whole(i - 1):
+            i -= 1
+        return (self.step_at(i - 1), self._values(self._messages[i - 1 : i])[1][0]) if i else None
+
+    def read(self) -> StepFile:
+        whole = np.array([self._is_whole(i) for i in range(len(self))], bool)
+        steps, rows = self._values(self._messages if whole.all() else self._messages[whole])
+        damaged = len(self) - int(whole.sum())
+        return StepFile(self.layout, self.made_by, self.from_step, steps, rows, damaged)
+
+    def _is_whole(self, i: int) -> bool:
+        message = self._messages[i]
+        return zlib.crc32(message[:-8]) == int(message[-8:].view("<i8")[0])
+
+    def _values(self, messages: Bytes) -> tuple[NDArray[np.int64], Rows]:
+        tails = messages[:, -self._tail :]
+        steps = np.ascontiguousarray(tails[:, :8]).view("<i8")[:, 0]
+        sums = np.ascontiguousarray(tails[:, 8:-8]).view("<f8")
+        return steps.astype(np.int64), sums.reshape(len(messages), *self.layout.shape)
+
+
+def header_length(content: Bytes) -> int | None:
+    """Where the first step begins; None if the header is not there as a whole: its writer was killed."""
+    if len(content) < 8:
+        return None
+    length = 8 + int(content[4:8].view("<i4")[0])
+    return None if content[:4].tobytes() == START and length > len(content) else max(length, 8)
+
+
+def layout_from(said: dict[str, Any], path: Path) -> StepLayout:
+    own = {key: said[key] for key in (name.removesuffix("?") for name in LAYOUT) if key in said}
+    readings = [Reading(**{key: reading[key] for key in READING}) for reading in own["readings"]]
+    layout = StepLayout(**{**own, "readings": readings})
+    if len(layout.numel) != len(readings):
+        raise SchemaError(path, "layout.numel", f"{len(layout.numel)} sizes of {len(readings)} tensors")
+    if any(not 0 <= (reading.layer or 0) < 2**31 for reading in readings):
+        raise SchemaError(path, "layout.readings", "a layer number is out of range")
+    return layout
+
+
+def _read_header(path: Path, content: bytes) -> dict[str, Any]:
+    import pyarrow as pa
+
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(content))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        said = f"not readable as an Arrow stream: {str(error).splitlines()[0]}"
+        raise SchemaError(path, "", said, ADVICE) from error
+    said = parse_json((schema.metadata or {}).get(KEY, b""), HEADER, path, advice=ADVICE)
+    layout = layout_from(said["layout"], path)
+    if not schema.equals(_schema(layout.shape[0] * layout.shape[1])):
+        raise SchemaError(path, "schema", "its columns are not those of its layout", ADVICE)
+    return said
+
+
+def _schema(values: int) -> "pa.Schema":
+    import pyarrow as pa
+
+    sums = pa.list_(pa.float64(), values)
+    return pa.schema([("step", pa.int64()), ("sums", sums), ("checksum", pa.int64())])
+
+
+def _tail(values: int) -> int:
+    """Bytes of a message from the step on: step, values, checksum."""
+    return 8 * (values + 2)

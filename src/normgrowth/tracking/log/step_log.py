@@ -1,0 +1,274 @@
+"""The log of a run: each measured step is on disk before `optimizer.step()` returns, and nothing is ever rewritten.
+
+    DIR/steps/part-000.arrows           the sums of the steps (`step_file`); a resume or a new layout starts a new part
+    DIR/steps/earlier.parquet           records that an earlier version of normgrowth wrote for this run
+    DIR/notes.jsonl                     warnings and remarks, a line each
+    DIR/records.parquet, records.json   the records; written at the end, unless there are very many
+    DIR/.lock                           held while a tracker writes here
+
+Memory and the time of a step, of opening and of closing do not depend on the number of steps. `Records.read` makes the
+records of the log at any time, also while the run goes on or after it was killed.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from normgrowth.errors import FolderMismatch, InputError, SeriesWarning
+from normgrowth.records import FILE, LOG_FOLDER, SIDECAR, Records, write_parquet
+from normgrowth.tracking.log.journal import JOURNAL
+from normgrowth.tracking.log.log_reader import (
+    EARLIER,
+    EXPORTED,
+    NEVER,
+    NOTES,
+    Note,
+    earlier_table,
+    encoded_parts,
+    last_rows,
+    log_files,
+    part_paths,
+    read_earlier_version,
+    read_notes,
+    records_of,
+)
+from normgrowth.tracking.log.step_file import Rows, StepEncoder, StepFile
+from normgrowth.tracking.log.step_records import StepLayout
+from normgrowth.workspace import AppendLog
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+COMMAND = "tracker"
+BEFORE_START = -1  # the step after which the first part begins, so that it replaces step 0 of earlier ones
+EXPORT_BYTES = 8 * 2**20  # of a log whose records are written when it is closed: this takes about a second
+
+
+class StepLog:
+    """Where a tracker puts its steps; without a folder, in memory.
+
+    A full disk does not stop a training run: the log warns once, keeps in memory what it cannot write, and tries again
+    with each step.
+    """
+
+    def __init__(self, folder: Path | None, lock: "BaseFileLock | None" = None, step: int = 0) -> None:
+        self.folder = folder
+        self.run: str | None = None  # the name of a run that is resumed
+        self.last_step: tuple[StepLayout, Rows] | None = None  # measured before it is resumed
+        self._lock, self._process = lock, os.getpid()
+        self._files, self._failed = AppendLog(), False
+        self._memory: list[tuple[StepLayout, dict[str, Any], int, list[int], list[Rows]]] = []
+        self._encoder: StepEncoder | None = None
+        self._waiting: list[
+            tuple[Path, bytes]
+        ] = []  # for the first step: a run that measures nothing changes nothing
+        self._replaces = False  # whether the folder has steps after the one that a run resumes from
+        self._part = -1
+        self._notes: list[Note] = []
+        if folder is not None:
+            self._resume(folder, step)
+
+    @staticmethod
+    def open(
+        out: str | Path | None, step: int | None, selection: Mapping[str, Any] | None = None
+    ) -> "StepLog":
+        """Lock the folder. step: where a run resumes; later steps are replaced.
+
+        selection: which parameters count. Records that count others are refused, since one series cannot hold both.
+        """
+        if out is None:
+            return StepLog(None)
+        if out == "":
+            raise InputError("the folder for the records has an empty name")
+        from filelock import FileLock, Timeout
+
+        folder = Path(out)
+        lock = FileLock(folder / ".lock", timeout=0)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+            for part in folder.glob(".*.part"):
+                part.unlink()
+            _check(folder, step, selection)
+            return StepLog(folder, lock, step or 0)
+        except Timeout:
+            raise InputError(
+                f"{folder}: another tracker (or a trace) is writing here; choose another folder"
+            ) from None
+        except OSError as error:
+            lock.release()
+            raise InputError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+        except InputError:
+            lock.release()
+            raise
+
+    def _resume(self, folder: Path, step: int) -> None:
+        self._part = len(part_paths(folder)) - 1
+        parts = encoded_parts(folder)
+        if parts:
+            self.run = parts[-1].layout.run
+            self._notes = read_notes(folder, parts)[0]
+            before, last = last_rows(parts, step), last_rows(parts, NEVER)
+            self.last_step = (before[0], before[2]) if before else None
+            self._replaces = last is not None and last[1] > step
+        elif (folder / FILE).exists() or (folder / JOURNAL).exists():
+            records = read_earlier_version(folder)
+            self.run = next(iter(records.distinct("run")[-1:]), None)
+            self._replaces = len(records) > 0
+            (folder / LOG_FOLDER).mkdir(exist_ok=True)
+            write_parquet(records.table, folder / LOG_FOLDER / EARLIER)
+            self._notes = [Note(-1, 0, text) for text in records.made_by.get("notes") or []]
+            for note in self._notes:
+                self._write(folder / NOTES, note.to_line())
+        self._notes = [note for note in self._notes if note.step <= step] if step else []
+
+    @property
+    def notes(self) -> list[str]:
+        return [note.text for note in self._notes]
+
+    @property
+    def issued(self) -> set[tuple[str, str]]:
+        """Warnings that were given: of what, and of which tensor."""
+        return {pair for note in self._notes for pair in note.issued}
+
+    def begin(self, layout: StepLayout, made_by: dict[str, Any], step: int) -> None:
+        """Start a new part: from here on, after `step`, steps have this layout."""
+        self._part += 1
+        if self.folder is None:
+            self._memory.append((layout, made_by, step, [], []))
+            return
+        self._encoder = StepEncoder(layout, made_by, step)
+        self._waiting.append((self._path, self._encoder.header))
+
+    def append(self, step: int, rows: Rows) -> None:
+        """Keep the sums of a step, on disk before this returns."""
+        if self.folder is None:
+            *_, steps, kept = self._memory[-1]
+            steps.append(step)
+            kept.append(rows)
+        else:
+            assert self._encoder is not None
+            self._write(self._path, self._encoder.step(step, rows))
+
+    def note(
+        self, step: int, text: str, issued: Sequence[tuple[str, str]] = (), *, wait: bool = False
+    ) -> None:
+        """Keep a remark, on disk before this returns: it may be the last. wait: for the next step."""
+        note = Note(self._part, step, text, tuple(issued))
+        self._notes.append(note)
+        if self.folder is not None:
+            self._waiting.append((self.folder / NOTES, note.to_line()))
+            if not wait:
+                self._write_waiting()
+
+    def records(self, levels: Sequence[str] | None = None) -> Records:
+        """All records so far, also of steps that could not be written yet. levels: only these."""
+        if self.folder is None:
+            parts = [
+                StepFile(layout, made_by, begin, np.array(steps, np.int64), rows)
+                for layout, made_by, begin, steps, rows in self._memory
+            ]
+            return records_of(parts, None, self.notes, levels)
+        queued = self._files.queued()
+        for path, content in self._waiting:
+            queued[path] = queued.get(path, b"") + content
+        parts = [part.read() for part in encoded_parts(self.folder, queued)]
+        return records_of(parts, earlier_table(self.folder), self.notes, levels)
+
+    def close(self) -> None:
+        """Write the records, unless they are very many, and unlock the folder."""
+        if self.folder is None or self._lock is None or self._process != os.getpid():
+            return  # the last: the end of a forked process is not that of the run
+        if self._replaces:
+            self._write_waiting()
+        written = self._try(self._files.flush)
+        if written and log_files(self.folder):
+            with suppress(OSError):  # the log has everything
+                self._export()
+        self._files.close()
+        self._lock.release()
+        self._lock = None
+        if not written:
+            warnings.warn(
+                f"{self.folder}: the last steps could not be written; `trace` of the tracker still has them",
+                SeriesWarning,
+                stacklevel=2,
+            )
+
+    def _export(self) -> None:
+        assert self.folder is not None
+        files = log_files(self.folder)
+        if sum(files.values()) <= EXPORT_BYTES:
+            records = self.records()
+            Records(records.table, {**records.made_by, EXPORTED: files}).write(self.folder)
+        else:
+            for name in (FILE, SIDECAR):  # of the run before it was resumed
+                (self.folder / name).unlink(missing_ok=True)
+
+    @property
+    def _path(self) -> Path:
+        assert self.folder is not None
+        return self.folder / LOG_FOLDER / f"part-{self._part:03d}.arrows"
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for path, content in waiting:
+            self._try(lambda path=path, content=content: self._files.append(path, content))
+        if waiting and self.folder is not None:
+            with suppress(OSError):
+                (self.folder / JOURNAL).unlink(missing_ok=True)  # its steps are in earlier.parquet
+
+    def _write(self, path: Path, content: bytes) -> None:
+        self._write_waiting()
+        self._try(lambda: self._files.append(path, content))
+
+    def _try(self, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                warnings.warn(
+                    f"{self.folder}: the tracker cannot write ({error.strerror or error}); training goes on, and "
+                    "measured steps are kept in memory until there is room",
+                    SeriesWarning,
+                    stacklevel=2,
+                )
+            return False
+        self._failed = False
+        return True
+
+
+def _check(folder: Path, step: int | None, selection: Mapping[str, Any] | None) -> None:
+    """Raise InputError if the folder holds something else, or a run that was not asked to be resumed."""
+    parts = encoded_parts(folder)
+    if parts:
+        made_by, last = parts[-1].made_by, last_rows(parts, NEVER)
+        measured = last[1] if last else None
+    elif (folder / FILE).exists() or (folder / JOURNAL).exists():
+        records = read_earlier_version(folder)
+        made_by = records.made_by
+        measured = int(np.max(records.table["step"].to_numpy())) if len(records) else None
+    else:
+        return
+    command = made_by.get("command", "another program")
+    if command != COMMAND:
+        raise InputError(f"{folder}: has records of {command}; choose another folder for those of a run")
+    if step is None and measured:
+        raise InputError(
+            f"{folder}: has records of a run up to step {measured}; give resume_step= to resume from a step of it "
+            "(0 starts again: later records are dropped), or choose another folder"
+        )
+    earlier = made_by.get("selection")
+    if step and selection and isinstance(earlier, dict) and earlier != selection:
+        differ = [name for name in selection if earlier.get(name) != selection[name]]
+        old, new = (
+            {"kind": COMMAND, **{name: said.get(name) for name in differ}} for said in (earlier, selection)
+        )
+        advice = "resume with the same parameters, start again with resume_step=0, or choose another folder"
+        raise FolderMismatch(folder, old, new, advice)

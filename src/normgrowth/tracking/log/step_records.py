@@ -1,0 +1,192 @@
+"""From the sums of many steps to quantities, by the definitions of `normgrowth.moments.moments`.
+
+A step is kept as one row for each tensor: the kernel's columns, and behind them what only a run knows.
+Expanding many steps at once costs little more than expanding one, which is why a tracker waits with it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.checkpoints.parameter_names import Reading
+from normgrowth.moments.levels import levels_of
+from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
+from normgrowth.records import Block
+
+Floats = NDArray[np.float64]
+Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the three sums of the budget so far
+
+# What only a run knows: of each tensor, and, the same in every row, of the model.
+OF_MODEL = ("attention_logit", "logit_rms", "logit_largest")
+STATE = ("decay_so_far",)  # what a run that is resumed goes on from: Σηλ over all steps
+OF_RUN = ("gradient", "learning_rate", "decay", "equilibrium_norm", "equilibrium_angle", *OF_MODEL, *STATE)
+OF_WEIGHTS = 3  # the kernel's columns of the weights themselves: before those of references
+NONFINITE = 2  # the kernel's column with the number of NaN and infinite values
+LEVELS = ("tensor", "layer", "role", "model")
+TOTALS = tuple(f"total_{term}" for term in BUDGET)
+
+
+@dataclass(frozen=True)
+class StepLayout:
+    """What the columns and rows of a step mean; the same for all steps of a file.
+
+    totals: every step is measured, so that the budgets of the steps add up to that of the run.
+    """
+
+    run: str
+    readings: list[Reading]
+    numel: list[int]
+    references: list[str]
+    levels: list[str]
+    totals: bool
+    of_run: list[str] = field(default_factory=lambda: list(OF_RUN))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of one step: tensors, columns."""
+        return len(self.readings), 3 + 3 * len(self.references) + len(self.of_run)
+
+
+def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Totals | None) -> Iterator[Block]:
+    """Everything that the sums of these steps say. rows: (steps, tensors, columns).
+
+    before: the budget's sums up to the first of these steps; None where they are not to be told.
+    """
+    if steps[0] == 0:
+        yield from _start_blocks(layout, rows[0])
+        steps, rows = steps[1:], rows[1:]
+    if not steps:
+        return
+    kernel = rows.shape[2] - len(layout.of_run)
+    moments, run = unpacked(layout, rows)
+    for level, names, layers, roles, group in levels_of(layout.readings):
+        if level not in layout.levels:
+            continue
+        group = np.arange(len(names)) if group is None else np.asarray(group, np.intp)
+        # Groups of one step come behind those of the step before: all steps are grouped at once.
+        offset = np.arange(len(steps))[:, None] * len(names)
+        place = np.where(group >= 0, offset + group, -1).reshape(-1)
+        size = len(steps) * len(names)
+        by = by_reference(moments.grouped(place, size))
+        by[None] |= _of_run(moments, run, place, size)
+        for reference, values in by.items():
+            shaped = {quantity: value.reshape(len(steps), len(names)) for quantity, value in values.items()}
+            yield Block(level, names, layers, roles, steps, shaped, reference)
+            if reference == PREVIOUS and before is not None:
+                totals = _totals([shaped[term] for term in BUDGET], level, names, before)
+                yield Block(level, names, layers, roles, steps, totals)
+    for i, quantity in enumerate(layout.of_run):
+        values = rows[:, 0, kernel + i]
+        if quantity in OF_MODEL and "model" in layout.levels and (known := ~np.isnan(values)).any():
+            at = np.asarray(steps, np.int64)[known].tolist()
+            yield Block("model", ["model"], [None], [None], at, {quantity: values[known][:, None]})
+    yield from _learning_rates(layout, steps, rows[:, :, kernel + layout.of_run.index("learning_rate")])
+
+
+def _start_blocks(layout: StepLayout, rows: Floats) -> Iterator[Block]:
+    """Step 0: the weights before the first step, with nothing to compare them with."""
+    moments = Moments.from_columns(np.asarray(layout.numel, np.int64), rows[:, :OF_WEIGHTS], [])
+    for level, names, layers, roles, group in levels_of(layout.readings):
+        if level in layout.levels:
+            group = np.arange(len(names)) if group is None else np.asarray(group, np.intp)
+            values = by_reference(moments.grouped(group, len(names)))[None]
+            yield Block(
+                level, names, layers, roles, [0], {name: value[None] for name, value in values.items()}
+            )
+
+
+def packed_start(layout: StepLayout, sums: Floats) -> Floats:
+    """The rows of step 0: the sums of the weights, and a Σηλ of zero."""
+    rows = np.full(layout.shape, np.nan)
+    rows[:, :OF_WEIGHTS] = sums
+    rows[:, layout.of_run.index("decay_so_far") - len(layout.of_run)] = 0.0
+    return rows
+
+
+def packed(
+    layout: StepLayout,
+    columns: Floats,
+    rule: Floats,
+    scores: Sequence[float],
+    decay_before: Floats,
+    passed: int,
+) -> Floats:
+    """The rows of one step: its sums with Σg² behind them, a `Rule` of each tensor, and what was seen of the model.
+
+    decay_before: Σηλ of each tensor until the step that was measured before, `passed` steps ago.
+    """
+    rate, decay, per_root, per_gradient, angle = rule.T
+    root = np.sqrt(np.asarray(layout.numel, np.float64))
+    norm = np.where(np.isnan(per_root), per_gradient * np.sqrt(columns[:, -1]), per_root * root)
+    of_model = np.broadcast_to(np.asarray(scores, np.float64), (len(columns), len(scores)))
+    # Where decay goes through the gradient, the angle at equilibrium tells it: about √(2ηλ).
+    pace = np.nan_to_num(np.where(np.isnan(decay), angle**2 / 2, decay))
+    so_far = decay_before + passed * pace
+    own = np.stack([rate, decay, norm, angle], axis=1)
+    return np.concatenate([columns, own, of_model, so_far[:, None]], axis=1)
+
+
+def unpacked(layout: StepLayout, rows: Floats) -> tuple[Moments, dict[str, Floats]]:
+    """The moments of all tensors at all steps, one step behind the other, and beside them what the run knows."""
+    flat = rows.reshape(-1, rows.shape[-1])
+    kernel = flat.shape[1] - len(layout.of_run)
+    numel = np.tile(np.asarray(layout.numel, np.int64), len(flat) // len(layout.numel))
+    columns = flat[:, :kernel]
+    if np.isnan(columns[:, NONFINITE]).any():  # a step that was not measured: its counts are not known either
+        columns = columns.copy()
+        columns[:, NONFINITE] = np.nan_to_num(columns[:, NONFINITE])
+    moments = Moments.from_columns(numel, columns, layout.references)
+    return moments, {name: flat[:, kernel + i] for i, name in enumerate(layout.of_run)}
+
+
+def _of_run(
+    moments: Moments, run: Mapping[str, Floats], place: NDArray[np.intp], size: int
+) -> dict[str, Floats]:
+    """What the optimizer adds to the moments: the gradient, the two parts of the step, the equilibrium.
+
+    With d = ηλ the step is δ = −dθ + u, and ‖u‖² = ‖δ + dθ‖² = Σδ² + 2dΣθδ + d²Σθ².
+
+    The equilibrium of a group is that of its tensors together: squares of norms add, and the correlation of
+    a step is the mean of theirs, weighted by these squares. It is NaN if one of them has none.
+    """
+    chosen = place >= 0
+
+    def added(values: Floats) -> Floats:
+        return np.bincount(place[chosen], values[chosen], size).astype(np.float64, copy=False)
+
+    pair, d = moments.against["previous"], run["decay"]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        decay = d * d * pair.square
+        rest = np.where(d == 0, pair.delta, pair.delta + 2 * d * pair.dot + decay)
+        settled = run["equilibrium_norm"] ** 2
+        turned = added(settled * np.sin(run["equilibrium_angle"] / 2) ** 2) / added(settled)
+        return {
+            "gradient_norm": np.sqrt(added(run["gradient"])),
+            "decay_step": np.sqrt(added(decay)),
+            "gradient_step": np.sqrt(added(np.maximum(rest, 0.0))),
+            "equilibrium_norm": np.sqrt(added(settled)),
+            "equilibrium_angle": 2 * np.arcsin(np.sqrt(turned)),
+        }
+
+
+def _totals(terms: list[Floats], level: str, names: Sequence[str], before: Totals) -> dict[str, Floats]:
+    known = before.get(level, {})
+    start = np.array([known.get(name, (0.0, 0.0, 0.0)) for name in names]).T
+    whole = [np.concatenate([first[None], term]) for first, term in zip(start, terms, strict=True)]
+    return {quantity: value[1:] for quantity, value in accumulated(*whole).items()}
+
+
+def _learning_rates(layout: StepLayout, steps: Sequence[int], rates: Floats) -> Iterator[Block]:
+    """One number for the model at steps where all agree, else one for each tensor. rates: (steps, tensors)."""
+    lowest, highest = np.fmin.reduce(rates, axis=1), np.fmax.reduce(rates, axis=1)
+    at = np.asarray(steps, np.int64)
+    alike, mixed = lowest == highest, lowest < highest  # neither where the optimizer holds none
+    if alike.any() and "model" in layout.levels:
+        value = {"learning_rate": lowest[alike][:, None]}
+        yield Block("model", ["model"], [None], [None], at[alike].tolist(), value)
+    if mixed.any() and "tensor" in layout.levels:
+        readings = layout.readings
+        names, layers, roles = zip(*((r.name, r.layer, r.role) for r in readings), strict=True)
+        yield Block("tensor", names, layers, roles, at[mixed].tolist(), {"learning_rate": rates[mixed]})
