@@ -336,6 +336,20 @@ def test_constant_and_extreme_values_draw(trace, tmp_path, value):
     assert bool(paths) == bool(np.isfinite(value))
 
 
+def test_values_whose_range_overflows_are_gaps(trace, tmp_path):
+    records = with_values(
+        trace(layers=2, steps=4), lambda v: np.where(np.arange(len(v)) % 5 == 0, 1.7e308, v)
+    )
+    records = with_values(records, lambda v: np.where(np.arange(len(v)) % 7 == 0, -1.7e308, v))
+    assert draw(of(records), tmp_path, formats=["png"])
+
+
+def test_layers_of_several_stacks_without_numbers_draw(trace, tmp_path):
+    records = trace(layers=1, steps=5, stacks=("encoder", "decoder"))
+    table = in_place(records.table, "layer", pa.nulls(len(records), pa.int32()))
+    assert len(draw(of(Records(table, records.made_by)), tmp_path, formats=["png"])) == 5
+
+
 def test_one_step_shows_the_norm_by_layer(trace, tmp_path):
     records = trace(layers=5, steps=1)
     figure = figure_norm_direction(of(records))

@@ -54,7 +54,9 @@ def _plot(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror or error}") from error
     if not paths:
-        raise InputError(f"{arguments.result}: nothing to draw: it holds no finite values that a figure shows")
+        raise InputError(
+            f"{arguments.result}: nothing to draw: it holds no finite values that a figure shows"
+        )
     print(*paths, sep="\n")
     return 0
 

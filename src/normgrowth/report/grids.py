@@ -12,7 +12,7 @@ from normgrowth.records import Matrix, Records
 from normgrowth.results import Result
 from normgrowth.trace.result import Trace
 
-LARGEST = 1e150  # the square of a larger value overflows float64, and so does the range of an axis
+LARGEST = 1e300  # the range of an axis overflows float64 for larger values
 
 
 def grids_of_trace(given: Records | Result) -> "Grids":
@@ -51,7 +51,7 @@ class Grids:
             if level not in self._levels:
                 self._levels[level] = self._records.where(level=level)
             grid = self._levels[level].matrix(quantity, level=level, reference=reference)
-            drawable = np.abs(grid.values) < LARGEST
+            drawable = np.abs(grid.values) <= LARGEST
             self._grids[key] = replace(grid, values=np.where(drawable, grid.values, np.nan))
         return self._grids[key]
 

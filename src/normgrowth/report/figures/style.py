@@ -210,11 +210,11 @@ class Layers:
         self.stacks = grid.stacks()
         if len(self.stacks) > MOST_STACKS:
             self.stacks = {"": grid.names}
-        layer = dict(zip(grid.names, grid.layers, strict=True))
-        if len(self.stacks) > 1 or (None not in grid.layers and len(set(grid.layers)) == len(grid.names)):
-            self.numbers = sorted({number for number in grid.layers if number is not None})
+        numbers = [number for number in grid.layers if number is not None]
+        if numbers == grid.layers and (len(self.stacks) > 1 or len(set(numbers)) == len(numbers)):
+            self.numbers = sorted(set(numbers))
             self.depth = {
-                name: self.numbers.index(number) for name, number in layer.items() if number is not None
+                name: self.numbers.index(number) for name, number in zip(grid.names, numbers, strict=True)
             }
         else:
             self.numbers = list(range(len(grid.names)))
@@ -252,7 +252,7 @@ class Layers:
         for stack, names in self.stacks.items():
             position = start + np.arange(len(names), dtype=np.float64)
             ticks += list(position[::every])
-            numbers += [str(self.numbers[self.depth.get(name, 0)]) for name in names[::every]]
+            numbers += [str(self.numbers[self.depth[name]]) for name in names[::every]]
             if len(self.stacks) > 1:
                 look = {
                     "ha": "center",
