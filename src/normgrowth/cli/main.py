@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, TextIO
 
 from normgrowth.cli.command import Action, Command
-from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.errors import InputError, MissingDependency, SeriesWarning
 
 # The commands, by what people want to do.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -25,6 +25,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Show results": ("plot", "report"),
     "Reproduce the paper": ("reproduce",),
 }
+EXTRAS = {"torch": "torch", "transformers": "hf"}  # packages that some commands need -> the extra with them
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
@@ -91,6 +92,11 @@ def _run(arguments: argparse.Namespace) -> int:
             return code
         except InputError as error:
             _line(str(error))
+            return 2
+        except ModuleNotFoundError as error:
+            if error.name not in EXTRAS:
+                raise
+            _line(str(MissingDependency(error.name, f"pip install 'normgrowth[{EXTRAS[error.name]}]'")))
             return 2
         except KeyboardInterrupt:
             kept = f"; what was measured is kept in {arguments.out}" if _keeps(arguments) else ""
