@@ -1,11 +1,12 @@
-"""What README.md shows of commands: run for real, and put between its marks; and the picture of a page.
+"""README.md and docs/tour.md: commands run for real, their output put between the marks; pictures; docs/commands.md.
 
 python benchmarks/readme.py REPRODUCTION RUN...    (folders of `normgrowth reproduce` and of `normgrowth train`)
 
-The series is that of examples/tiny_series.py. The picture needs a browser: playwright and chromium.
+The series is that of examples/tiny_series.py. The picture of a report needs a browser: playwright and chromium.
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,54 +15,98 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages import PICTURES, ROOT, fill
+from pages import DOCS, PICTURES, ROOT, fill
 
-COLUMNS, MOST = 104, 16  # letters of a line, lines of an output
+from normgrowth.cli.main import GROUPS, command_of
+
+COLUMNS = 104  # letters of a line
+WHOLE = 200  # lines of an output on the tour
 LLAMA = '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, ' + (
     '"intermediate_size": 128, "vocab_size": 1000, "num_key_value_heads": 4}'
 )
 
 
-def shown(command: str, folder: Path, most: int = MOST) -> str:
-    """A command and what it prints, with four blanks before each line."""
+def output(command: str, folder: Path) -> list[str]:
+    """The lines that a command prints."""
     tool = Path(sys.executable).with_name("normgrowth")
-    arguments = [str(tool), *shlex.split(command)[1:]]
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "NO_COLOR": "1"}
-    found = subprocess.run(
-        arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    run = subprocess.run(
+        [str(tool), *shlex.split(command)[1:]],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    if found.returncode:
-        raise SystemExit(f"{command}: {found.stderr}")
-    lines = [line.rstrip() for line in found.stdout.splitlines()]
-    rest = [f"… ({len(lines) - most} more lines)"] if len(lines) > most + 1 else []
-    return "\n".join(
-        f"    {line}".rstrip() for line in [f"$ {command}", *lines[: most if rest else None], *rest]
-    )
+    if run.returncode:
+        raise SystemExit(f"{command}: {run.stderr}")
+    return [line.rstrip() for line in run.stdout.splitlines()]
 
 
-def sections(folder: Path, reproduction: Path) -> dict[str, str]:
+def shown(command: str, lines: Sequence[str], most: int = WHOLE) -> str:
+    """A command and the first lines of its output, indented as code."""
+    rest = [f"… ({len(lines) - most} more lines)"] if len(lines) > most else []
+    return "\n".join(f"    {line}".rstrip() for line in [f"$ {command}", *lines[:most], *rest])
+
+
+# Name of the place on the tour -> the command, and how many of its lines README.md shows, if any.
+COMMANDS: dict[str, tuple[str, int | None]] = {
+    "trace": ("normgrowth trace checkpoints -o traces/tiny", 12),
+    "fit": ("normgrowth fit traces/tiny", None),
+    "dynamics": ("normgrowth dynamics traces/tiny", None),
+    "watch": ("normgrowth watch runs/gpt/norms --once", 8),
+    "degrees": ("normgrowth degrees llama.json --explain", None),
+    "saturation": ("normgrowth saturation minilm", 12),
+    "heads": ("normgrowth heads minilm", None),
+    "reproduce": ("normgrowth reproduce", 12),
+}
+
+
+def fill_pages(folder: Path, reproduction: Path) -> None:
     make = [sys.executable, str(ROOT / "examples" / "tiny_series.py"), "checkpoints"]
     subprocess.run(make, cwd=folder, check=True, capture_output=True)
     (folder / "llama.json").write_text(LLAMA)
     shutil.copytree(reproduction, folder / "reproduction", ignore=shutil.ignore_patterns("work"))
     training = [sys.executable, str(ROOT / "examples" / "track_plain.py"), "runs/gpt"]
     subprocess.run(training, cwd=folder, check=True, capture_output=True)
+    lines = {name: output(command, folder) for name, (command, _) in COMMANDS.items()}
+    fill(DOCS / "tour.md", {name: shown(command, lines[name]) for name, (command, _) in COMMANDS.items()})
+    fill(
+        ROOT / "README.md",
+        {name: shown(command, lines[name], most) for name, (command, most) in COMMANDS.items() if most},
+    )
 
-    def together(*commands: str, most: int = MOST) -> str:
-        return "\n\n".join(shown(command, folder, most) for command in commands)
 
-    return {
-        "trace": together(
-            "normgrowth trace checkpoints -o traces/tiny",
-            "normgrowth fit traces/tiny",
-            "normgrowth report traces/tiny",
-            most=16,
-        ),
-        "watch": together("normgrowth watch runs/gpt/norms --once"),
-        "degrees": together("normgrowth degrees llama.json --explain", most=24),
-        "reproduce": together("normgrowth reproduce", most=14),
-        "saturation": together("normgrowth saturation minilm", "normgrowth heads minilm", most=14),
-    }
+def growth(folder: Path) -> None:
+    """The first picture of README.md: norm and direction of T5, as published."""
+    output("normgrowth plot published:t5 --fit sqrt2 --formats svg -o figures", folder)
+    shutil.copy(folder / "figures" / "norm_direction.svg", PICTURES / "growth.svg")
+
+
+def commands() -> str:
+    """docs/commands.md: what each command does, with its examples."""
+    lines = [
+        "# Commands",
+        "",
+        "Each command has `--help` with all options. Made by `benchmarks/readme.py`.",
+        "",
+    ]
+    for title, names in GROUPS.items():
+        lines += [f"## {title}", ""]
+        for name in names:
+            command = command_of(name)
+            text = command.description.replace("\n", " ")
+            lines += [
+                f"### normgrowth {name}",
+                "",
+                text,
+                "",
+                "```",
+                re.sub("^  ", "", command.examples, flags=re.M),
+                "```",
+                "",
+            ]
+    return "\n".join(lines)
 
 
 def picture(runs: Sequence[str], folder: Path) -> None:
@@ -84,8 +129,10 @@ def picture(runs: Sequence[str], folder: Path) -> None:
 
 def main() -> None:
     reproduction, *runs = sys.argv[1:]
+    (DOCS / "commands.md").write_text(commands(), encoding="utf-8")
     with tempfile.TemporaryDirectory() as name:
-        fill(ROOT / "README.md", sections(Path(name), Path(reproduction).resolve()))
+        growth(Path(name))
+        fill_pages(Path(name), Path(reproduction).resolve())
         if runs:
             picture(runs, Path(name))
 

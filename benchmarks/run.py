@@ -1,4 +1,4 @@
-"""Run all benchmarks; write results.json, docs/benchmarks.md and the table in the README.
+"""Run all benchmarks; write results.json and docs/benchmarks.md.
 
 python benchmarks/run.py         all of them
 python benchmarks/run.py limit   what the limit costs; the other figures stay
@@ -14,13 +14,13 @@ from typing import Any
 import command
 import limit_cost
 import moments
-from pages import ROOT, fill
+from pages import ROOT
 
 from normgrowth.engine import available_cores
 
 RESULTS = ROOT / "benchmarks" / "results.json"
 
-# What we hold ourselves to: name of the figure, what it must be, in the words of the README.
+# What we hold ourselves to: name of the figure, what it must be, in the words of the page.
 GOALS = [
     ("faster than numpy the obvious way", ">=", 30, "kernel against numpy in float64 done the obvious way"),
     ("rate relative to a plain sum of the bytes", ">=", 0.8, "kernel against a plain sum over the same mapped bytes"),
@@ -74,8 +74,6 @@ timed alternately in one run; absolute times depend on the machine ({results["ma
 
 def write_pages(results: dict[str, Any]) -> None:
     (ROOT / "docs" / "benchmarks.md").write_text(page(results), encoding="utf-8")
-    note = f"{results['cores']} cores; [all figures, and how they were run](docs/benchmarks.md)."
-    fill(ROOT / "README.md", {"benchmarks": f"{table(results)}\n\n{note}"})
 
 
 def main() -> None:

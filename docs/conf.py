@@ -3,7 +3,7 @@
 project = "normgrowth"
 author = "The normgrowth authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 html_theme = "furo"
 html_title = "normgrowth"
 exclude_patterns = ["_build"]

@@ -4,10 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from synthetic_series import walk, write_series
+from tracking.tiny_training import backward, tiny
 
 import normgrowth
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 RUNNABLE = ("fit", "dynamics", "t5", "lab", "tracker", "api")  # pages whose examples need no files
 FIRST = (
     "tracker",
@@ -15,7 +19,8 @@ FIRST = (
 
 
 def run_examples(page: str, **names: object) -> dict[str, object]:
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert blocks
     for block in blocks[:1] if page in FIRST else blocks:  # later ones use what earlier ones made
         exec(compile(block, f"{page}.md", "exec"), names)
@@ -27,6 +32,27 @@ def test_examples_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run_examples(page)
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["../README", "start"])
+def test_first_examples_run(page, tmp_path, monkeypatch):
+    """Those that a newcomer pastes, with their own series, model and loop."""
+    monkeypatch.chdir(tmp_path)
+    write_series(tmp_path / "runs" / "gpt" / "checkpoints", walk(12))
+    model = tiny(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def train(model, optimizer):
+        for step in range(1, 21):
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+
+    inputs = {"tokens": torch.arange(6)[None]}
+    names = run_examples(page, model=model, optimizer=optimizer, train=train, inputs=inputs)
+    assert (tmp_path / "growth.png").stat().st_size > 10_000
+    assert len(names["trace"].steps) == 12
+    assert names["tracker"].trace.steps == (0, 10, 20)
 
 
 @pytest.mark.slow

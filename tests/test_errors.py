@@ -76,3 +76,9 @@ def test_where_an_error_was_raised(text, here, mistake):
     with pytest.raises(Exception) as caught:  # noqa: PT011
         code_of_this_package(text)()
     assert (raised_here(caught.value), is_mistake(caught.value)) == (here, mistake)
+
+
+def test_messages_are_printable_whatever_they_quote():
+    error = InputError("class \x00orch.Storage\x1b[2J,\n\u3000\u202eabc")
+    assert str(error) == r"class \x00orch.Storage\x1b[2J,\n\u3000\u202eabc"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -5,9 +5,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from normgrowth.text import printable
+
 
 class InputError(ValueError):
     """Something is wrong with what was given: one line that names the file, the tensor, the way out."""
+
+    def __str__(self) -> str:
+        """Printable, whatever names of a damaged file it quotes."""
+        return printable(super().__str__())
 
     def __reduce__(self) -> "tuple[Any, ...]":
         """From a worker to the driver as it is: its line and its fields, not made again from other arguments."""

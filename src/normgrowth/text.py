@@ -12,6 +12,11 @@ from html import escape
 MOST, WIDEST = 40, 1000  # rows of a table and words of a list; letters of a cell
 
 
+def printable(text: object) -> str:
+    """Text on one line for a terminal: control characters and unusual spaces are spelled out."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
 def visible(text: object) -> str:
     """Text with every character that would act rather than show (control, bidi, newline) spelt out."""
     return "".join(

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from normgrowth.cli.command import Action, Command
 from normgrowth.errors import InputError, MissingDependency, SeriesWarning
+from normgrowth.text import printable
 
 # The commands, by what people want to do.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -135,5 +136,4 @@ def _say(
 
 def _line(text: str) -> None:
     """One line, whatever names it quotes: control characters are shown, not sent to the terminal."""
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    print(f"normgrowth: {shown}", file=sys.stderr, flush=True)
+    print(f"normgrowth: {printable(text)}", file=sys.stderr, flush=True)

@@ -234,7 +234,7 @@ def storage_size(storage: RecordedCall) -> tuple[str, int]:
         return key, count * OTHER_STORAGES[name][1]
     if name in UNTYPED_STORAGES:
         return key, count
-    raise MalformedPickle(f"has a storage of class {name}, which is not known")
+    raise MalformedPickle(f"has a storage of class {name!r}, which is not known")
 
 
 def _is_size(value: Any) -> bool:
