@@ -4,13 +4,13 @@ import io
 import math
 import sys
 import unicodedata
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from report_records import known_trace, replaced
 from rich.console import Console
 
 from normgrowth.checkpoints.parameter_list import Parameter, Parameters
@@ -60,71 +60,11 @@ def rows(text):
     return {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines() if line.strip()}
 
 
-def known(steps=(0, 100, 200), run="run", made_by=None, scale=1.0, names=("layer.0", "layer.1"), **model):
-    """Two layers and a model whose numbers can be checked by eye."""
-    early = {
-        "norm": [[3, 4], [6, 6], [9, 6]],
-        "rms": [[0.1, 0.2]] * 3,
-        "largest": [[1, 2]] * 3,
-        "nonfinite": [[0, 0]] * 3,
-    }
-    whole = {"norm": [[5], [8.4], [10.8]], "rms": [[0.15]] * 3, "largest": [[2]] * 3, "nonfinite": [[0]] * 3}
-    later = {
-        "cosine": [[0.9, 0.91], [0.99, 0.999987]],
-        "cosine_first": [[0.9, 0.91], [0.8, 0.75]],
-        "alignment": [[0.5, 0.25], [0.125, -0.0625]],
-        "step_size": [[3.5, 2.25], [3.25, 1.5]],
-        "relative_step": [[1.1, 0.5], [0.5, 0.25]],
-        "total_share_steps": [[0.75, 0.5], [0.6, 1.2]],
-        "total_growth": [[27, 20], [72, 20]],
-        "total_growth_alignment": [[6.75, 10], [28.8, -4]],
-        "total_growth_steps": [[20.25, 10], [43.2, 24]],
-    }
-    whole_later = {
-        "cosine": [[0.95], [0.99712]],
-        "cosine_first": [[0.95], [0.85]],
-        "alignment": [[0.3], [0.1]],
-        "step_size": [[4.2], [3.6]],
-        "relative_step": [[0.8], [0.4]],
-        "total_share_steps": [[0.7], [0.65]],
-        "total_growth": [[45], [92]],
-        "total_growth_alignment": [[13.5], [32.2]],
-        "total_growth_steps": [[31.5], [59.8]],
-    } | model
-    n = len(steps)
-
-    def block(level, names, layers, values, at):
-        arrays = {q: np.array(v, float)[: len(at)] * (scale if q == "norm" else 1) for q, v in values.items()}
-        return Block(level, names, layers, [None] * len(names), at, arrays)
-
-    blocks = [block("layer", names, range(2), early, steps), block("model", ["model"], [None], whole, steps)]
-    to_first = [values.pop("cosine_first") for values in (later, whole_later)]
-    if n > 1:
-        own = [("layer", names, range(2)), ("model", ["model"], [None])]
-        for thing, values in zip(own, to_first, strict=True):
-            blocks.append(replace(block(*thing, {"cosine": values}, steps[1:]), reference="first"))
-    if n > 1:
-        blocks.append(block("layer", names, range(2), later, steps[1:]))
-        blocks.append(block("model", ["model"], [None], whole_later, steps[1:]))
-    return Records.from_blocks(run, blocks, {"source": "somewhere"} if made_by is None else made_by)
-
-
-def replaced(records, quantity, value, **where):
-    """The same records with one value of the model changed at the last step."""
-    table = records.to_rows()
-    last = max(row["step"] for row in table)
-    for row in table:
-        if row["quantity"] == quantity and row["level"] == "model" and row["step"] == where.get("step", last):
-            row["value"] = value
-        row["value"] = math.nan if row["value"] is None else row["value"]
-    return Records(pa.Table.from_pylist(table, schema=records.table.schema), records.made_by)
-
-
 # --- sentences --------------------------------------------------------------------------------------
 
 
 def test_the_sentences_say_what_happened():
-    assert summary(known()) == [
+    assert summary(known_trace()) == [
         "The norm of the model grew from 5.0000 to 10.800 (×2.1600) over steps 0 to 200 (3 checkpoints).",
         "Of 2 layers, layer.0 grew most (×3.0000) and layer.1 least (×1.5000).",
         "The cosine between the weights at steps 100 and 200 is 0.99712; "
@@ -162,12 +102,12 @@ def test_tokens_of_an_evaluation_text_are_not_those_of_training():
 
 
 def test_shrinking_is_not_called_growth():
-    shrunk = known(
+    shrunk = known_trace(
         total_growth=[[1], [-9]], total_growth_alignment=[[-2], [-12]], total_growth_steps=[[3], [3]]
     )
     assert "The squared norm fell by 9.0000: " in summary(shrunk)[-1]
     assert "took away 12.000" in summary(shrunk)[-1]
-    mixed = known(
+    mixed = known_trace(
         total_growth=[[1], [9]], total_growth_alignment=[[-2], [-3]], total_growth_steps=[[3], [12]]
     )
     assert (
@@ -184,21 +124,21 @@ def test_shrinking_is_not_called_growth():
 
 
 def test_one_checkpoint_has_no_growth():
-    assert summary(known(steps=(7,))) == [
+    assert summary(known_trace(steps=(7,))) == [
         "The norm of the model is 5.0000 at step 7, its one checkpoint.",
         "Of 2 layers, layer.1 has the largest norm (4.0000) and layer.0 the smallest (3.0000).",
     ]
 
 
 def test_undefined_norms_are_told():
-    text = summary(replaced(known(), "norm", None))[0]
+    text = summary(replaced(known_trace(), "norm", None))[0]
     assert text.startswith("The norm of the model grew from 5.0000 to 8.4000")
     assert "over steps 0 to 100" in text
     assert text.endswith("It is not finite at 1 of 3.")
 
 
 def test_values_that_are_not_finite_are_told():
-    records = replaced(known(), "nonfinite", 1200)
+    records = replaced(known_trace(), "nonfinite", 1200)
     names = ["w.0", "w.1", "w\x1b.2", "w.3", "w.4"]
     values = np.zeros((3, 5))
     values[1:] = [0, 1, 2, 3, 4]
@@ -219,7 +159,7 @@ def test_records_without_norms_give_no_sentence(trace):
 
 
 def test_the_table_shows_first_and_last_and_what_lies_between():
-    text = shown(print_trace, known())
+    text = shown(print_trace, known_trace())
     table = rows(text)
     assert text.startswith("somewhere: steps 0 to 200, 3 checkpoints")
     assert table["layer.0"] == "3.0000 9.0000 3.0000 0.1000 3.250 0.5000 0.99000 0.80000 0.1250 60.0%"
@@ -230,7 +170,7 @@ def test_the_table_shows_first_and_last_and_what_lies_between():
 
 def test_the_model_is_bold():
     console = Console(record=True, width=120, file=io.StringIO())
-    print_trace(known(), console)
+    print_trace(known_trace(), console)
     bold = [line for line in console.export_text(styles=True).splitlines() if "\x1b[1m" in line]
     assert any("model" in line and "10.800" in line for line in bold)
 
@@ -253,18 +193,20 @@ def test_layers_come_in_the_order_of_their_numbers(trace):
 
 
 def test_a_single_step_and_a_single_layer(trace):
-    assert rows(shown(print_trace, known(steps=(7,))))["model"] == "5.0000 0.1500 2.000"
+    assert rows(shown(print_trace, known_trace(steps=(7,))))["model"] == "5.0000 0.1500 2.000"
     assert "layer.0" in rows(shown(print_trace, trace(layers=1, steps=3)))
 
 
 def test_undefined_values_are_a_dash():
-    assert rows(shown(print_trace, replaced(known(), "alignment", None)))["model"].split()[8] == "-"
-    assert rows(shown(print_trace, replaced(known(), "norm", None)))["model"].startswith("5.0000 - - 0.1500")
+    assert rows(shown(print_trace, replaced(known_trace(), "alignment", None)))["model"].split()[8] == "-"
+    assert rows(shown(print_trace, replaced(known_trace(), "norm", None)))["model"].startswith(
+        "5.0000 - - 0.1500"
+    )
 
 
 def test_notes_and_problems_are_printed():
     text = shown(
-        print_trace, known(made_by={"notes": ["[b]one[/b]", "two"], "problems": ["bad \x1b[2J step"]})
+        print_trace, known_trace(made_by={"notes": ["[b]one[/b]", "two"], "problems": ["bad \x1b[2J step"]})
     )
     assert "note: [b]one[/b]\nnote: two\nproblem: bad \\x1b[2J step" in text
     assert text.startswith("trace: steps 0 to 200")
@@ -278,7 +220,7 @@ def test_records_of_something_else_are_refused(trace):
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("width", [80, 200])
 def test_hostile_names_print_as_spelt(name, width):
-    records = known(names=(f"{name}.0", f"{name}.1"), made_by={"source": name})
+    records = known_trace(names=(f"{name}.0", f"{name}.1"), made_by={"source": name})
     parameter = Parameter(name, (2,), name, name, 0, name, "parameter", False, name)
     for what, arguments in (
         (print_trace, (records,)),
@@ -294,7 +236,7 @@ def test_hostile_names_print_as_spelt(name, width):
 def test_a_terminal_that_lacks_letters_gets_them_spelt_out():
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding="ascii", write_through=True), width=80)
-    print_trace(known(made_by={"source": "日本"}), console)
+    print_trace(known_trace(made_by={"source": "日本"}), console)
     print_parameters([Parameter("é", (2, 3), "f", "layer", 0, "r", "parameter", True, "")], console)
     assert rb"\u65e5\u672c: steps" in raw.getvalue()
 
@@ -335,7 +277,7 @@ def test_no_tensor_at_all():
 
 
 def test_compare_takes_the_last_common_step():
-    a, b = known(), known(steps=(0, 100), scale=2.0)
+    a, b = known_trace(), known_trace(steps=(0, 100), scale=2.0)
     found = compare(a, b)
     assert [row.name for row in found.rows] == ["layer.0", "layer.1", "model"]
     assert (found.a.step, found.b.step, found.matched) == (100, 100, True)
@@ -353,17 +295,20 @@ def test_compare_takes_the_last_common_step():
 
 
 def test_compare_without_a_common_step_takes_each_ones_last():
-    a, b = known(), known(steps=(0, 150, 300))  # the beginning in common says nothing about growth
+    a, b = (
+        known_trace(),
+        known_trace(steps=(0, 150, 300)),
+    )  # the beginning in common says nothing about growth
     found = compare(a, b)
     assert (found.a.step, found.b.step, found.matched) == (200, 300, False)
     assert "a at its last, 200; b at its last, 300" in shown(print_compare, a, b)
-    one = known(steps=(5,))
+    one = known_trace(steps=(5,))
     found = compare(one, one)
     assert (found.a.step, found.matched) == (5, True)
 
 
 def test_compare_of_unlike_models_has_a_row_for_every_layer():
-    a, b = known(), known(names=("layer.1", "layer.2"))
+    a, b = known_trace(), known_trace(names=("layer.1", "layer.2"))
     table = {row.name: row for row in compare(a, b).rows}
     assert list(table) == ["layer.0", "layer.1", "layer.2", "model"]
     assert table["layer.0"].b.norm is None
@@ -375,18 +320,20 @@ def test_compare_of_unlike_models_has_a_row_for_every_layer():
 def test_compare_is_plain_json():
     import json
 
-    text = json.dumps(compare(known(), replaced(known(), "norm", None)).to_json(), allow_nan=False)
+    text = json.dumps(
+        compare(known_trace(), replaced(known_trace(), "norm", None)).to_json(), allow_nan=False
+    )
     assert json.loads(text)["rows"][-1]["b"]["norm"] is None
 
 
 def test_compare_of_what_has_no_norms_is_refused(trace):
     with pytest.raises(InputError, match="no norm of a model"):
-        compare(known(), trace(layers=1, steps=2).where(level="role"))
+        compare(known_trace(), trace(layers=1, steps=2).where(level="role"))
 
 
 def test_a_comparison_is_saved_and_loaded(tmp_path):
-    known().write(tmp_path / "a")
-    known(scale=2.0).write(tmp_path / "b")
+    known_trace().write(tmp_path / "a")
+    known_trace(scale=2.0).write(tmp_path / "b")
     found = compare(tmp_path / "a", str(tmp_path / "b"))
     again = load(found.save(tmp_path / "compared"))
     assert isinstance(again, Comparison)
@@ -397,7 +344,7 @@ def test_a_comparison_is_saved_and_loaded(tmp_path):
 
 
 def test_compare_at_80_columns():
-    text = shown(print_compare, known(), known(), width=80)
+    text = shown(print_compare, known_trace(), known_trace(), width=80)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert "Too narrow for: factor b/a" in text
 

@@ -13,6 +13,7 @@ from normgrowth.report.page.collect import Given, collect
 from normgrowth.report.page.content import Content, content_of
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.page_file import Page
+from normgrowth.report.page.pieces import Section
 from normgrowth.results import Provenance, Result, to_plain
 from normgrowth.workspace import refuse_other_origin
 
@@ -48,8 +49,7 @@ def write_results(
 
 def write_content(content: Content, path: Path, *, title: str, facts: dict[str, Any]) -> Path:
     """facts: what made the page; the fields of each result are added."""
-    sections = [section for kind in ORDER for section in _view(kind).sections(content)]
-    if not sections:
+    if not (sections := sections_of(content)):
         labels = ", ".join(entry.label for entry in content.entries)
         raise InputError(f"{labels}: nothing to report: no values of runs, networks or sweeps here")
     fields = {entry.label: to_plain(entry.result) for entry in content.entries}
@@ -61,6 +61,10 @@ def write_content(content: Content, path: Path, *, title: str, facts: dict[str, 
         facts={**facts, "records": fields},
         runs=[run.label for run in content.runs],
     )
+
+
+def sections_of(content: Content) -> list[Section]:
+    return [section for kind in ORDER for section in _view(kind).sections(content)]
 
 
 def summary(content: Content) -> list[str]:
