@@ -1,6 +1,7 @@
 """Results that several tests of the report share: known numbers, names that attack, a large run, a small sweep."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,11 @@ HOSTILE = (
 )
 HEAD_KINDS = ("argmax-like", "previous-token", "sink", "mean-like", "in between")
 RATES, DECAYS = [1e-3, 1e-2, 0.1], [1e-3, 1e-2, 0.1, 1.0]
+
+
+def numbers(*sentences):
+    """The numbers that sentences state, as they are written."""
+    return re.findall(r"[+-]?\d+(?:,\d{3})*(?:\.\d+)?", " ".join(sentences))
 
 
 def big(folder, steps=1000, tensors=1000, layers=48):

@@ -5,11 +5,14 @@ text.
 """
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
+from dataclasses import MISSING, fields, is_dataclass
 from fractions import Fraction
 from html import escape
+from typing import Any
 
 MOST, WIDEST = 40, 1000  # rows of a table and words of a list; letters of a cell
+LINE, LONGEST, FEW = 200, 40, 3  # of a repr: letters, letters of a value, items of a list that it shows
 
 
 def printable(text: object) -> str:
@@ -48,6 +51,34 @@ def _cell(tag: str, value: object) -> str:
 def shortened(text: object) -> str:
     text = str(text)
     return text if len(text) <= WIDEST else f"{text[:WIDEST]}…"
+
+
+def one_line(self: Any) -> str:
+    """The repr of a dataclass in one line: fields that differ from their default, long ones as their size. Use it as `__repr__`."""
+    shown = []
+    for one in fields(self):
+        value = getattr(self, one.name)
+        default = one.default_factory() if one.default_factory is not MISSING else one.default
+        if one.repr and not (type(value) is type(default) and value == default):
+            shown.append(f"{one.name}={_in_short(value)}")
+    text = ", ".join(shown)
+    return f"{type(self).__name__}({text if len(text) <= LINE else text[: LINE - 1] + '…'})"
+
+
+def _in_short(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}…")
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, tuple | list) and len(value) <= FEW and all(map(_is_plain, value)):
+        return f"[{', '.join(map(_in_short, value))}]"
+    if isinstance(value, Sized):
+        return f"<{len(value):,} {'entry' if len(value) == 1 else 'entries'}>"
+    return f"<{type(value).__name__}>" if is_dataclass(value) else repr(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float)
 
 
 def listed(words: Iterable[object]) -> str:

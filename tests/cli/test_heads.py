@@ -73,7 +73,7 @@ def test_a_table_records_and_figures(models, capsys):
     assert result.models["leaking"].kinds == here.models["leaking"].kinds
     files = {path.name for path in (models / "out" / "figures").iterdir()}
     assert files == {
-        f"{n}.{form}" for n in ("heads_positions", "heads_atlas") for form in ("png", "svg", "pdf")
+        f"{n}.{form}" for n in ("heads_atlas", "heads_positions") for form in ("png", "svg", "pdf")
     }
 
 

@@ -75,7 +75,7 @@ def test_a_table_records_and_figures(configs, capsys):
     assert set(records.distinct("quantity")) == wanted | {"evaluation_tokens", "evaluation_sentences"}
     files = {path.name for path in (configs / "out" / "figures").iterdir()}
     assert files == {
-        f"{n}.{form}" for n in ("saturation", "saturation_map") for form in ("png", "svg", "pdf")
+        f"{n}.{form}" for n in ("saturation_levels", "saturation_heat_map") for form in ("png", "svg", "pdf")
     }
     result = load("out")
     assert isinstance(result, Saturation)
@@ -86,7 +86,7 @@ def test_a_table_records_and_figures(configs, capsys):
 
 def _figures(result):
     """The paper's numbers are grey and called published; measured ones have colours."""
-    figure = levels(result, figure2())
+    figure = levels(result, published=figure2())
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
         "random weights, exact limit",
         "random weights, c = 1000",

@@ -12,7 +12,7 @@ from normgrowth.errors import InputError
 from normgrowth.network.scaling.scaling import Scaling
 from normgrowth.paper.published.figure4 import figure4
 from normgrowth.records import Records
-from normgrowth.report.figures.scaling import draw
+from normgrowth.report.dispatch import draw
 from normgrowth.report.sentences.scaling import sentences
 from normgrowth.report.terminal.scaling import show
 from normgrowth.results import load
@@ -50,7 +50,7 @@ def test_the_paper_with_the_published_curves_kept_apart(capsys):
 def test_figures_and_records_keep_them_apart_too(folder):
     for form, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
         assert (folder / "figures" / f"scaling.{form}").read_bytes().startswith(start)
-    svg = (folder / "figures" / "scaling.svg").read_text()
+    svg = (folder / "figures" / "scaling_curves.svg").read_text()
     assert "published as with biases" in svg
     assert "measured, with biases" in svg
     result = load(folder)
@@ -86,7 +86,7 @@ def test_a_model_shows_its_layers(capsys, tmp_path):
     assert sum(line.startswith("layer.") for line in out.splitlines()) == BLOCKS
     assert "last state" in out
     assert Records.read(tmp_path / "out").distinct("seed") == [0, 1]
-    assert (tmp_path / "out" / "figures" / "scaling.png").is_file()
+    assert (tmp_path / "out" / "figures" / "scaling_curves.png").is_file()
 
 
 def test_spread_and_published_are_read_from_records(folder):
@@ -111,7 +111,7 @@ def test_the_same_records_give_the_same_bytes(folder, tmp_path):
     result, published = load(folder), figure4()
     assert isinstance(result, Scaling)
     (path,) = draw(result, tmp_path, published=published, formats=["svg"])
-    assert path.read_bytes() == (folder / "figures" / "scaling.svg").read_bytes()
+    assert path.read_bytes() == (folder / "figures" / "scaling_curves.svg").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from PIL import Image
 
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
+from normgrowth.report.dispatch import draw
 from normgrowth.report.figures import trace as figures
+from normgrowth.report.figures.budget import figure_budget
 from normgrowth.report.figures.style import label
 from normgrowth.report.figures.trace import (
     FIGURES,
-    draw,
     figure_alignment_step,
     figure_angle,
-    figure_budget,
     figure_norm_direction,
     figure_roles,
 )
@@ -221,7 +221,7 @@ def test_files_are_valid_and_the_same_each_time(trace, tmp_path):
     again = draw(of(records), tmp_path / "b")
     assert dict(matplotlib.rcParams) == before
     assert [path.name for path in paths] == [
-        f"{name}.{form}" for name in FIGURES for form in ("png", "svg", "pdf")
+        f"trace_{name}.{form}" for name in FIGURES for form in ("png", "svg", "pdf")
     ]
     for path, other in zip(paths, again, strict=True):
         assert path.read_bytes() == other.read_bytes()
@@ -262,7 +262,7 @@ def test_threads_leave_the_style_as_it_was(trace, tmp_path):
     for thread in threads:
         thread.join()
     assert dict(matplotlib.rcParams) == before
-    assert len({(tmp_path / str(i) / "budget.svg").read_bytes() for i in range(3)}) == 1
+    assert len({(tmp_path / str(i) / "trace_budget.svg").read_bytes() for i in range(3)}) == 1
 
 
 def test_pyplot_is_not_needed(trace, tmp_path):
@@ -273,9 +273,9 @@ def test_pyplot_is_not_needed(trace, tmp_path):
     code = (
         "import sys; from normgrowth.records import Records; from normgrowth.trace.result import Trace;"
         "from normgrowth.report import terminal;"
-        "from normgrowth.report.figures import trace as figures;"
+        "from normgrowth.report.dispatch import draw;"
         "assert not {'matplotlib', 'rich'} & set(sys.modules);"
-        f"figures.draw(Trace.from_records(Records.read({str(tmp_path)!r})), {str(tmp_path)!r}, formats=['png']);"
+        f"draw(Trace.from_records(Records.read({str(tmp_path)!r})), {str(tmp_path)!r}, formats=['png']);"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
@@ -358,7 +358,7 @@ def test_one_step_shows_the_norm_by_layer(trace, tmp_path):
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), expected)
     assert ax.get_title(loc="left").startswith("step 0; model ")
     assert [path.name for path in draw(of(records), tmp_path)] == [
-        f"norm_direction.{form}" for form in ("png", "svg", "pdf")
+        f"trace_norm_direction.{form}" for form in ("png", "svg", "pdf")
     ]
 
 
@@ -373,10 +373,7 @@ def test_small_series_draw(trace, tmp_path, layers, steps, stacks):
 def test_layers_are_not_needed(trace, tmp_path):
     records = trace(layers=2, steps=5).where(level="model")
     assert [path.stem for path in draw(of(records), tmp_path, formats=["png"])] == [
-        "norm_direction",
-        "alignment_step",
-        "angle",
-        "budget",
+        f"trace_{name}" for name in ("norm_direction", "alignment_step", "angle", "budget")
     ]
 
 

@@ -72,7 +72,7 @@ class Command:
         if self.published is not None:
             text = "show the paper's numbers, too; in figures they are grey"
             parser.add_argument("--published", action="store_true", help=text)
-        parser.add_argument("--json", action="store_true", help="print the result as JSON")
+        add_display(parser)
         if self.add is not None:
             self.add(parser)
         parser.set_defaults(command=self, names=names)
@@ -143,7 +143,7 @@ def show_result(arguments: Arguments, result: "Result", display: Mapping[str, An
         json.dump({**result.to_json(), **more}, sys.stdout)
         print()
     else:
-        show(result, **(display or {}))
+        show(result, wide=arguments.wide, **(display or {}))
 
 
 def draw_figures(arguments: Arguments, result: "Result", **options: Any) -> None:
@@ -164,6 +164,12 @@ def engine_of(arguments: Arguments, *, processes: bool) -> Any:
     from normgrowth.engine.select import chosen
 
     return chosen(arguments.engine, arguments.ray_address, arguments.workers, processes=processes)
+
+
+def add_display(parser: Parser) -> None:
+    """How a result is printed."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--wide", action="store_true", help="print all columns, also beyond 100 letters")
 
 
 def add_engine(parser: Parser, *, workers: bool = True) -> None:

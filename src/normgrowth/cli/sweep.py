@@ -2,7 +2,7 @@
 
 import argparse
 
-from normgrowth.cli.command import Action, add_engine, draw_figures, engine_of, show_result
+from normgrowth.cli.command import Action, add_display, add_engine, draw_figures, engine_of, show_result
 from normgrowth.cli.options import OPTIONS, positive, real
 from normgrowth.cli.settings import add_settings, settings_of
 
@@ -25,7 +25,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     text = "cells to train in one stack (default: as many as pay)"
     parser.add_argument("--stack-size", type=positive, metavar="N", help=text)
     add_engine(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_display(parser)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:

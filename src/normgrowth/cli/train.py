@@ -2,7 +2,7 @@
 
 import argparse
 
-from normgrowth.cli.command import Action, show_result
+from normgrowth.cli.command import Action, add_display, show_result
 from normgrowth.cli.options import OPTIONS, positive
 from normgrowth.cli.settings import add_settings, settings_of
 
@@ -18,7 +18,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=positive, metavar="N", help="threads of PyTorch (default: its own choice)"
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_display(parser)
 
 
 def _train(arguments: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from normgrowth.dynamics.intervals import Floats, Steps, intervals_of
 from normgrowth.fit.bootstrap import block_bootstrap_indices
 from normgrowth.records import Records
+from normgrowth.text import one_line
 
 ROUNDING = 1e-8  # radians: an angle below is that of rounded weights
 
@@ -45,6 +46,8 @@ class Direction:
     q, low, high: angle²/h ∝ t^(−q) over the last decade of steps, with a 95 % interval; nan if too few.
     lags: cosines at growing lags, as far as the trace has them. doubled: those of θ_t with θ_{t/2}.
     """
+
+    __repr__ = one_line
 
     steps: tuple[int, ...]
     angle: tuple[float, ...]

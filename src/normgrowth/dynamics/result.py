@@ -10,7 +10,7 @@ from normgrowth.dynamics.uniformity import Uniformity
 from normgrowth.dynamics.weight_decay import EquilibriumAt, OptimizerSettings
 from normgrowth.results import Result
 from normgrowth.schedules import Schedule
-from normgrowth.text import visible
+from normgrowth.text import one_line, visible
 
 Verdict = Literal["aligned", "misaligned", "both", "between", "neither"]
 OpenQuestion = Literal["model", "single_steps", "one_direction", "weight_decay", "kappa_interval"]
@@ -42,6 +42,8 @@ class ModelFit:
     growth_kappa: the κ that the norms alone would need; where the model is right, the two agree.
     predicted: norms at the steps, from the fitted κ or the given one; error: rms of log(predicted/measured).
     """
+
+    __repr__ = one_line
 
     model: Model
     kappa: float

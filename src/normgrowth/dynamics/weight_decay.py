@@ -11,6 +11,7 @@ from normgrowth.dynamics.equilibrium import Decay, Equilibrium, Optimizer, equil
 from normgrowth.dynamics.prediction import holding_decay
 from normgrowth.errors import InputError
 from normgrowth.schedules import Schedule
+from normgrowth.text import one_line
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class EquilibriumAt:
     holding_decay: the λ that keeps any norm under Assumption 1, if steps are misaligned. reached: the run's last norm
     over that of the equilibrium.
     """
+
+    __repr__ = one_line
 
     step: int
     lr: float

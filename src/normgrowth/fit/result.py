@@ -12,7 +12,7 @@ from normgrowth.errors import InputError, TooFewPoints
 from normgrowth.fit.laws import LAWS, Floats
 from normgrowth.records import Block, Records
 from normgrowth.results import Result
-from normgrowth.text import html_table, visible
+from normgrowth.text import html_table, one_line, visible
 
 # The numbers of a law that the records have, beside its parameters.
 NUMBERS = (
@@ -24,6 +24,8 @@ NUMBERS = (
 @dataclass(frozen=True)
 class LawFit:
     """One law on one series. A law that was not fitted has a `reason`, and NaN for numbers."""
+
+    __repr__ = one_line
 
     law: str
     formula: str

@@ -52,7 +52,7 @@ def _heads(evidence: Evidence) -> "Figure | None":
     models = evidence.language_models.where(optimizer="adamw")
     facts = {run: known for model in models for run, known in model.heads.made_by["runs"].items()}
     own = Records.joined([model.heads for model in models], {"command": "heads", "runs": facts})
-    return head_positions(Heads.from_records(own), figure3(PENN_WINDOW))
+    return head_positions(Heads.from_records(own), published=figure3(PENN_WINDOW))
 
 
 FIGURES: dict[str, PaperFigure] = {
@@ -70,7 +70,7 @@ FIGURES: dict[str, PaperFigure] = {
             "Saturation of trained and random networks",
             ("pretrained",),
             lambda evidence: saturation_levels(
-                Saturation.from_records(evidence.records_of("pretrained")), figure2()
+                Saturation.from_records(evidence.records_of("pretrained")), published=figure2()
             ),
         ),
         PaperFigure(
@@ -83,7 +83,7 @@ FIGURES: dict[str, PaperFigure] = {
             "fig4",
             "Cosine to the saturated network as weights grow",
             ("scaling",),
-            lambda evidence: scaling_curves(evidence.scaling, figure4()),
+            lambda evidence: scaling_curves(evidence.scaling, published=figure4()),
         ),
         PaperFigure(
             "fig5",

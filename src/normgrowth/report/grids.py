@@ -1,7 +1,7 @@
 """Records as grids: one quantity of many layers over many steps, the shape that tables and figures need."""
 
 from dataclasses import replace
-from math import nan
+from math import isfinite, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,11 @@ class Grids:
         """The norm at a step over the norm at the first."""
         first = self.value(level, name, "norm", self.steps[0])
         return self.value(level, name, "norm", step) / first if first > 0 else nan
+
+    def additive_terms(self) -> bool:
+        """Whether steps and alignment both add to the squared norm, so that each is a share of its growth."""
+        shares = [self.value(*thing, "total_share_steps", self.steps[-1]) for thing in self.things()]
+        return all(0 <= share <= 1 for share in shares if isfinite(share))
 
     def things(self) -> list[tuple[str, str]]:
         """Layers in order, then the model, each as level and name."""

@@ -26,6 +26,7 @@ from normgrowth.network.result_folder import ResultFolder
 from normgrowth.network.scaling.convergence import Rate
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Provenance, Result
+from normgrowth.text import one_line
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -54,6 +55,8 @@ class ScaledNetwork:
     undecided values of the limit that a term of lower order might change
     overflow  the smallest c at which a norm overflows; None: none does
     """
+
+    __repr__ = one_line
 
     run: str
     seed: int | None = None

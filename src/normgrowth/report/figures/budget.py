@@ -11,13 +11,15 @@ from normgrowth.report.figures.style import (
     INK,
     ORANGE,
     Layers,
+    drawing,
     label,
     line,
     step_axis,
     value_axis,
 )
 from normgrowth.report.grids import Grids
-from normgrowth.report.wording import model_title, percent
+from normgrowth.report.numbers import percent
+from normgrowth.report.sentences.trace import model_title
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@drawing("Where the growth of the squared norm comes from")
 def figure_budget(trace: Trace) -> "Figure | None":
     """Where the growth of ‖θ‖² comes from: the steps' alignment with the weights, or their mere size."""
     from matplotlib.figure import Figure

@@ -10,10 +10,9 @@ from normgrowth.report.figures.style import (
     GREY,
     INK,
     ORANGE,
+    drawing,
     label,
-    laid_out,
     step_axis,
-    style,
     value_axis,
 )
 from normgrowth.report.sentences.fits import PAPER_LAW, r2
@@ -27,6 +26,7 @@ MOST_LAWS = 4  # drawn: more hide each other
 CURVE = 400  # steps at which a law is drawn
 
 
+@drawing("Growth laws and measured norms")
 def figure_laws(fits: Fits) -> "Figure | None":
     """The points of a series with the best law, the paper's and its closest rivals; of several series the best law."""
     from matplotlib.figure import Figure
@@ -34,21 +34,21 @@ def figure_laws(fits: Fits) -> "Figure | None":
     drawn = [fit for fit in fits.series.values() if fit.points]
     if not drawn:
         return None
-    with style():
-        figure = Figure(figsize=(4.8, 3.2))
-        ax: Axes = figure.subplots()
-        if len(fits.series) == 1:
-            _one(ax, drawn[0])
-            ax.legend()
-        else:
-            _several(ax, drawn)
-        ax.set_title(label(fits.source), parse_math=False)
-        ax.set_ylabel("norm ‖θ‖" if fits.quantity == "norm" else label(fits.quantity))
-        _steps(ax, drawn)
-        value_axis(ax, zero_below=0.5)
-        return laid_out(figure)
+    figure = Figure(figsize=(4.8, 3.2))
+    ax: Axes = figure.subplots()
+    if len(fits.series) == 1:
+        _one(ax, drawn[0])
+        ax.legend()
+    else:
+        _several(ax, drawn)
+    ax.set_title(label(fits.source), parse_math=False)
+    ax.set_ylabel("norm ‖θ‖" if fits.quantity == "norm" else label(fits.quantity))
+    _steps(ax, drawn)
+    value_axis(ax, zero_below=0.5)
+    return figure
 
 
+@drawing("Residuals of the growth laws")
 def figure_residuals(fits: Fits) -> "Figure | None":
     """Measured minus fitted: of the drawn laws of a series, or of the best law of several."""
     from matplotlib.figure import Figure
@@ -56,22 +56,21 @@ def figure_residuals(fits: Fits) -> "Figure | None":
     drawn = [fit for fit in fits.series.values() if fit.points and chosen_laws(fit)]
     if not drawn:
         return None
-    with style():
-        figure = Figure(figsize=(4.8, 2.9))
-        ax: Axes = figure.subplots()
-        if len(fits.series) == 1:
-            for law, color in zip(chosen_laws(drawn[0]), COLORS, strict=False):
-                _residuals(ax, drawn[0], law, color, law.law)
-            ax.legend()
-        else:
-            for fit, color in zip(drawn, _shades(len(drawn)), strict=True):
-                _residuals(ax, fit, chosen_laws(fit)[0], color, fit.name)
-        ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
-        ax.set_title("residuals of the laws" if len(fits.series) == 1 else "residuals of the best laws")
-        ax.set_ylabel("measured − fitted")
-        _steps(ax, drawn)
-        value_axis(ax)
-        return laid_out(figure)
+    figure = Figure(figsize=(4.8, 2.9))
+    ax: Axes = figure.subplots()
+    if len(fits.series) == 1:
+        for law, color in zip(chosen_laws(drawn[0]), COLORS, strict=False):
+            _residuals(ax, drawn[0], law, color, law.law)
+        ax.legend()
+    else:
+        for fit, color in zip(drawn, _shades(len(drawn)), strict=True):
+            _residuals(ax, fit, chosen_laws(fit)[0], color, fit.name)
+    ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    ax.set_title("residuals of the laws" if len(fits.series) == 1 else "residuals of the best laws")
+    ax.set_ylabel("measured − fitted")
+    _steps(ax, drawn)
+    value_axis(ax)
+    return figure
 
 
 FIGURES = {"laws": figure_laws, "residuals": figure_residuals}

@@ -1,8 +1,10 @@
 """Pieces that figures are made of: the style, lines with gaps, axes, layers from light to dark."""
 
+import inspect
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,8 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.records import Matrix
-from normgrowth.report.wording import visible
+from normgrowth.results import Result
+from normgrowth.text import visible
 from normgrowth.workspace import origin_mark, refuse_foreign, refuse_other_origin, replacing
 
 if TYPE_CHECKING:
@@ -116,6 +119,38 @@ def laid_out(figure: "Figure") -> "Figure":
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of one kind of result. build: a function of the result, None if the result lacks the data."""
+
+    title: str
+    build: Callable[..., "Figure | None"]
+
+    def __call__(self, result: Result, **options: Any) -> "Figure | None":
+        """The figure in our style, laid out once rather than at each saving."""
+        with style():
+            figure = self.build(result, **options)
+            return None if figure is None else laid_out(figure)
+
+    def has_data(self, result: Result) -> bool:
+        """Whether the result has what the figure shows."""
+        with style():
+            try:
+                return self.build(result) is not None
+            except InputError:
+                return False
+
+    def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the options that this figure has."""
+        known = inspect.signature(self.build).parameters
+        return {name: value for name, value in options.items() if name in known}
+
+
+def drawing(title: str) -> Callable[[Callable[..., "Figure | None"]], Drawing]:
+    """Decorate the function that builds a figure. title: in the metadata of its files."""
+    return lambda build: Drawing(title, build)
 
 
 def line(ax: "Axes", steps: Any, values: NDArray[np.float64], **look: Any) -> None:

@@ -1,15 +1,12 @@
 """The phase diagram of a sweep (the paper's Figure 6): where the norm grows, where growth ends, and where it should."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.report.figures.style import BLUE, FORMATS, GREY, INK, ORANGE, known_formats, save, style
-from normgrowth.report.sentences.sweep import sentences
+from normgrowth.report.figures.style import BLUE, GREY, INK, ORANGE, drawing
 from normgrowth.report.sweep_grid import SweepGrid
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,26 +22,17 @@ FACTORS = (0.5, 0.9, 0.98, 1, 1.02, 1.1, 2)
 DECOUPLED, LEAST = ("adamw", "adafactor"), 2.0**-25  # up to this, 1 − ηλ is 1 in float32
 
 
-TITLES = {"phase": "Where the norm grows", "edge": "Where growth ends, measured and predicted"}
-
-
-def draw(result: "Sweep", folder: Path | str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
-    drawn = {name: make(result) for name, make in FIGURES.items()}
-    titled = {f"sweep_{name}": (TITLES[name], one) for name, one in drawn.items() if one is not None}
-    return save(titled, folder, known_formats(formats), " ".join(sentences(result)))
-
-
+@drawing("Where the norm grows")
 def phase(result: "Sweep") -> "Figure":
     """Where the norm grows, and where growth ends."""
     from matplotlib.figure import Figure
 
     found = SweepGrid(result)
-    with style():
-        figure = Figure(figsize=(5.2, 4.2))
-        ax = figure.subplots()
-        _phase(ax, found, figure)
-        settings = result.settings
-        ax.set_title(f"{settings.optimizer}, {settings.kind}, {visible(result.corpus.name)}", pad=20)
+    figure = Figure(figsize=(5.2, 4.2))
+    ax = figure.subplots()
+    _phase(ax, found, figure)
+    settings = result.settings
+    ax.set_title(f"{settings.optimizer}, {settings.kind}, {visible(result.corpus.name)}", pad=20)
     return figure
 
 
@@ -123,6 +111,7 @@ def _edges(ax: "Axes", found: SweepGrid, x: Any, y: Any) -> None:
         )
 
 
+@drawing("Where growth ends, measured and predicted")
 def edge(result: "Sweep") -> "Figure | None":
     """Measured against predicted, and which terms of the budget make up for what decay takes there.
 
@@ -135,41 +124,38 @@ def edge(result: "Sweep") -> "Figure | None":
     if not (np.isfinite(predicted) & (predicted > 0)).any():
         return None
     x = np.array(found.x.values, float)
-    with style():
-        figure = Figure(figsize=(7.2, 2.9))
-        left, right = figure.subplots(1, 2, sharex=True)  # terms may be missing in every column
-        inside = np.isfinite(edge) & (edge > 0)
-        low, high = found.column("edge_below"), found.column("edge_above")
-        left.fill_between(
-            x,
-            np.where(inside, low, np.nan),
-            np.where(inside, high, np.nan),
-            color=BLUE,
-            alpha=0.25,
-            linewidth=0,
-        )
-        left.plot(x, np.where(inside, edge, np.nan), color=BLUE, marker="o", markersize=3, label="measured")
-        left.plot(x, predicted, color=ORANGE, linestyle="--", label="λ* of random gradients")
-        rows = [float(v) for v in found.y.values]
-        left.axhspan(rows[0], rows[-1], color=GREY, alpha=0.08, linewidth=0)
-        left.set_xscale("log")
-        left.set_yscale("log")
-        left.set_xlabel(WORDS["lr"])
-        left.set_ylabel("weight decay λ where growth ends")
-        left.legend()
-        for quantity, colour, label in (
-            ("alignment", BLUE, "alignment 2⟨θ, δ⟩"),
-            ("steps", ORANGE, "steps ‖δ‖²"),
-        ):
-            right.plot(
-                x, found.column(f"edge_{quantity}"), color=colour, marker="o", markersize=3, label=label
-            )
-        right.axhline(0, color=GREY, linewidth=0.6)
-        right.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
-        right.set_xscale("log")
-        right.set_xlabel(WORDS["lr"])
-        right.set_ylabel("given, over what decay takes")
-        right.legend()
+    figure = Figure(figsize=(7.2, 2.9))
+    left, right = figure.subplots(1, 2, sharex=True)  # terms may be missing in every column
+    inside = np.isfinite(edge) & (edge > 0)
+    low, high = found.column("edge_below"), found.column("edge_above")
+    left.fill_between(
+        x,
+        np.where(inside, low, np.nan),
+        np.where(inside, high, np.nan),
+        color=BLUE,
+        alpha=0.25,
+        linewidth=0,
+    )
+    left.plot(x, np.where(inside, edge, np.nan), color=BLUE, marker="o", markersize=3, label="measured")
+    left.plot(x, predicted, color=ORANGE, linestyle="--", label="λ* of random gradients")
+    rows = [float(v) for v in found.y.values]
+    left.axhspan(rows[0], rows[-1], color=GREY, alpha=0.08, linewidth=0)
+    left.set_xscale("log")
+    left.set_yscale("log")
+    left.set_xlabel(WORDS["lr"])
+    left.set_ylabel("weight decay λ where growth ends")
+    left.legend()
+    for quantity, colour, label in (
+        ("alignment", BLUE, "alignment 2⟨θ, δ⟩"),
+        ("steps", ORANGE, "steps ‖δ‖²"),
+    ):
+        right.plot(x, found.column(f"edge_{quantity}"), color=colour, marker="o", markersize=3, label=label)
+    right.axhline(0, color=GREY, linewidth=0.6)
+    right.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
+    right.set_xscale("log")
+    right.set_xlabel(WORDS["lr"])
+    right.set_ylabel("given, over what decay takes")
+    right.legend()
     return figure
 
 

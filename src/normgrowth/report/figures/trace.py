@@ -6,11 +6,8 @@ model, light to dark are the layers in their order, blue is what alignment adds 
 what the size of the steps adds. Where runs measured here lie over published ones, those are grey and these blue.
 """
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,23 +16,20 @@ from numpy.typing import NDArray
 from normgrowth.report.figures import budget
 from normgrowth.report.figures.style import (
     BLUE,
-    FORMATS,
     GREY,
     INK,
     ORANGE,
     Layers,
-    known_formats,
+    drawing,
     label,
     label_ends,
-    laid_out,
     line,
-    save,
     step_axis,
-    style,
     value_axis,
 )
 from normgrowth.report.grids import Grids
-from normgrowth.report.wording import model_title, number, summary
+from normgrowth.report.numbers import number
+from normgrowth.report.sentences.trace import model_title
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
@@ -61,8 +55,6 @@ TRACKED = {
 # always for steps, whose constancy is the question; for norms unless that would hide their growth.
 LENGTHS = {"norm": 0.8, "step_size": 1.0}
 
-Maker = Callable[..., "Figure | None"]
-
 
 @dataclass(frozen=True)
 class FittedLaw:
@@ -73,54 +65,9 @@ class FittedLaw:
     norms: NDArray[np.float64]
 
 
-def draw(
-    trace: Trace,
-    folder: Path | str,
-    *,
-    formats: Sequence[str] = FORMATS,
-    overlay: Sequence[Trace] = (),
-    fitted: FittedLaw | None = None,
-    overwrite: bool = True,
-) -> list[Path]:
-    """Draw what the trace has the data for; the paths of the files, as written.
-
-    overlay: other traces, whose model is drawn in grey behind this one. overwrite: replace figures of another
-    series or other parameters.
-    """
-    formats = known_formats(formats)
-    counted = [f"Parameters: {trace.parameters}."] if trace.parameters else []
-    text = " ".join([*counted, *summary(trace)])
-    drawn = {name: make(trace, overlay=overlay, fitted=fitted) for name, make in FIGURES.items()}
-    figures = {name: (TITLES[name], figure) for name, figure in drawn.items() if figure is not None}
-    return save(figures, folder, formats, text, origin=_origin(trace), overwrite=overwrite)
-
-
-def _origin(trace: Trace) -> str:
-    """The series, and the parameters that count."""
-    chosen = asdict(trace.selection) if trace.selection else {}
-    said = [f"{name}={value}" for name, value in chosen.items() if value is not None]
-    return ",".join([trace.source or trace.run, *said])
-
-
-def _figure(make: Maker) -> Maker:
-    """In our style, and laid out once rather than at each saving. Options that a figure has no use for are ignored."""
-    known = inspect.signature(make).parameters
-
-    @functools.wraps(make)
-    def styled(
-        trace: Trace, *, overlay: Sequence[Trace] = (), fitted: FittedLaw | None = None
-    ) -> "Figure | None":
-        options = {"overlay": overlay, "fitted": fitted}
-        with style():
-            figure = make(trace, **{name: value for name, value in options.items() if name in known})
-            return None if figure is None else laid_out(figure)
-
-    return styled
-
-
-@_figure
+@drawing("Norm and direction of the weights during training")
 def figure_norm_direction(
-    trace: Trace, overlay: Sequence[Trace], fitted: FittedLaw | None
+    trace: Trace, overlay: Sequence[Trace] = (), fitted: FittedLaw | None = None
 ) -> "Figure | None":
     """The paper's Figure 1: norm, and cosine between checkpoints, of the model and of its layers.
 
@@ -134,14 +81,14 @@ def figure_norm_direction(
     return _over_steps(trace, grids, ("norm", "angle" if close else "cosine"), overlay, fitted)
 
 
-@_figure
-def figure_alignment_step(trace: Trace, overlay: Sequence[Trace]) -> "Figure | None":
+@drawing("Alignment and size of the steps during training")
+def figure_alignment_step(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None":
     """The paper's Figure 5, of the model and of its layers."""
     return _over_steps(trace, Grids(trace), ("alignment", "step_size"), overlay)
 
 
-@_figure
-def figure_angle(trace: Trace, overlay: Sequence[Trace]) -> "Figure | None":
+@drawing("Angle between successive checkpoints")
+def figure_angle(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None":
     """Does the direction settle? Angles on logarithmic axes, beside the slope that they must beat."""
     from matplotlib.figure import Figure
 
@@ -170,10 +117,7 @@ def figure_angle(trace: Trace, overlay: Sequence[Trace]) -> "Figure | None":
     return figure
 
 
-figure_budget = _figure(budget.figure_budget)
-
-
-@_figure
+@drawing("Growth of the norm by role")
 def figure_roles(trace: Trace) -> "Figure | None":
     """Do all kinds of parameters grow alike? The norm of each role over its norm at the first step."""
     from matplotlib.figure import Figure
@@ -217,19 +161,12 @@ def figure_roles(trace: Trace) -> "Figure | None":
     return figure
 
 
-FIGURES: dict[str, Maker] = {
+FIGURES = {
     "norm_direction": figure_norm_direction,
     "alignment_step": figure_alignment_step,
     "angle": figure_angle,
-    "budget": figure_budget,
+    "budget": budget.figure_budget,
     "roles": figure_roles,
-}
-TITLES = {
-    "norm_direction": "Norm and direction of the weights during training",
-    "alignment_step": "Alignment and size of the steps during training",
-    "angle": "Angle between successive checkpoints",
-    "budget": "Where the growth of the squared norm comes from",
-    "roles": "Growth of the norm by role",
 }
 
 

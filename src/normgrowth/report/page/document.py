@@ -17,7 +17,7 @@ from typing import Any
 
 from normgrowth.errors import InputError
 from normgrowth.report.page.pieces import POINTS, Chart, Map, Picture, Section, Table, packed
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 from normgrowth.workspace import origin_mark, refuse_foreign, replacing
 
 LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 Floats = NDArray[np.float64]
 Provenance = Literal["measured", "published", "derived"]

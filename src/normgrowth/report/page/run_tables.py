@@ -8,10 +8,11 @@ import numpy as np
 
 from normgrowth.fit.result import LawFit, SeriesFit
 from normgrowth.records import Matrix
+from normgrowth.report.numbers import cosine, number, percent, signed, small, times
 from normgrowth.report.page.content import ShownRun
 from normgrowth.report.page.pieces import Column, Table, column, words
 from normgrowth.report.sentences.fits import PAPER_LAW
-from normgrowth.report.wording import cosine, number, percent, small, times, visible
+from normgrowth.text import visible
 
 MOST_TENSORS = 1500  # rows and curves of all runs; of each those that changed most
 
@@ -48,6 +49,11 @@ def layer_table(runs: Sequence[ShownRun]) -> Table:
 
     factors = [run.grids.factor(level, name, run.grids.steps[-1]) for run, level, name in rows]
     grown = any(len(run.grids.steps) > 1 for run in runs)
+    if all(run.grids.additive_terms() for run in runs):
+        growth = [of("growth by steps", "total_share_steps", percent)]
+    else:
+        terms = {"growth of ‖θ‖²": "", "growth by steps": "_steps", "growth by alignment": "_alignment"}
+        growth = [of(title, f"total_growth{term}", signed) for title, term in terms.items()]
     columns = [
         *([words("run", [run.label for run, _, _ in rows])] if len(runs) > 1 else []),
         words("layer", [name for _, _, name in rows]),
@@ -59,7 +65,7 @@ def layer_table(runs: Sequence[ShownRun]) -> Table:
         of("cosine to previous", "cosine", cosine),
         of("cosine to first", "cosine", cosine, reference="first"),
         of("alignment", "alignment", small),
-        of("growth by steps", "total_share_steps", percent),
+        *growth,
         of("rms at first", "rms", number, 0),
         of("rms at last", "rms", number),
         of("largest at last", "largest", number),

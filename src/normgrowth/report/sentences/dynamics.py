@@ -7,6 +7,7 @@ import numpy as np
 from normgrowth.dynamics.direction import Direction
 from normgrowth.dynamics.result import Dynamics, ModelFit
 from normgrowth.dynamics.uniformity import Uniformity
+from normgrowth.report.sentences.trace import growth_terms
 
 
 def findings(d: Dynamics) -> list[str]:
@@ -70,14 +71,10 @@ def _moved_without_rate(d: Dynamics, fit: ModelFit) -> list[int]:
 def _budget(d: Dynamics) -> list[str]:
     said, budget = [], d.budget
     if isfinite(budget.by_steps):
-        verb = "grew" if budget.growth > 0 else "fell"
-        parts = f"{100 * budget.by_steps:.3g} % by Σ‖δ‖², {100 * budget.by_alignment:.3g} % by 2⟨θ,δ⟩"
-        if budget.growth <= 0:
-            added, taken = budget.by_steps * budget.growth, -budget.by_alignment * budget.growth
-            parts = f"Σ‖δ‖² added {added:.4g}, 2⟨θ,δ⟩ took {taken:.4g}"
+        terms = (budget.by_steps * budget.growth, budget.by_alignment * budget.growth)
         up_to = "" if budget.until == d.steps[-1] else f" up to step {budget.until:,}, where the sums end"
         said.append(
-            f"‖θ‖² {verb} by {abs(budget.growth):.4g}{up_to}: {parts}; the mean alignment is {d.alignment:.3g}."
+            f"‖θ‖² {growth_terms(budget.growth, *terms)}{up_to}; the mean alignment is {d.alignment:.3g}."
         )
     if budget.by_decay > 0:
         rest = budget.by_alignment * budget.growth + budget.by_decay

@@ -3,7 +3,7 @@
 from math import inf, isfinite, isnan
 
 from normgrowth.fit.result import LawFit, SeriesFit
-from normgrowth.report.wording import number
+from normgrowth.report.numbers import number
 
 PAPER_LAW = "sqrt"
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from normgrowth.errors import InputError
 from normgrowth.network.heads.heads import Heads, HeadTable
-from normgrowth.report.wording import number, percent
+from normgrowth.report.numbers import number, percent
 
 KINDS = (
     "argmax-like",

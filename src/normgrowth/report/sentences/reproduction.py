@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from normgrowth.paper.reproduction import Reproduction
-from normgrowth.report.wording import number
+from normgrowth.report.numbers import number
 
 VERDICTS = {  # verdict -> of one claim, of several
     "holds": ("holds", "hold"),

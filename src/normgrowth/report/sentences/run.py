@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from normgrowth.report.grids import Grids
-from normgrowth.report.wording import number, times
+from normgrowth.report.numbers import number, times
 
 if TYPE_CHECKING:
     from normgrowth.lab.run import Run

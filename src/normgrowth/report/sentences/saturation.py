@@ -11,7 +11,7 @@ from normgrowth.network.measured import TextInfo
 from normgrowth.network.saturation.saturation import EMBEDDINGS, LayerCurve, Saturation, quantity_at
 from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
-from normgrowth.report.wording import times
+from normgrowth.report.numbers import times
 
 Floats = NDArray[np.float64]
 EXCESS = (

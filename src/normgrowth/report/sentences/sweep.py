@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from normgrowth.report.numbers import number
 from normgrowth.report.sweep_grid import SweepGrid
-from normgrowth.report.wording import number
 
 if TYPE_CHECKING:
     from normgrowth.lab.sweep_result import Sweep

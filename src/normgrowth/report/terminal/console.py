@@ -7,18 +7,18 @@ escape sequence that retitles the window: both are printed as they are spelt.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from normgrowth.records import Records
-from normgrowth.report.wording import visible
 from normgrowth.results import Result
+from normgrowth.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from normgrowth.trace.result import Trace
+
+WIDTH, WIDE = 100, 1000  # of text that no terminal shows; of tables with all columns
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,24 @@ class Cells:
     widest: float = 0.5  # of the console; longer text folds
 
 
+class HasParameters(Protocol):
+    """Records or results that know which parameters their norms count."""
+
+    @property
+    def parameters(self) -> str: ...
+
+
 def layer_cells(things: Sequence[tuple[str, str]]) -> Cells:
     """The first column of a table by layers."""
     return Cells("layer", [name for _, name in things], right=False)
 
 
-def new_console() -> "Console":
-    """A pipe has no width: it gets every column, where a terminal gets those that fit."""
+def new_console(*, wide: bool = False) -> "Console":
+    """A console of at most 100 columns; wide: of as many as the widest table needs."""
     from rich.console import Console
 
     console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, 160))
+    return Console(width=WIDE if wide else min(console.width, WIDTH) if console.is_terminal else WIDTH)
 
 
 def literal(console: "Console", text: object, style: str = "") -> "Text":
@@ -56,7 +63,7 @@ def say(console: "Console", text: str, style: str = "") -> None:
     console.print(literal(console, text, style))
 
 
-def say_parameters(console: "Console", given: "Records | Trace") -> None:
+def say_parameters(console: "Console", given: "HasParameters") -> None:
     """Which parameters the norms below count."""
     if given.parameters:
         say(console, f"parameters: {given.parameters}", "dim")
@@ -74,7 +81,7 @@ def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) 
     table, dropped = fitted(console, columns, last_bold)
     console.print(table)
     if dropped:
-        say(console, f"Too narrow for: {', '.join(dropped)}.", "dim")
+        say(console, f"Hidden columns (--wide shows them): {', '.join(dropped)}.", "dim")
 
 
 def fitted(

@@ -9,8 +9,7 @@ from normgrowth.limit.degrees import Degrees
 from normgrowth.report.sentences.degrees import alike, counts
 from normgrowth.report.terminal.console import Cells, say
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.report.wording import visible
-from normgrowth.text import by_run
+from normgrowth.text import by_run, visible
 
 if TYPE_CHECKING:
     from rich.console import Console

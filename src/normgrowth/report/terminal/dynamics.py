@@ -5,10 +5,10 @@ from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from normgrowth.dynamics.result import Dynamics
+from normgrowth.report.numbers import number, small
 from normgrowth.report.sentences import dynamics as sentences
-from normgrowth.report.terminal.console import Cells, literal, say, say_remarks
+from normgrowth.report.terminal.console import Cells, literal, say, say_parameters, say_remarks
 from normgrowth.report.terminal.console import show as show_table
-from normgrowth.report.wording import number, small
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,8 +32,7 @@ def show(d: Dynamics, console: "Console") -> None:
 
     about = d.name if d.schedule is None else f"{d.name}, {d.schedule}"
     say(console, f"{d.source}: {about}", "bold")
-    if d.parameters:
-        say(console, f"parameters: {d.parameters}", "dim")
+    say_parameters(console, d)
     columns = [column("step", d.steps, lambda step: f"{step:,}"), column("norm", d.norms)]
     if d.aligned is not None and d.misaligned is not None:
         columns += [

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from normgrowth.fit.points import points
 from normgrowth.fit.result import Fits, LawFit, SeriesFit
+from normgrowth.report.numbers import number
 from normgrowth.report.sentences.fits import PAPER_LAW, estimate, notes, r2, share, verdict
-from normgrowth.report.terminal.console import Cells, say, say_remarks
+from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks
 from normgrowth.report.terminal.console import show as show_table
-from normgrowth.report.wording import number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,14 +21,15 @@ def show(fits: Fits, console: "Console", *, full: bool = False) -> None:
         for name in fits.series:
             show(fits.select(name), console)
         return
-    counted = f"; parameters: {fits.parameters}" if fits.parameters else ""
     if len(fits.series) == 1:
         fit = fits.only
         title = ", ".join(part for part in (fits.source, fit.name) if part)
-        say(console, f"{f'{title}: ' if title else ''}{points(fit.points)}{counted}", "bold")
+        say(console, f"{f'{title}: ' if title else ''}{points(fit.points)}", "bold")
+        say_parameters(console, fits)
         _one(fit, fits.confidence, console)
     else:
-        say(console, f"{fits.source}: {len(fits.series)} series{counted}", "bold")
+        say(console, f"{fits.source}: {len(fits.series)} series", "bold")
+        say_parameters(console, fits)
         _several(list(fits.series.values()), console)
     say_remarks(console, fits)
 

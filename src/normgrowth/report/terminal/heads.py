@@ -6,11 +6,11 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.network.heads.heads import Heads, HeadTable
+from normgrowth.report.numbers import percent
 from normgrowth.report.sentences.heads import KINDS, factor, few, model_sentences, tables
 from normgrowth.report.sentences.saturation import text_sentence
 from normgrowth.report.terminal.console import Cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.report.wording import percent
 
 if TYPE_CHECKING:
     from rich.console import Console

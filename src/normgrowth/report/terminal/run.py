@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.report.grids import Grids
+from normgrowth.report.numbers import number, percent
 from normgrowth.report.sentences.run import sentences
 from normgrowth.report.terminal.console import (
     Cells,
@@ -15,7 +16,6 @@ from normgrowth.report.terminal.console import (
     say_remarks,
 )
 from normgrowth.report.terminal.console import show as show_table
-from normgrowth.report.wording import number, percent
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.network.saturation.saturation import EMBEDDINGS, Saturation
+from normgrowth.report.numbers import number
 from normgrowth.report.sentences.saturation import (
     EXCESS,
     Profile,
@@ -18,7 +19,7 @@ from normgrowth.report.sentences.saturation import (
 )
 from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.report.wording import number, visible
+from normgrowth.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
+from normgrowth.report.numbers import cosine, number
 from normgrowth.report.sentences.scaling import sentences
 from normgrowth.report.terminal.console import Cells, say
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.report.wording import cosine, number
 
 if TYPE_CHECKING:
     from rich.console import Console

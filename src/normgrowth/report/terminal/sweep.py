@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from normgrowth.report.numbers import percent, times
 from normgrowth.report.sentences.sweep import edge_in_words, sentences, short_value
 from normgrowth.report.sweep_grid import SweepGrid
 from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks
 from normgrowth.report.terminal.console import show as show_table
-from normgrowth.report.wording import percent, times
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from normgrowth.records import Records
 from normgrowth.report.grids import Grids
+from normgrowth.report.numbers import number, small, times
 from normgrowth.report.terminal.console import Cells, fitted
-from normgrowth.report.wording import number, small, times, visible
+from normgrowth.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from math import nan
 
 from normgrowth.compare.result import Comparison
+from normgrowth.report.numbers import times
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Column, Section, Table, column, words
 from normgrowth.report.sentences.comparison import sentences
 from normgrowth.report.terminal.comparison import COLUMNS
-from normgrowth.report.wording import times, visible
+from normgrowth.text import visible
 
 
 def sections(content: Content) -> list[Section]:

@@ -4,7 +4,7 @@ from normgrowth.dynamics.result import Dynamics
 from normgrowth.report.page.content import Content, Entry
 from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, few
 from normgrowth.report.sentences import dynamics as sentences
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 
 def sections(content: Content) -> list[Section]:

@@ -9,7 +9,7 @@ from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Picture, Section, Table, column, words
 from normgrowth.report.page.run_tables import counted_notes
 from normgrowth.report.sentences.reproduction import DIFFERS, measured_numbers, verdict_sentences
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 VERDICT_CSS = {"holds": "holds", "in part": "part", "does not hold": "fails"}  # others are open
 

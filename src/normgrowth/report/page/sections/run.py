@@ -2,7 +2,7 @@
 
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, few
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 LOSSES = ("dev_loss", "train_loss")
 

@@ -18,7 +18,7 @@ from normgrowth.report.sentences.saturation import (
     method_name,
     text_sentence,
 )
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 LEVEL = Axis("saturation")
 

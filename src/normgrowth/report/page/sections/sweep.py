@@ -8,11 +8,12 @@ import numpy as np
 
 from normgrowth.lab.sweep_result import Sweep
 from normgrowth.report.figures.sweep import MOST, WORDS
+from normgrowth.report.numbers import number, percent, times
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Axis, Column, Curve, Floats, Map, Section, Table, column
 from normgrowth.report.sentences.sweep import edge_in_words, sentences
 from normgrowth.report.sweep_grid import SweepGrid
-from normgrowth.report.wording import number, percent, times, visible
+from normgrowth.text import visible
 
 MOST_CELLS = 20_000  # that say everything of themselves
 

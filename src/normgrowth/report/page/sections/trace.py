@@ -8,6 +8,7 @@ import numpy as np
 from normgrowth.lab.run import Run
 from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
+from normgrowth.report.numbers import cosine, number, small
 from normgrowth.report.page.content import Content, ShownRun
 from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, few
 from normgrowth.report.page.run_tables import (
@@ -20,16 +21,9 @@ from normgrowth.report.page.run_tables import (
 )
 from normgrowth.report.sentences import run as run_sentences
 from normgrowth.report.sentences.fits import verdict
-from normgrowth.report.wording import (
-    budget_sentence,
-    cosine,
-    growth_sentence,
-    layer_sentence,
-    number,
-    small,
-    visible,
-)
-from normgrowth.report.wording import summary as trace_sentences
+from normgrowth.report.sentences.trace import budget_sentence, growth_sentence, layer_sentence
+from normgrowth.report.sentences.trace import sentences as trace_sentences
+from normgrowth.text import visible
 
 COLOURS = 6  # that runs are told apart by
 FIRST_TENSORS = 8  # that are drawn to begin with
