@@ -54,7 +54,7 @@ def shortened(text: object) -> str:
 
 
 def one_line(self: Any) -> str:
-    """The repr of a dataclass in one line: fields that differ from their default, long ones as their size. Use it as `__repr__`."""
+    """The repr of a dataclass in one line: fields that differ from their default, long ones as their size."""
     shown = []
     for one in fields(self):
         value = getattr(self, one.name)

@@ -43,8 +43,10 @@ def figure_prediction(d: Dynamics) -> "Figure | None":
         shown = np.where(predicted <= highest, predicted, np.nan)
         line(ax, d.steps, shown, color=COLORS[fit.model], linestyle=(0, (4, 2)), label=said)
     ax.set_ylabel("norm ‖θ‖")
-    value_axis(ax, zero_below=0.5)
-    ax.legend()
+    grown = np.nanmin(d.norms) <= 0.5 * np.nanmax(d.norms)
+    value_axis(ax, zero_below=0.5 if grown else 0.0)
+    figure.set_figheight(3.5)
+    figure.legend(loc="outside lower center")
     return figure
 
 
@@ -93,10 +95,11 @@ def figure_plane(d: Dynamics) -> "Figure | None":
     figure = Figure(figsize=(4.6, 3.2))
     ax: Axes = figure.subplots()
     points = ax.scatter(sizes, twice / 2, c=ends, s=14, cmap="viridis_r", linewidths=0, zorder=3)
-    at = np.linspace(0, np.nanmax(sizes) * 1.05, 200)
+    low, high = np.nanmin(sizes), np.nanmax(sizes)
+    at = np.linspace(0 if low < 0.5 * high else 0.95 * low, 1.05 * high, 200)
     ax.plot(at, -(at**2) / 2, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)), label="−½‖δ‖²: no growth")
     ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
-    ax.set_xlim(0, at[-1])
+    ax.set_xlim(at[0], at[-1])
     ax.set_xlabel("step size ‖δ‖ between checkpoints")
     ax.set_ylabel("⟨θ, δ⟩")
     ax.set_title(label(f"{d.run}: {d.name}"), parse_math=False)

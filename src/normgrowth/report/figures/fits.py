@@ -41,7 +41,7 @@ def figure_laws(fits: Fits) -> "Figure | None":
         ax.legend()
     else:
         _several(ax, drawn)
-    ax.set_title(label(fits.source), parse_math=False)
+    ax.set_title(label(fits.source, 48), parse_math=False)
     ax.set_ylabel("norm ‖θ‖" if fits.quantity == "norm" else label(fits.quantity))
     _steps(ax, drawn)
     value_axis(ax, zero_below=0.5)

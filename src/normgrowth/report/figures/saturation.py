@@ -82,8 +82,8 @@ def _by_layer(result: Saturation, published: Saturation | None = None) -> "Figur
                     look = {"linestyle": (0, (1, 1)), "linewidth": 1.0, "label": OTHERS}
                     at = np.array(line.layers)[blocks]
                     ax.plot(at, line.others[blocks], color=colour[line.run], zorder=1, **look)
-        alone = kinds == [TRAINED]  # then the panel is narrower than a title with both
-        ax.set_title(method_name(method) if alone else f"{kind}, {method_name(method)}")
+        alone = len(kinds) == 1  # then the panel is narrower than a title of one line
+        ax.set_title(f"{kind},{chr(10) if alone else ' '}{method_name(method)}")
     for ax in axes[:, 0]:
         ax.set_ylabel("cosine to the\nsaturated network")
     for ax in axes[-1]:
@@ -171,7 +171,7 @@ def _over_training(result: Saturation) -> "Figure":
     right.set_xlabel("norm of the layer's weights")
     value_axis(left, zero_below=1.0)
     if layers:
-        layers.bar(figure, [left, right])
+        layers.key(figure, [left, right])
     return figure
 
 

@@ -88,7 +88,7 @@ def _draw_layers(figure: "Figure", result: Scaling, top: "Axes", bottom: "Axes")
         x = found.steps if ax is top else result.curves[0].mean("scaled_norm")
         for name in found.names:
             line(ax, x, found.curve(name), color=layers.colour(name), linewidth=0.9, marker="")
-    layers.bar(figure, [top, bottom])
+    layers.key(figure, [top, bottom])
 
 
 FIGURES = {"curves": curves}

@@ -19,11 +19,13 @@ from normgrowth.workspace import origin_mark, refuse_foreign, refuse_other_origi
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import XAxis, YAxis
     from matplotlib.figure import Figure
 
 INK, GREY, BLUE, ORANGE = "#1a1a1a", "#8c8c8c", "#0072b2", "#e69f00"
 FORMATS = ("png", "svg", "pdf")
 MARK = "drawn by normgrowth"  # in the metadata of every figure
+MOST_ENTRIES = 6  # layers that a legend lists; more are a bar
 MOST_STACKS = 3  # side by side; where names make more, all layers share a panel
 
 ROUND = [1, 2, 2.5, 5, 10]  # ticks at multiples of these
@@ -198,6 +200,15 @@ def value_axis(ax: "Axes", *, zero_below: float = 0.0) -> None:
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _short(y)))
 
 
+def log_axis(axis: "XAxis | YAxis") -> None:
+    """Ticks at 1, 2, 5, 10, ... written out, also where the axis spans less than a decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: _short(x)))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _short(x: float) -> str:
     """50000 as 50k: shorter than zeros, and no power of ten to look for at the end of the axis."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -206,12 +217,13 @@ def _short(x: float) -> str:
     return f"{x:g}".replace("-", "−")
 
 
-def label(name: str) -> str:
-    """A name as the font can show it: what it has no sign for is spelt out, what is long is cut."""
+def label(name: str, longest: int = 32) -> str:
+    """A name as the font can show it: characters that it lacks are escaped, and the middle of a long one is cut."""
     from matplotlib.font_manager import findfont, get_font
 
     known = get_font(findfont("DejaVu Sans")).get_charmap()
-    short = name if len(name) <= 32 else f"{name[:20]}…{name[-11:]}"
+    start, end = longest * 5 // 8, longest - longest * 5 // 8 - 1
+    short = name if len(name) <= longest else f"{name[:start]}…{name[-end:]}"
     return "".join(c if ord(c) in known else c.encode("unicode_escape").decode() for c in visible(short))
 
 
@@ -261,13 +273,19 @@ class Layers:
     def colour(self, name: str) -> Any:
         return tuple(self._shades[self.depth.get(name, 0)])
 
-    def bar(self, figure: "Figure", axes: list["Axes"]) -> None:
-        """One bar is read faster than 24 entries of a legend."""
+    def key(self, figure: "Figure", axes: list["Axes"]) -> None:
+        """Which shade is which layer: a legend of a few layers, a bar of many."""
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import BoundaryNorm, ListedColormap
+        from matplotlib.lines import Line2D
 
         count = len(self.numbers)
         if count < 2:
+            return
+        if count <= MOST_ENTRIES:
+            shown = zip(reversed(self._shades), reversed(self.numbers), strict=False)
+            handles = [Line2D([], [], color=tuple(shade), label=str(number)) for shade, number in shown]
+            figure.legend(handles=handles, title="layer", loc="outside right upper", handlelength=1.2)
             return
         shades = ScalarMappable(
             BoundaryNorm(np.arange(count + 1) - 0.5, count), ListedColormap(list(self._shades))

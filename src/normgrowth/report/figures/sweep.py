@@ -47,8 +47,9 @@ def _phase(ax: "Axes", found: SweepGrid, figure: "Figure") -> None:
     bar.set_ticks(np.log10(FACTORS).tolist(), labels=[f"{factor:g}" for factor in FACTORS])
     bar.minorticks_off()
     bar.set_label("norm at the end over that at the start")
-    for i, j in np.argwhere(found.diverged):
-        ax.text(x[i], y[j], "×", ha="center", va="center", color=GREY, fontsize=7)
+    for cells, mark in ((found.diverged, "×"), (found.lost & ~found.diverged, "?")):
+        for i, j in np.argwhere(cells):
+            ax.text(x[i], y[j], mark, ha="center", va="center", color=GREY, fontsize=7)
     if len(found.records.where(level="column")):
         _edges(ax, found, x, y)
     for set_scale, axis in ((ax.set_xscale, found.x), (ax.set_yscale, found.y)):
@@ -154,7 +155,7 @@ def edge(result: "Sweep") -> "Figure | None":
     right.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
     right.set_xscale("log")
     right.set_xlabel(WORDS["lr"])
-    right.set_ylabel("given, over what decay takes")
+    right.set_ylabel("growth by the term / loss by decay")
     right.legend()
     return figure
 

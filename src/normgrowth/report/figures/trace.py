@@ -24,6 +24,7 @@ from normgrowth.report.figures.style import (
     label,
     label_ends,
     line,
+    log_axis,
     step_axis,
     value_axis,
 )
@@ -89,7 +90,7 @@ def figure_alignment_step(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figur
 
 @drawing("Angle between successive checkpoints")
 def figure_angle(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None":
-    """Does the direction settle? Angles on logarithmic axes, beside the slope that they must beat."""
+    """Angles on logarithmic axes: the direction converges only if they fall faster than 1/step."""
     from matplotlib.figure import Figure
 
     grids = Grids(trace)
@@ -106,13 +107,20 @@ def figure_angle(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None"
     middle = len(steps) // 2
     slope = angles[middle] * steps[middle] / steps
     ax.plot(
-        steps, slope, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="1/step: the sum has no limit"
+        steps,
+        slope,
+        color=ORANGE,
+        linewidth=1.0,
+        linestyle=(0, (4, 2)),
+        label="1/step: angles without a finite sum",
     )
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("training step")
     ax.set_ylabel((TRACKED if grids.tracked else LABELS)["angle"])
-    ax.set_title("does the direction settle?")
+    ax.set_title("does the direction converge?")
+    log_axis(ax.xaxis)
+    log_axis(ax.yaxis)
     ax.legend()
     return figure
 
@@ -225,7 +233,7 @@ def _over_steps(
     for ax in axes[-1]:
         scale.axis(ax, grids)
     if columns > 1:
-        layers.bar(figure, list(axes[:, 1:].ravel()))
+        layers.key(figure, list(axes[:, 1:].ravel()))
     figure.align_ylabels(axes[:, 0])
     return figure
 
@@ -291,6 +299,6 @@ def _one_step(grids: Grids, title: str) -> "Figure | None":
     ax.set_ylabel(LABELS["norm"])
     value_axis(ax, zero_below=1.0)
     model = grids.model("norm")[1]
-    whole = f"; {label(title)} {number(model[0])}" if len(model) else ""
+    whole = f"; norm of the {label(title)}: {number(model[0])}" if len(model) else ""
     ax.set_title(f"step {grids.steps[0]:,}{whole}", parse_math=False)
     return figure

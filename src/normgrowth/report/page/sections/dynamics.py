@@ -1,6 +1,7 @@
 """Why norms grew: measured norms with those that aligned and misaligned dynamics predict, and sentences."""
 
 from normgrowth.dynamics.result import Dynamics
+from normgrowth.report.figures.dynamics import FAR
 from normgrowth.report.page.content import Content, Entry
 from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, few
 from normgrowth.report.sentences import dynamics as sentences
@@ -41,8 +42,9 @@ def _chart(entry: Entry[Dynamics], place: int) -> Chart:
     d = entry.result
     curves = [Curve("measured", d.steps, d.norms)]
     for i, fit in enumerate(one for one in (d.aligned, d.misaligned) if one is not None):
-        label = f"{fit.model} dynamics"
-        curves.append(Curve(label, d.steps, fit.predicted, colour=i + 1, dash=1, provenance="derived"))
+        near = fit.predicted[-1] <= FAR * max(d.norms)  # beyond, it would hide the measured growth
+        look = {"colour": i + 1, "dash": 1, "shown": near, "provenance": "derived"}
+        curves.append(Curve(f"{fit.model} dynamics", d.steps, fit.predicted, **look))
     title = f"Norm of {d.name}, measured{' and predicted' if len(curves) > 1 else ''}: {entry.label}"
     alt = few([visible(text) for text in sentences.findings(d)[-2:]])
     return Chart(f"dynamics-{place}", title, alt, STEPS, Axis("norm ‖θ‖"), curves)

@@ -37,7 +37,7 @@ def summary(content: Content) -> list[str]:
     count = sum(len(found) for _, found in checked)
     if not checked:
         return []
-    return [f"Lint found {count} places to look at." if count else "Lint found nothing."]
+    return [f"Lint: {count} finding{'' if count == 1 else 's'}." if count else "Lint found nothing."]
 
 
 def _checked(content: Content) -> list[tuple[str, Sequence[Finding]]]:
