@@ -54,11 +54,9 @@ def configs(tmp_path, monkeypatch):
 
 def test_a_table_records_and_figures(configs, capsys):
     code, out, err = run(
-        capsys, "bert", "t5", "--text", "text.txt", "--random-init", 2, "--published", "-o", "out"
+        capsys, "bert", "t5", "--text", "text.txt", "--random-init", 2, "--published", "--wide", "-o", "out"
     )
     assert (code, err) == (0, "")
-    assert "bert: measured with 3 sentences, 13 tokens of text.txt, its words as ids" in out
-    assert "bert: a config alone: the weights are random, seed 0" in out
     rows = [line.split()[0] for line in out.splitlines() if line.split()]
     first = rows.index("embeddings")
     assert rows[first : first + 4] == ["embeddings", "0", "1", "2"]  # as in every record
@@ -118,7 +116,7 @@ def _figures(result):
 def _narrow(result):
     out = io.StringIO()
     show(result, Console(file=out, width=60))
-    assert "Too narrow for:" in out.getvalue()
+    assert "Hidden columns" in out.getvalue()
     assert "embeddings" in out.getvalue()
 
 

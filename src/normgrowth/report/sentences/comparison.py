@@ -8,10 +8,11 @@ def sentences(result: Comparison) -> list[str]:
     a, b = result.a, result.b
     said = []
     if not result.comparable:
-        said.append("The two count different parameters: their norms are not comparable.")
+        said.append("The two traces count different parameters, so their norms are not comparable.")
     if result.matched:
-        said.append(f"Both at step {a.step:,}, the last that they share.")
+        said.append(f"Compared at step {a.step:,}, the last step that both have.")
     else:
-        last = f"a at its last, {a.step:,}; b at its last, {b.step:,}"
-        said.append(f"They share no step after their first: {last}.")
+        said.append(
+            f"They have no step in common but the first; a is shown at step {a.step:,}, b at step {b.step:,}."
+        )
     return said

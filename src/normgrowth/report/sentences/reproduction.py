@@ -36,7 +36,7 @@ def verdict_sentences(result: Reproduction) -> list[str]:
 
 def failure_sentences(result: Reproduction) -> list[str]:
     failed = ", ".join(f"{stage.name} ({stage.reason})" for stage in result.failed)
-    return [f"Stages that failed, whose claims are undecided: {failed}."] if failed else []
+    return [f"Failed stages (their claims are undecided): {failed}."] if failed else []
 
 
 def measured_numbers(measured: Mapping[str, float | None]) -> str:

@@ -35,7 +35,7 @@ def _rates(curves: ScalingCurves) -> list[str]:
         said.append(f"{curves.run}: the error {sentence}{where}.")
     if curves.overflow is not None:
         said.append(
-            f"{curves.run}: from c = {curves.overflow:,.0f} on a norm overflows; nothing is drawn there."
+            f"{curves.run}: a norm overflows from c = {curves.overflow:,.0f} on; these values are not drawn."
         )
     return said
 
@@ -49,5 +49,5 @@ def _biases(bare: ScalingCurves, biased: ScalingCurves) -> list[str]:
         return []
     worst = int(np.nanargmax(apart))
     return [
-        f"{bare.kind}: biases move the mean cosine by {apart[worst]:.3f} at most, at c = {bare.scales[worst]:.3g}."
+        f"{bare.kind}: biases change the mean cosine by at most {apart[worst]:.3f}, at c = {bare.scales[worst]:.3g}."
     ]

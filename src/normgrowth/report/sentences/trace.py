@@ -107,7 +107,7 @@ def _alignment(grids: Grids) -> str:
     steps, alignment = grids.model("alignment")
     if not len(steps):
         return ""
-    text = f"The last step has a cosine of {small(alignment[-1])} with the weights it starts from (alignment)"
+    text = f"The alignment cos(δ, θ) of the last step is {small(alignment[-1])}"
     return (
         f"{text}; the mean of {len(steps)} steps is {small(alignment.mean())}."
         if len(steps) > 1
