@@ -173,7 +173,7 @@ def test_fits_read_like_a_mapping():
     assert list(fits.only) == ["sqrt", "log"]
     assert len(fits.only) == 2
     assert "power" not in fits.only
-    with pytest.raises(InputError, match="'power'.*sqrt, log"):
+    with pytest.raises(InputError, match=r"'power'.*sqrt, log"):
         _ = fits["power"]
     with pytest.raises(InputError, match="got -1"):
         fits["sqrt"].predict(-1)
@@ -194,5 +194,5 @@ def test_each_series_of_a_trace_is_fitted():
     assert [fits["layer.0"].best.law, fits["layer.1"].best.law] == ["sqrt", "sqrt2"]
     assert not fits["layer.2"]["sqrt"].fitted
     assert fit(records, bootstrap=0)["sqrt"].params == pytest.approx({"a": 2, "b": 20})
-    with pytest.raises(InputError, match="level role.*layer, model"):
+    with pytest.raises(InputError, match=r"level role.*layer, model"):
         fit(records, level="role")

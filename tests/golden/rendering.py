@@ -42,9 +42,7 @@ def _section(section: Section) -> list[str]:
         if isinstance(item, Picture):
             continue
         lines.append(f"x: {item.x.label}; y: {item.y.label}{', logarithmic' if item.y.log else ''}")
-        lines += (
-            [f"y = {height:g}: {label}" for height, label in item.marks] if isinstance(item, Chart) else []
-        )
+        lines += [f"y = {mark.y:g}: {mark.label}" for mark in item.marks] if isinstance(item, Chart) else []
         if isinstance(item, Map):
             lines += [" | ".join(row) for row in item.texts]
         lines += [_curve(curve) for curve in (item.curves if isinstance(item, Chart) else item.over)]

@@ -17,7 +17,8 @@ from normgrowth.errors import InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.report.page import document
 from normgrowth.report.page.document import LARGEST, page
-from normgrowth.report.page.pieces import Axis, Chart, Curve, Section, Table, column, thinned, words
+from normgrowth.report.page.packing import thinned
+from normgrowth.report.page.pieces import Axis, Chart, Curve, Section, Table, column, words
 
 
 def report(folders, path, *, fit=False, **options):

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.errors import InputError
-from normgrowth.report.page.pieces import POINTS, Chart, Map, Picture, Section, Table, packed
+from normgrowth.report.page.packing import POINTS, packed
+from normgrowth.report.page.pieces import Chart, Map, Picture, Section, Table
 from normgrowth.text import visible
 from normgrowth.workspace import origin_mark, refuse_foreign, replacing
 
@@ -68,11 +69,7 @@ def page(
     """points: of one chart, at the most."""
     drawn = [item for section in sections for item in section.items if isinstance(item, Chart | Map)]
     scripts = [*library(), _own("page.js")] if drawn else [_own("page.js")]
-    data = json.dumps(
-        {**packed(drawn, points), "runs": [visible(run) for run in runs]},
-        allow_nan=False,
-        separators=(",", ":"),
-    )
+    data = packed(drawn, runs, points).json()
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts
     )

@@ -24,8 +24,8 @@ def findings(d: Dynamics) -> list[str]:
         amount = "more" if d.norms[end] > d.aligned.predicted[end] else "less"
         said.append(
             {
-                "misaligned": "The misaligned model fits: the steps are nearly orthogonal to the weights.",
-                "aligned": "The aligned model fits: the steps point along the weights.",
+                "misaligned": "The misaligned model (steps orthogonal to the weights) fits.",
+                "aligned": "The aligned model (steps along the weights) fits.",
                 "both": "Both models fit within their uncertainty.",
                 "between": "The norm grew more than the misaligned model predicts and less than the aligned one.",
                 "neither": f"Neither model fits: the norm grew {amount} than both predict.",

@@ -52,6 +52,12 @@ def new_console(*, wide: bool = False) -> "Console":
     return Console(width=WIDE if wide else min(console.width, WIDTH) if console.is_terminal else WIDTH)
 
 
+def spread(count: int, most: int) -> list[int]:
+    """At most so many indices below count, evenly from the first to the last."""
+    rows = min(count, most)
+    return sorted({round(i * (count - 1) / max(1, rows - 1)) for i in range(rows)})
+
+
 def literal(console: "Console", text: object, style: str = "") -> "Text":
     """Never markup, and nothing that the terminal's encoding lacks."""
     from rich.text import Text

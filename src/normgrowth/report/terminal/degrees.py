@@ -1,15 +1,12 @@
 """The table of degrees: blocks that are alike share a row, and what is dropped is summed up below."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from normgrowth.limit.degrees import Degrees
 from normgrowth.report.sentences.degrees import alike, counts
 from normgrowth.report.terminal.console import Cells, say
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.text import by_run, visible
+from normgrowth.text import by_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,20 +50,3 @@ def show(
             say(console, f"• {sentence}")
     else:
         say(console, f"{counts(result)} --explain (result.explanation) says which, and why.")
-
-
-@contextmanager
-def working(text: str) -> Iterator[None]:
-    """A line on stderr that lives while the work goes on; silent where nobody watches."""
-    try:
-        watched = sys.stderr.isatty()
-    except (AttributeError, ValueError):
-        watched = False
-    if not watched:
-        yield
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(stderr=True).status(Text(visible(text))):
-        yield

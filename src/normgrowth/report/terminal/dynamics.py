@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from normgrowth.dynamics.result import Dynamics
 from normgrowth.report.numbers import number, small
 from normgrowth.report.sentences import dynamics as sentences
-from normgrowth.report.terminal.console import Cells, literal, say, say_parameters, say_remarks
+from normgrowth.report.terminal.console import Cells, literal, say, say_parameters, say_remarks, spread
 from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ ROWS = 14  # of checkpoints that a table shows
 def show(d: Dynamics, console: "Console") -> None:
     from rich.padding import Padding
 
-    chosen = _spread(len(d.steps))
+    chosen = spread(len(d.steps), ROWS)
 
     def column(
         title: str, values: Sequence[float], write: Callable[[float], str] = number, rank: int = 0
@@ -67,9 +67,3 @@ def show(d: Dynamics, console: "Console") -> None:
 
 def _four(x: float) -> str:
     return number(x, 4)
-
-
-def _spread(count: int) -> list[int]:
-    """At most ROWS places from first to last."""
-    rows = min(count, ROWS)
-    return sorted({round(i * (count - 1) / max(1, rows - 1)) for i in range(rows)})

@@ -14,6 +14,7 @@ from normgrowth.report.terminal.console import (
     say,
     say_parameters,
     say_remarks,
+    spread,
 )
 from normgrowth.report.terminal.console import show as show_table
 
@@ -48,7 +49,8 @@ class TrainProgress:
 def show(result: "Run", console: "Console") -> None:
     """A row for each evaluation, then sentences: what was learned, how the norm grew, what became saturated."""
     grids = Grids(result)
-    steps = _some(grids.model("dev_loss")[0].tolist())
+    evaluated = grids.model("dev_loss")[0].tolist()
+    steps = [evaluated[i] for i in spread(len(evaluated), ROWS)]
 
     def column(title: str, quantity: str, write: Any, rank: int = 0) -> Cells | None:
         values = [grids.value("model", "model", quantity, step) for step in steps]
@@ -75,11 +77,6 @@ def show(result: "Run", console: "Console") -> None:
     for sentence in sentences(result):
         say(console, sentence)
     say_remarks(console, result)
-
-
-def _some(steps: list[int]) -> list[int]:
-    chosen = np.unique(np.linspace(0, len(steps) - 1, min(ROWS, len(steps))).round().astype(int))
-    return [steps[i] for i in chosen]
 
 
 def _loss(value: float) -> str:

@@ -17,7 +17,7 @@ from normgrowth.report.sentences.saturation import (
     sentences,
     text_sentence,
 )
-from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks
+from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks, spread
 from normgrowth.report.terminal.console import show as show_columns
 from normgrowth.text import visible
 
@@ -72,9 +72,7 @@ def _show_series(result: Saturation, console: "Console") -> None:
     each = f", each {said[0]}" if said and said[0] else ""
     say(console, f"{profile.run}: {len(profile.steps)} checkpoints{each}", "bold")
     say_parameters(console, result.records)
-    rows = np.unique(
-        np.linspace(0, len(profile.steps) - 1, min(ROWS, len(profile.steps))).round().astype(int)
-    )
+    rows = spread(len(profile.steps), ROWS)
 
     def column(title: str, values: Floats, rank: int = 0) -> Cells:
         return Cells(title, [f"{values[i]:.3f}" if np.isfinite(values[i]) else "NaN" for i in rows], rank)

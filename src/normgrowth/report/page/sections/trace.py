@@ -10,7 +10,7 @@ from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import cosine, number, small
 from normgrowth.report.page.content import Content, ShownRun
-from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, few
+from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Mark, Section, few
 from normgrowth.report.page.run_tables import (
     MOST_TENSORS,
     changed,
@@ -119,7 +119,13 @@ def _of(run: ShownRun, label: str, x: Any, y: Any, **look: Any) -> Curve:
 
 
 def _chart(
-    name: str, title: str, alt: str, label: str, log: bool, curves: Sequence[Curve], marks: Any = ()
+    name: str,
+    title: str,
+    alt: str,
+    label: str,
+    log: bool,
+    curves: Sequence[Curve],
+    marks: Sequence[Mark] = (),
 ) -> Chart | None:
     if not curves:
         return None
@@ -175,7 +181,7 @@ def _quantity(runs: Sequence[ShownRun], shown: str, title: str, label: str, log:
             said.append(f"{visible(run.label)}: {first} at step {steps[0]:,}, {last} at step {steps[-1]:,}.")
         curves += _layers(run, quantity, _several(runs, i), reference or None)
     label = label.format(before=_before(runs))
-    marks = [(0.0, "random steps")] if quantity == "alignment" else ()
+    marks = [Mark(0.0, "random steps")] if quantity == "alignment" else ()
     if log and not any((np.asarray(curve.y) > 0).any() for curve in curves):
         log = False
     alt = few(said) or f"{title} of {len(curves)} layers."
