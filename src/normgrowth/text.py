@@ -1,4 +1,4 @@
-"""How things show themselves: text in which nothing acts, and tables for notebooks.
+"""Safe text: escaped names, tables for notebooks, one-line reprs.
 
 Names come from anybody's checkpoints. Whatever shows one, in a terminal, a figure, a page or a notebook, shows it as
 text.
@@ -11,8 +11,8 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
-MOST, WIDEST = 40, 1000  # rows of a table and words of a list; letters of a cell
-LINE, LONGEST, FEW = 200, 40, 3  # of a repr: letters, letters of a value, items of a list that it shows
+MOST, WIDEST = 40, 1000  # rows of a table or words of a list; characters of a cell
+LINE, LONGEST, FEW = 200, 40, 3  # of a repr: characters, characters of a value, items of a list
 
 
 def printable(text: object) -> str:
@@ -21,7 +21,7 @@ def printable(text: object) -> str:
 
 
 def visible(text: object) -> str:
-    """Text with every character that would act rather than show (control, bidi, newline) spelt out."""
+    """Text with control, bidirectional and newline characters escaped."""
     return "".join(
         c.encode("unicode_escape").decode() if unicodedata.category(c) in _ACTING else c for c in str(text)
     )
@@ -31,7 +31,7 @@ _ACTING = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table for a notebook, in the notebook's own look. Names may come from anybody's checkpoint: all is escaped."""
+    """An HTML table for a notebook. Everything is escaped: names come from untrusted checkpoints."""
 
     def line(tag: str, cells: Iterable[object]) -> str:
         return f"<tr>{''.join(_cell(tag, cell) for cell in cells)}</tr>"

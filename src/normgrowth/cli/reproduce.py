@@ -16,7 +16,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     )
     text = "replace stages that were run with another scale or corpus"
     parser.add_argument("--overwrite", action="store_true", help=text)
-    text = "size: what is embedded, or the paper's sizes [demo]"
+    text = "size of data and models: embedded, or the paper's [demo]"
     parser.add_argument("--scale", choices=("demo", "paper"), default="demo", help=text)
     text = "figures (fig2), table1 or claims by id (default: all)"
     parser.add_argument(

@@ -48,7 +48,7 @@ CORPUS = (
 
 
 def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
-    """The corpus, the preset, and an option for each setting; None if it is not given."""
+    """Add the arguments corpus and --preset, and an option for each setting; its value is None if not given."""
     from normgrowth.lab.settings import TrainSettings
 
     parser.add_argument("corpus", metavar="CORPUS", help=CORPUS)

@@ -40,7 +40,7 @@ def _watch(arguments: argparse.Namespace) -> int:
             while True:
                 time.sleep(max(0.1, arguments.every))
                 live.update(look(), refresh=True)
-        except KeyboardInterrupt:  # the way to end it, and no error
+        except KeyboardInterrupt:  # the normal way to stop
             return 0
 
 
@@ -52,7 +52,7 @@ def _read(arguments: argparse.Namespace) -> Any:
     folder = Path(arguments.folder)
     if not has_records(folder):
         raise InputError(
-            f"{arguments.folder}: no records of a run yet; a NormTracker with this `out` writes them"
+            f"{arguments.folder}: no records yet; a NormTracker with this `out` writes them"
         )
     levels = ["model", "layer"] if arguments.layers == "all" else ["model"]
     records = read_run(folder, levels) if has_log(folder) else Records.read(folder)

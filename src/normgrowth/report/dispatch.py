@@ -94,7 +94,7 @@ def draw(
 
 
 def description(result: Result) -> str:
-    """The result in words, for those who cannot see a figure of it."""
+    """The result in words, for the metadata of figures."""
     sentences = getattr(view("sentences", result.kind), "sentences", None)
     said = [to_text(result)] if sentences is None else sentences(result)
     counted = getattr(result, "parameters", None)
@@ -102,7 +102,7 @@ def description(result: Result) -> str:
 
 
 def _origin(result: Result) -> str:
-    """What a figure shows: the source, and the parameters that count."""
+    """The source of a figure: the series, and the parameters that count."""
     chosen = getattr(result, "selection", None)
     said = (
         [f"{name}={value}" for name, value in asdict(chosen).items() if value is not None] if chosen else []

@@ -29,7 +29,7 @@ FAR = 1.5  # times the largest measured norm: predictions beyond it are cut, or 
 
 @drawing("Norms as measured and as predicted")
 def figure_prediction(d: Dynamics) -> "Figure | None":
-    """The norm as measured, and as both models predict it."""
+    """The measured norm, and the predictions of both models."""
     if d.aligned is None or d.misaligned is None:
         return None
     figure, ax = _axes(d)
@@ -65,7 +65,7 @@ def figure_alignment(d: Dynamics) -> "Figure | None":
 
 @drawing("Where the growth of the squared norm comes from")
 def figure_budget(d: Dynamics) -> "Figure | None":
-    """Where the growth of ‖θ‖² comes from: the alignment of the steps with the weights, or their size."""
+    """The growth of ‖θ‖² and its two terms: alignment with the weights, and size of the steps."""
     curves = []
     for quantity in ("total_growth", "total_growth_alignment", "total_growth_steps"):
         if not len(d.records.where(level=d.level, name=d.name, quantity=quantity)):
@@ -83,7 +83,7 @@ def figure_budget(d: Dynamics) -> "Figure | None":
 
 @drawing("Which steps make the norm grow")
 def figure_plane(d: Dynamics) -> "Figure | None":
-    """Each step by its size and ⟨θ,δ⟩: the norm grows above −½‖δ‖² and falls below."""
+    """Each interval by ‖δ‖ and ⟨θ,δ⟩: the norm grows above the curve −½‖δ‖² and falls below it."""
     from matplotlib.figure import Figure
 
     rows = d.records.where(level=d.level, name=d.name, quantity="growth_alignment")

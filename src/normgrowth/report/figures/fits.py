@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = (BLUE, ORANGE, "#009e73", "#d55e00")
-MOST_LAWS = 4  # drawn: more hide each other
-CURVE = 400  # steps at which a law is drawn
+MOST_LAWS = 4  # drawn
+CURVE = 400  # points of the curve of a law
 
 
 @drawing("Growth laws and measured norms")
 def figure_laws(fits: Fits) -> "Figure | None":
-    """The points of a series with the best law, the paper's and its closest rivals; of several series the best law."""
+    """Measured points with the best law, the paper's law and close rivals; for several series, the best law of each."""
     from matplotlib.figure import Figure
 
     drawn = [fit for fit in fits.series.values() if fit.points]
@@ -50,7 +50,7 @@ def figure_laws(fits: Fits) -> "Figure | None":
 
 @drawing("Residuals of the growth laws")
 def figure_residuals(fits: Fits) -> "Figure | None":
-    """Measured minus fitted: of the drawn laws of a series, or of the best law of several."""
+    """Measured minus fitted norms, for the main laws of one series or the best law of each of several."""
     from matplotlib.figure import Figure
 
     drawn = [fit for fit in fits.series.values() if fit.points and chosen_laws(fit)]
@@ -77,7 +77,7 @@ FIGURES = {"laws": figure_laws, "residuals": figure_residuals}
 
 
 def chosen_laws(fit: SeriesFit) -> list[LawFit]:
-    """The best law, the paper's, and those within 2 of the best; without a best law, the first that was fitted."""
+    """The laws to draw: the best, the paper's, and those within 2 in AICc."""
     fitted = sorted((law for law in fit.values() if law.fitted), key=lambda law: -law.weight)
     if fit.best_law is None:
         return [fit[PAPER_LAW]] if PAPER_LAW in fit and fit[PAPER_LAW].fitted else fitted[:1]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours: told apart by all eyes; in print the letters do it.
+# Okabe and Ito's palette, safe for color blindness; the letters help in black and white.
 COLOURS = {
     "argmax-like": "#0072b2",
     "previous-token": "#009e73",
@@ -48,7 +48,7 @@ PUBLISHED: tuple[dict[str, Any], ...] = (
 
 @drawing("Positions attended by saturated heads")
 def positions(result: Heads, published: Heads | None = None) -> "Figure | None":
-    """Figure 3: left as published (positions), right as shares of what is visible. A row for each model."""
+    """Figure 3: left as published (positions), right as shares of the visible positions. A row for each model."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -94,7 +94,7 @@ def _positions(ax: "Axes", heads: HeadTable, theirs: Sequence[HeadTable], window
     for own, look in zip(published, PUBLISHED, strict=False):
         ax.bar(edges[:-1] + width / 2, np.histogram(own, edges)[0] / len(own), 0.94 * width, zorder=1, **look)
     _bars(ax, values, edges)
-    # In a window these are the marks of a causal mask, whatever mask the model has.
+    # In a window these are the values of a causal mask, whichever mask the model has.
     lines = [(visible, "all of the past and itself" if window else "all visible")]
     if window:  # the last query has no future, and attends to one
         lines.append((((window - 1) * window / 2 + 1) / window, "all of the future"))
@@ -113,7 +113,7 @@ def _shares(ax: "Axes", heads: HeadTable) -> None:
 
 
 def _bars(ax: "Axes", values: Any, edges: Any) -> None:
-    """Shares of heads, and a stroke for every head below."""
+    """A histogram of shares of heads, with a mark for each head below it."""
     from matplotlib.ticker import PercentFormatter
 
     width = edges[1] - edges[0]
@@ -128,7 +128,7 @@ def _bars(ax: "Axes", values: Any, edges: Any) -> None:
 
 
 def _marks(ax: "Axes", lines: Sequence[tuple[float, str]], beside: float, *, percent: bool = False) -> None:
-    """Dashed lines with words beside, one below the other, clear of all lines."""
+    """Dashed lines with their labels stacked beside them."""
     nearest = (min if beside < 0 else max)(place for place, _ in lines)
     for i, (place, word) in enumerate(lines):
         value = f"{100 * place:.1f}%" if percent else f"{place:.2f}"
@@ -139,7 +139,7 @@ def _marks(ax: "Axes", lines: Sequence[tuple[float, str]], beside: float, *, per
 
 @drawing("Heads by kind")
 def atlas(result: Heads) -> "Figure | None":
-    """Layers from below to above, heads from left to right, colored by kind: in the network itself, and saturated."""
+    """A cell for each head, colored by kind, layers from bottom to top: in the network itself and saturated."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -236,7 +236,7 @@ FIGURES = {"atlas": atlas, "positions": positions, "patterns": patterns}
 
 
 def figures_of(result: Heads) -> dict[str, Drawing]:
-    """Patterns are of one model: each further model has a figure of its own."""
+    """All figures; each model after the first has its own figure of patterns."""
     further = list(result.models)[1:]
     return FIGURES | {
         f"patterns_{i}": Drawing(f"{patterns.title}: {run}", partial(patterns.build, run=run))

@@ -45,7 +45,7 @@ PROFILE = "saturation_profile"
 
 @drawing("Saturation by layer, or over training")
 def levels(result: Saturation, published: Saturation | None = None) -> "Figure":
-    """Levels by layer; of a series, levels over steps and against the norm. published: drawn in grey."""
+    """Saturation by layer; for a series, over steps and against the norm. published: drawn in grey."""
     return _over_training(result) if result.steps else _by_layer(result, published)
 
 
@@ -100,7 +100,7 @@ def _by_layer(result: Saturation, published: Saturation | None = None) -> "Figur
 
 @drawing("Saturation by layer and model")
 def heat_map(result: Saturation) -> "Figure | None":
-    """Layers from below to above, models side by side, at the first c that was measured."""
+    """A cell for each layer and model, layers from bottom to top, at the first c that was measured."""
     from matplotlib.figure import Figure
 
     if result.steps:
@@ -143,7 +143,7 @@ def _panels(
 
 
 def _curve(ax: "Axes", line: LayerCurve, **look: Any) -> None:
-    """Without the embeddings, which the paper leaves out: next to them nothing would show."""
+    """A curve with error bars, without the embeddings, which the paper leaves out: their cosine is 1."""
     blocks = line.blocks
     errors = np.nan_to_num(line.errors[blocks]) if np.isfinite(line.errors).any() else None
     ax.errorbar(np.array(line.layers)[blocks], line.values[blocks], yerr=errors, elinewidth=0.8, **look)

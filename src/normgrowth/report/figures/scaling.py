@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 RED = "#d55e00"
-UP_TO = 300  # c, up to which the cosine is drawn if it is near 1 from there on; the error tells the rest
+UP_TO = 300  # the largest c of the upper panel, if all cosines beyond it are close to 1
 TITLES = {
     "paper_pre_norm": "paper's pre-norm x + LN(f(x))",
     "usual_pre_norm": "usual pre-norm x + f(LN(x))",

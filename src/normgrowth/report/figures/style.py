@@ -26,7 +26,7 @@ INK, GREY, BLUE, ORANGE = "#1a1a1a", "#8c8c8c", "#0072b2", "#e69f00"
 FORMATS = ("png", "svg", "pdf")
 MARK = "drawn by normgrowth"  # in the metadata of every figure
 MOST_ENTRIES = 6  # layers that a legend lists; more are a bar
-MOST_STACKS = 3  # side by side; where names make more, all layers share a panel
+MOST_STACKS = 3  # panels side by side; with more stacks, all layers share one panel
 
 ROUND = [1, 2, 2.5, 5, 10]  # ticks at multiples of these
 
@@ -62,7 +62,7 @@ _one_at_a_time = threading.RLock()  # matplotlib keeps one style per process, no
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Our style on matplotlib's defaults, whatever the user's settings are; they come back afterwards."""
+    """Matplotlib's defaults with our style inside the block; the user's settings are restored."""
     import matplotlib
 
     with _one_at_a_time, matplotlib.rc_context():
@@ -100,15 +100,15 @@ def save(
 
 
 def known_formats(formats: Sequence[str]) -> list[str]:
-    """Each once; asked before anything is drawn."""
+    """The formats without repetitions; an error for unknown ones."""
     unknown = [form for form in formats if form not in FORMATS]
     if unknown:
-        raise InputError(f"figures come as {', '.join(FORMATS)}, not as {unknown[0]!r}")
+        raise InputError(f"unknown format {unknown[0]!r} of figures; known: {', '.join(FORMATS)}")
     return list(dict.fromkeys(formats))
 
 
 def _metadata(form: str, title: str, text: str, origin: str) -> dict[str, str | None]:
-    """No dates: the same records give the same files."""
+    """Metadata without dates, so that the same records give the same files."""
     mark = f"{MARK}, {origin_mark(origin)}" if origin else MARK
     if form == "pdf":
         return {"Title": title, "Subject": text, "Keywords": mark, "CreationDate": None}
@@ -156,7 +156,7 @@ def drawing(title: str) -> Callable[[Callable[..., "Figure | None"]], Drawing]:
 
 
 def line(ax: "Axes", steps: Any, values: NDArray[np.float64], **look: Any) -> None:
-    """A line with gaps where values are undefined, and dots where a line alone would not show them."""
+    """A line with gaps at undefined values, and dots at isolated values."""
     good = np.isfinite(values)
     if not good.any():
         return
@@ -172,7 +172,7 @@ def line(ax: "Axes", steps: Any, values: NDArray[np.float64], **look: Any) -> No
 
 
 def step_axis(ax: "Axes", steps: Sequence[int]) -> None:
-    """From the first checkpoint to the last, also where a quantity begins with the second."""
+    """An axis from the first checkpoint to the last, also for quantities that start at the second."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     if steps:
@@ -210,7 +210,7 @@ def log_axis(axis: "XAxis | YAxis") -> None:
 
 
 def _short(x: float) -> str:
-    """50000 as 50k: shorter than zeros, and no power of ten to look for at the end of the axis."""
+    """A tick label such as 50k for 50000."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size <= abs(x) < 1e12:
             return f"{x / size:g}{letter}".replace("-", "−")
@@ -228,7 +228,7 @@ def label(name: str, longest: int = 32) -> str:
 
 
 def label_ends(ax: "Axes", ends: Sequence[tuple[float, str, str]]) -> None:
-    """Names beside the ends of lines, moved apart where ends are close: (end, name, colour) of each."""
+    """Names at the ends of lines, moved apart if they would overlap. ends: (value, name, color) of each line."""
     ordered = sorted(ends)
     place = ax.transData.transform([(0.0, end) for end, *_ in ordered])
     spots = ax.transAxes.inverted().transform(place)[:, 1]
@@ -244,12 +244,12 @@ def label_ends(ax: "Axes", ends: Sequence[tuple[float, str, str]]) -> None:
 
 
 def _every(count: int) -> int:
-    """Every second layer, every fourth, every eighth: a dozen ticks at most."""
+    """The distance between ticks, a power of two, so that there are at most 12."""
     return 1 << max(0, -(-count // 12) - 1).bit_length()
 
 
 class Layers:
-    """How layers are laid out: which panel, and which shade, the same in every panel."""
+    """The panel and the shade of each layer, the same in every figure."""
 
     def __init__(self, grid: Matrix, *, published: bool = False) -> None:
         import matplotlib
@@ -266,7 +266,7 @@ class Layers:
         else:
             self.numbers = list(range(len(grid.names)))
             self.depth = {name: i for i, name in enumerate(grid.names)}
-        # The palest yellow is left out: it does not show on paper. What is published is grey, here as elsewhere.
+        # Without the palest yellow, which is invisible on paper. Published data are grey in all figures.
         colours, ends = ("Greys", (0.35, 0.9)) if published else ("viridis", (0.9, 0.0))
         self._shades = matplotlib.colormaps[colours](np.linspace(*ends, max(len(self.numbers), 2)))
 

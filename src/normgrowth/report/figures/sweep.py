@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 WORDS = {"lr": "learning rate η", "weight_decay": "weight decay λ"}
 DEFAULT = {"adamw": (1e-3, 1e-2), "adam": (1e-3, 0.0), "sgd": (1e-3, 0.0)}  # PyTorch's
-NEAR, MOST = 0.002, 0.5  # decades of growth or fall: below, colour is linear; beyond, it is full
+NEAR, MOST = (
+    0.002,
+    0.5,
+)  # |log₁₀ factor|: the color scale is linear below the first and saturates at the second
 FACTORS = (0.5, 0.9, 0.98, 1, 1.02, 1.1, 2)
 DECOUPLED, LEAST = ("adamw", "adafactor"), 2.0**-25  # up to this, 1 − ηλ is 1 in float32
 
@@ -41,7 +44,7 @@ def _phase(ax: "Axes", found: SweepGrid, figure: "Figure") -> None:
 
     x, y = (_places(axis) for axis in (found.x, found.y))
     factor = np.where(found.diverged, np.nan, found.log_factor)
-    scale = SymLogNorm(NEAR, vmin=-MOST, vmax=MOST)  # a hundredth of growth is growth, and must be seen
+    scale = SymLogNorm(NEAR, vmin=-MOST, vmax=MOST)  # so that growth by 1 % shows
     mesh = ax.pcolormesh(_corners(x), _corners(y), factor.T, cmap="RdBu_r", norm=scale, rasterized=True)
     bar = figure.colorbar(mesh, ax=ax, extend="both", pad=0.02)
     bar.set_ticks(np.log10(FACTORS).tolist(), labels=[f"{factor:g}" for factor in FACTORS])
@@ -176,7 +179,7 @@ def _places(axis: "Axis") -> Any:
 
 
 def _place(values: Any, axis: "Axis") -> Any:
-    """Where numbers are on an axis; between the rows of a list that holds 0, and nowhere beyond them."""
+    """The coordinate of each value on an axis; on an axis with 0, the fractional row, and NaN outside the rows."""
     if _logarithmic(axis):
         return values
     rows = [float(value) for value in axis.values]
@@ -184,7 +187,7 @@ def _place(values: Any, axis: "Axis") -> Any:
 
 
 def _corners(places: Any) -> Any:
-    """Edges of the cells around places: half way, on a logarithmic scale where places are numbers above 0."""
+    """The edges of cells halfway between their centers, on a logarithmic scale if the centers are positive."""
     if len(places) == 1:
         return np.array([places[0] - 0.5, places[0] + 0.5])
     if places[0] > 0:

@@ -52,8 +52,8 @@ TRACKED = {
     "angle": "angle to the weights\none step before (rad)",
     "step_size": "size ‖δ‖ of one step",
 }
-# These grow with the number of parameters, so that panels do not share their axis. It begins at zero:
-# always for steps, whose constancy is the question; for norms unless that would hide their growth.
+# These grow with the number of parameters, so panels do not share an axis. The axis starts at zero if the smallest
+# value is at most this share of the largest: always for step sizes; for norms unless that would hide their growth.
 LENGTHS = {"norm": 0.8, "step_size": 1.0}
 
 
@@ -127,7 +127,7 @@ def figure_angle(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None"
 
 @drawing("Growth of the norm by role")
 def figure_roles(trace: Trace) -> "Figure | None":
-    """Do all kinds of parameters grow alike? The norm of each role over its norm at the first step."""
+    """The norm of each role over its norm at the first step."""
     from matplotlib.figure import Figure
 
     grids = Grids(trace)
@@ -200,13 +200,13 @@ def _over_steps(
     figure = Figure(figsize=((3.9, 7.2, 9.4, 11.6)[columns - 1], 0.3 + 2.35 * len(quantities)))
     axes: NDArray[Any] = figure.subplots(len(quantities), columns, squeeze=False, sharex=True)
     for row, quantity in zip(axes, quantities, strict=True):
-        # What does not depend on the number of parameters is comparable from panel to panel.
+        # Quantities that do not grow with the number of parameters share an axis.
         comparable = row[1:] if quantity in LENGTHS else row
         for ax in comparable[1:]:
             ax.sharey(comparable[0])
             ax.tick_params(labelleft=False)
         model, grid = (grids.of(level, quantity) for level in levels)
-        for i, other in enumerate(others):  # behind this run, in grey and told apart by dashes
+        for i, other in enumerate(others):  # behind this run, in grey, with different dashes
             theirs, dashes = other.of("model", quantity), DASHES[i % len(DASHES)]
             xy = scale.x(other, theirs.steps), scale.y(other, quantity, theirs.curve("model"))
             line(row[0], *xy, color=theirs_colour, linestyle=dashes, label=label(other.run))
@@ -240,7 +240,7 @@ def _over_steps(
 
 @dataclass(frozen=True)
 class Scale:
-    """Runs beside each other: where they differ much in length or size, each is measured by itself."""
+    """Common axes of overlaid runs: relative to each run if they differ much in length or norm."""
 
     share: bool  # steps as a share of the run
     relative: bool  # lengths over the norm at the first step
@@ -276,7 +276,7 @@ class Scale:
 
 
 def _one_step(grids: Grids, title: str) -> "Figure | None":
-    """One checkpoint has no curve: the norm of each layer instead."""
+    """The norm of each layer at the only checkpoint."""
     from matplotlib.figure import Figure
 
     grid = grids.of("layer", "norm")

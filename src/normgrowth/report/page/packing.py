@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Floats, Map, Mark, Provenance
 from normgrowth.text import visible
 
-MOST_POINTS = 500  # of a curve; a screen has not many more columns
-POINTS = 40_000  # of one chart, beyond which its curves are thinned further
+MOST_POINTS = 500  # of a curve: about the width of a screen
+POINTS = 40_000  # of one chart; with more, its curves are thinned further
 FEWEST_POINTS = 30
-FEW_CURVES = 40  # up to here each keeps its own spikes; more of them share their steps
+FEW_CURVES = 40  # if there are more, curves are thinned at common steps and may lose spikes
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class PackedPage:
 
 
 def packed(pieces: Sequence[Chart | Map], runs: Sequence[str] = (), points: int = POINTS) -> PackedPage:
-    """points: the most of one chart, apart from a few of each curve."""
+    """The data of all charts. points: the most points of one chart, apart from the fewest of each curve."""
     arrays = Arrays()
     charts = {
         piece.id: _chart(piece, arrays, points) if isinstance(piece, Chart) else _map(piece, arrays)

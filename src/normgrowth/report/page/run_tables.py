@@ -14,11 +14,11 @@ from normgrowth.report.page.pieces import Column, Table, column, words
 from normgrowth.report.sentences.fits import PAPER_LAW
 from normgrowth.text import visible
 
-MOST_TENSORS = 1500  # rows and curves of all runs; of each those that changed most
+MOST_TENSORS = 1500  # rows and curves of all runs together; those that changed most are kept
 
 
 def counted_notes(runs: Sequence[ShownRun]) -> list[str]:
-    """Which parameters the norms of each run count; once, where all count the same."""
+    """Which parameters the norms of each run count; one sentence if all runs count the same."""
     said = {run.label: run.records.parameters for run in runs if run.grows() and run.records.parameters}
     if len(set(said.values())) == 1:
         return [f"Parameters: {next(iter(said.values()))}."]
@@ -26,7 +26,7 @@ def counted_notes(runs: Sequence[ShownRun]) -> list[str]:
 
 
 def changed(grid: Matrix) -> tuple[Any, list[int]]:
-    """Factors of growth, and which tensors changed most, by logarithm, those first."""
+    """The growth factor of each tensor, and the order of tensors by |log factor|, largest first."""
     first, last = grid.values[0], grid.values[-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(first > 0, last / first, np.nan)
@@ -74,7 +74,7 @@ def layer_table(runs: Sequence[ShownRun]) -> Table:
 
 
 def law_table(rows: Sequence[tuple[str, str, SeriesFit]], title: str = "Growth laws") -> Table | None:
-    """rows: a label, the name of the series, and its laws."""
+    """A row for each series with its best law. rows: (label of the run, name of the series, its laws)."""
     if not rows:
         return None
 
@@ -98,7 +98,7 @@ def law_table(rows: Sequence[tuple[str, str, SeriesFit]], title: str = "Growth l
 
 
 def tensor_table(run: ShownRun, runs: int) -> Table | None:
-    """runs: on this page."""
+    """A row for each tensor of a run, those that changed most first. runs: how many runs the page has."""
     grid = run.grids.of("tensor", "norm")
     if not grid.names:
         return None

@@ -4,7 +4,7 @@ from normgrowth.compare.result import Comparison
 
 
 def sentences(result: Comparison) -> list[str]:
-    """Whether their norms can be compared, and at which steps they are."""
+    """Whether the norms are comparable, and at which steps they are compared."""
     a, b = result.a, result.b
     said = []
     if not result.comparable:

@@ -62,7 +62,7 @@ def _models(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> list[str]:
 
 
 def _moved_without_rate(d: Dynamics, fit: ModelFit) -> list[int]:
-    """The ends of intervals with a step but no learning rate."""
+    """The last steps of intervals in which the weights moved although η = 0."""
     known = [isfinite(norm) and norm > 0 for norm in d.norms]
     intervals = zip(d.steps[1:], fit.kappa_by_interval, d.step_sizes, known[:-1], known[1:], strict=True)
     return [end for end, kappa, size, a, b in intervals if not isfinite(kappa) and size > 0 and a and b]
@@ -148,7 +148,7 @@ def weight_decay(d: Dynamics) -> list[str]:
 
 
 def direction(found: Direction) -> list[str]:
-    """How far the direction turned, and whether it converges."""
+    """Sentences on the total turn of the direction, and on whether it converges."""
     said = [
         f"The angles between neighboring checkpoints sum to {found.total[-1]:.3g} radians up to step "
         f"{found.steps[-1]:,}."
@@ -175,7 +175,7 @@ def direction(found: Direction) -> list[str]:
 
 
 def uniformity(found: Uniformity) -> str:
-    """How unevenly the parts grew."""
+    """The smallest and the largest growth of layers, roles or tensors."""
     good = [i for i, factor in enumerate(found.factor) if isfinite(factor)]
     if len(good) < 2 or found.first_step == found.last_step:
         return f"There are too few {found.level}s or checkpoints to compare their growth."
@@ -188,5 +188,5 @@ def uniformity(found: Uniformity) -> str:
 
 
 def _end(d: Dynamics) -> int:
-    """The place of the last norm that is finite."""
+    """The index of the last finite norm."""
     return max(i for i, norm in enumerate(d.norms) if isfinite(norm))

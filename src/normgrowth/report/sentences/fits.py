@@ -104,5 +104,5 @@ def share(x: float) -> str:
 
 
 def r2(x: float) -> str:
-    """Four decimals, and one more when the best fits would all look alike."""
+    """r² with four decimals, or five if it is close to 1."""
     return "-" if not isfinite(x) else f"{x:.4f}" if x < 0.999 else f"{x:.5f}"

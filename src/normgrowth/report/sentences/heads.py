@@ -19,9 +19,9 @@ KINDS = (
 
 
 def tables(result: Heads) -> list[HeadTable]:
-    """The heads of a result that has some."""
+    """The tables of heads of a result; an error if it has none."""
     if not (found := result.tables):
-        raise InputError("these records hold no heads; `normgrowth heads MODEL -o DIR` makes them")
+        raise InputError("no heads in these records; measure them with `normgrowth heads MODEL -o DIR`")
     return found
 
 
@@ -32,7 +32,7 @@ def sentences(result: Heads) -> list[str]:
 
 
 def model_sentences(heads: HeadTable, tolerance: float) -> list[str]:
-    """What the heads of a model do."""
+    """Sentences on the heads of one model."""
     found, total = [], len(heads.names)
     for kinds, where in (
         (heads.kinds, "in the network itself"),

@@ -24,7 +24,7 @@ def sentences(listed: Parameters) -> list[str]:
 
 
 def role(parameter: Parameter) -> str:
-    """The role of a tensor; of one that does not count, with the reason."""
+    """The role of a tensor, and the reason if it does not count."""
     role, reason = parameter.role, parameter.reason
     if parameter.counted:
         return role

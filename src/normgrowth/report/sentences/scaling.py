@@ -6,7 +6,7 @@ from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
 
 
 def sentences(result: Scaling, published: Scaling | None = None) -> list[str]:
-    """What the curves show, and how far the published ones are from them."""
+    """Sentences on the curves, and on their distance to the published ones."""
     own = result.curves
     said = [text for curves in own for text in _rates(curves)]
     for bare in own:

@@ -38,7 +38,7 @@ def sentences(result: "Sweep") -> list[str]:
 
 
 def _without_decay(found: SweepGrid) -> int:
-    """Cells that should decay and move, and whose decay was lost."""
+    """The number of cells with weight decay that moved but whose decay was lost to rounding."""
     axes = (found.x.setting, found.y.setting)
     given = found.result.settings.weight_decay or 0.0
     decay = found.cell("weight_decay") if "weight_decay" in axes else np.full(found.shape, given)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Write = Callable[[float], str]
-# field -> title, how it is written, and its rank: the highest goes first where the terminal is narrow
+# field -> title, number format, rank (see Cells)
 COLUMNS: dict[str, tuple[str, Write, int]] = {
     "norm": ("norm", number, 0),
     "factor": ("factor", times, 1),

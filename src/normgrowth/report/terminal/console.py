@@ -1,7 +1,7 @@
-"""What records say in a terminal: tables, sentences, and a bar while the work goes on.
+"""The terminal: tables, sentences and progress bars.
 
-Text reaches the terminal through `visible` only. A tensor may be called "[red]x[/red]", or carry an
-escape sequence that retitles the window: both are printed as they are spelt.
+All text passes through `visible`: the name of a tensor may be "[red]x[/red]", or contain an escape sequence that
+changes the title of the window; both are printed literally.
 """
 
 import sys
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-WIDTH, WIDE = 100, 1000  # of text that no terminal shows; of tables with all columns
+WIDTH, WIDE = 100, 1000  # columns by default, and with --wide
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A column, written out, and what becomes of it where there is little room."""
+    """A column of a table: its cells as text, and how it adapts to a narrow console."""
 
     title: str
     cells: list[str]
-    rank: int = 0  # where the terminal is narrow the highest goes first; 0 stays
+    rank: int = 0  # columns that do not fit are hidden from the highest rank on; rank 0 never
     right: bool = True
-    widest: float = 0.5  # of the console; longer text folds
+    widest: float = 0.5  # share of the width of the console; longer text is wrapped
 
 
 class HasParameters(Protocol):
@@ -40,7 +40,7 @@ class HasParameters(Protocol):
 
 
 def layer_cells(things: Sequence[tuple[str, str]]) -> Cells:
-    """The first column of a table by layers."""
+    """The column of layer names."""
     return Cells("layer", [name for _, name in things], right=False)
 
 
@@ -53,13 +53,13 @@ def new_console(*, wide: bool = False) -> "Console":
 
 
 def spread(count: int, most: int) -> list[int]:
-    """At most so many indices below count, evenly from the first to the last."""
+    """At most `most` indices from 0 to count − 1, evenly spaced, with both ends."""
     rows = min(count, most)
     return sorted({round(i * (count - 1) / max(1, rows - 1)) for i in range(rows)})
 
 
 def literal(console: "Console", text: object, style: str = "") -> "Text":
-    """Never markup, and nothing that the terminal's encoding lacks."""
+    """Text that rich does not interpret, with characters that the terminal cannot encode escaped."""
     from rich.text import Text
 
     return Text(visible(text).encode(console.encoding, "backslashreplace").decode(console.encoding), style)
@@ -83,7 +83,7 @@ def say_remarks(console: "Console", result: Result) -> None:
 
 
 def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:
-    """The table, as much of it as the console is wide for; it says what is left out."""
+    """Print the columns that fit, and the titles of those that do not."""
     table, dropped = fitted(console, columns, last_bold)
     console.print(table)
     if dropped:
@@ -93,7 +93,7 @@ def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) 
 def fitted(
     console: "Console", columns: Sequence[Cells], last_bold: bool = False
 ) -> "tuple[Table, list[str]]":
-    """A table without the columns of highest rank where the console is too narrow, and the titles of those."""
+    """The table without the columns that do not fit, highest rank first, and the titles of these columns."""
     from rich.measure import Measurement
 
     kept = [column for column in columns if not column.rank or any(cell != "-" for cell in column.cells)]
@@ -130,12 +130,12 @@ def _table(console: "Console", columns: Sequence[Cells], last_bold: bool) -> "Ta
 
 
 def _bottom(title: str, lines: int) -> list[str]:
-    """Titles of fewer lines stand at the bottom, next to their numbers."""
+    """The lines of a title, padded with empty lines at the top."""
     return [""] * (lines - title.count("\n")) + title.split("\n")
 
 
 class Progress:
-    """A bar on stderr, told how many bytes (or parts of any other kind) are done; silent where nobody watches."""
+    """A progress bar on stderr, in bytes or other units; silent if stderr is not a terminal."""
 
     def __init__(self, *, of_bytes: bool = True) -> None:
         self._of_bytes = of_bytes
@@ -157,7 +157,7 @@ class Progress:
                 progress.BarColumn(bar_width=16),
                 *(columns if self._of_bytes else (progress.TaskProgressColumn(),)),
                 progress.TimeRemainingColumn(),
-                # What happens now comes last and takes the room that is left: numbers are never cut.
+                # The label comes last and is cut if there is no room: numbers are not.
                 progress.TextColumn(
                     "{task.description}",
                     markup=False,

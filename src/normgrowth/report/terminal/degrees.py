@@ -42,11 +42,11 @@ def show(
     if rows:
         show_columns(console, columns)
     else:
-        say(console, "No module to show.")
+        say(console, "No module matches.")
     for problem in result.problems:
         say(console, f"Warning: {problem}.")
     if explain:
         for sentence in result.explanation:
             say(console, f"• {sentence}")
     else:
-        say(console, f"{counts(result)} --explain (result.explanation) says which, and why.")
+        say(console, f"{counts(result)} List them with --explain (result.explanation).")

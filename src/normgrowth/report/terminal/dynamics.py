@@ -13,7 +13,7 @@ from normgrowth.report.terminal.console import show as show_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-ROWS = 14  # of checkpoints that a table shows
+ROWS = 14  # of the table at most
 
 
 def show(d: Dynamics, console: "Console") -> None:
@@ -50,7 +50,7 @@ def show(d: Dynamics, console: "Console") -> None:
         say(console, f"{len(chosen)} of {len(d.steps)} checkpoints shown.", "dim")
     sections = (
         ("Dynamics", sentences.findings(d)),
-        ("Cannot be decided", sentences.undecided(d)),
+        ("Open questions", sentences.undecided(d)),
         ("Weight decay", sentences.weight_decay(d)),
         ("Direction", sentences.direction(d.direction)),
         ("Uniformity", [sentences.uniformity(found) for found in list(d.uniformity.values())[:1]]),
@@ -61,7 +61,7 @@ def show(d: Dynamics, console: "Console") -> None:
             for sentence in said:
                 console.print(Padding(literal(console, sentence), (0, 0, 0, 2), expand=False))
     if d.schedule is None:
-        say(console, "Without a schedule no model of the dynamics is fitted: give the learning rates.", "dim")
+        say(console, "No model of the dynamics is fitted without learning rates: give a schedule.", "dim")
     say_remarks(console, d)
 
 

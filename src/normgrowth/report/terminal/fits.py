@@ -85,11 +85,11 @@ def _several(fits: list[SeriesFit], console: "Console") -> None:
     if counts:
         ranked = sorted(counts.items(), key=lambda item: -item[1])
         said = ", ".join(f"{law} in {count}" for law, count in ranked)
-        say(console, f"Most evidence, of {len(fits)} series: {said}.")
+        say(console, f"Best law of {len(fits)} series: {said}.")
         paper = [law for fit in fits if (law := _fitted(fit, PAPER_LAW)) is not None]
         behind = sum(law.delta_effective > 2 for law in paper)
         if paper:
-            say(console, f"The paper's law is behind by more than 2 in AICc in {behind}.")
+            say(console, f"The paper's law is worse by more than 2 in AICc in {behind} series.")
     for fit in fits:
         for note in fit.notes:
             say(console, f"note: {fit.name}: {note}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show(result: Heads, console: "Console") -> None:
-    """A table for each model: a row for each layer and one for the model; then what it says, in words."""
+    """A table for each model, with a row for each layer and one for the model, then sentences."""
     for heads in tables(result):
         known = result.models.get(heads.run)
         said = [f"{len(heads.names)} heads", text_sentence(known.model.text) if known else ""]

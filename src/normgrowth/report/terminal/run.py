@@ -1,4 +1,4 @@
-"""A training run of the lab in the terminal: a bar while it goes on, then a table and what it says."""
+"""A training run in the terminal: a progress bar, then a table and sentences."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from normgrowth.lab.run import Run
 
-SMOOTH = 0.05  # the part of the loss shown that the last step has
-ROWS = 16  # of the table at most: the first step, the last, and some between
+SMOOTH = 0.05  # weight of the last step in the smoothed loss
+ROWS = 16  # of the table at most
 
 
 class TrainProgress:
-    """What a bar says beside its numbers: the loss of late, and real tokens per second since the start."""
+    """The label of the progress bar: the smoothed loss, and tokens per second since the start."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
@@ -47,7 +47,7 @@ class TrainProgress:
 
 
 def show(result: "Run", console: "Console") -> None:
-    """A row for each evaluation, then sentences: what was learned, how the norm grew, what became saturated."""
+    """A row for each evaluation, then sentences on loss, norm and saturation."""
     grids = Grids(result)
     evaluated = grids.model("dev_loss")[0].tolist()
     steps = [evaluated[i] for i in spread(len(evaluated), ROWS)]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Floats = NDArray[np.float64]
-ROWS = 12  # of the table at most: the first step, the last, and some between
+ROWS = 12  # of the table at most
 
 
 def show(result: Saturation, console: "Console") -> None:
@@ -61,12 +61,12 @@ def _show_models(result: Saturation, console: "Console") -> None:
     if any(np.isfinite(line.others).any() for line in drawn):
         say(console, EXCESS, "dim")
     if roomy:
-        say(console, "± standard error over sentences; of a random baseline, deviation over seeds.", "dim")
+        say(console, "±: standard error over sentences; for random baselines, standard deviation over seeds.", "dim")
     say_remarks(console, result)
 
 
 def _show_series(result: Saturation, console: "Console") -> None:
-    """A row for some of the steps: norm, and the level of the model and of its first and last layer."""
+    """A row for some of the steps: norm, and saturation of the model, its first and its last layer."""
     profile = Profile(result)
     said = [text_sentence(model.text) for model in result.models.values()]
     each = f", each {said[0]}" if said and said[0] else ""

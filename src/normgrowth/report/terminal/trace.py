@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
-    """remarks: also print notes, problems and the first faults of the integrity checks."""
+    """Print the table of layers, then sentences. remarks: also print notes, problems and the first faults."""
     if not len(trace.records):
         say(console, f"{trace.source or 'trace'}: no steps measured yet", "bold")
         return
@@ -50,7 +50,7 @@ def _one_checkpoint(grids: Grids) -> list[Cells]:
 
 
 def _interval(grids: Grids) -> str:
-    """What the columns are over."""
+    """Which columns are over the last interval, and which since the start."""
     before, last = grids.steps[-2:]
     over = f"step {last:,}" if grids.tracked else f"steps {before:,} to {last:,}"
     return f"over {over}: step size, relative step, cosine to previous, alignment; else since step {grids.steps[0]:,}"

@@ -20,7 +20,7 @@ def sections(content: Content) -> list[Section]:
 
 
 def summary(content: Content) -> list[str]:
-    """The model of the dynamics that fits."""
+    """A sentence on which model of the dynamics fits."""
     return [
         f"{visible(entry.label)}: {sentences.findings(entry.result)[-1]}"
         for entry in content.of(Dynamics)
@@ -31,7 +31,7 @@ def summary(content: Content) -> list[str]:
 def _sentences(d: Dynamics) -> list[str]:
     return [
         *sentences.findings(d),
-        *(f"Cannot be decided: {text}" for text in sentences.undecided(d)),
+        *(f"Open question: {text}" for text in sentences.undecided(d)),
         *sentences.weight_decay(d),
         *sentences.direction(d.direction),
         *(sentences.uniformity(one) for one in list(d.uniformity.values())[:1]),

@@ -41,7 +41,7 @@ def summary(content: Content) -> list[str]:
 
 
 def _checked(content: Content) -> list[tuple[str, Sequence[Finding]]]:
-    """The findings of each result whose data were checked."""
+    """The label and the findings of each result that was checked."""
     return [
         (entry.label, entry.result.findings)
         for entry in content.entries

@@ -1,4 +1,4 @@
-"""Growth laws that were fitted on purpose: measured values, the best laws, and what the evidence says."""
+"""Results of `fit`: measured values, the best laws, and their evidence."""
 
 from normgrowth.fit.result import Fits, SeriesFit
 from normgrowth.report.numbers import number

@@ -8,7 +8,7 @@ LOSSES = ("dev_loss", "train_loss")
 
 
 def sections(content: Content) -> list[Section]:
-    """Of runs that have losses."""
+    """The losses of all runs that have them."""
     runs, curves = content.runs, []
     for run in runs:
         for dash, quantity in enumerate(LOSSES):
