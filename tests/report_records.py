@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from normgrowth.records import Block, Records
+from normgrowth.stored_result import StoredResult
 
 HOSTILE = (
     "</script><script>window.hacked = 1</script>",
@@ -37,11 +38,18 @@ def big(folder, steps=1000, tensors=1000, layers=48):
         Block("model", ["model"], [None], [None], at, {q: walk(1) for q in quantities}),
         Block("model", ["model"], [None], [None], at, {"cosine": walk(1)}, "first"),
     ]  # fmt: skip
-    Records.from_blocks("large", blocks, {"command": "trace"}).write(folder)
+    write_trace(Records.from_blocks("large", blocks), folder)
     return folder
 
 
-def sweep_records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None, column=None, **made_by):
+def write_trace(records, folder, fields=None):
+    """The folder of a trace with these records. fields: others than its source."""
+    StoredResult(records, {"command": "trace", **({"source": "walk"} if fields is None else fields)}).write(
+        folder
+    )
+
+
+def sweep_records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None, column=None, **fields):
     """cell, column: quantities to add or to put in the place of these."""
     cells = [(i, j) for i in range(3) for j in range(4) if (i, j) not in missing]
     factor = [1 + 0.5 * math.log10(min(max(edge[i], 1e-9), 1e3) / DECAYS[j]) / 10 for i, j in cells]
@@ -82,6 +90,6 @@ def sweep_records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None
         "y": {"setting": "weight_decay", "values": DECAYS},
         "notes": [],
         "problems": [],
-        **made_by,
+        **fields,
     }
-    return Records.from_blocks("sweep", blocks, facts)
+    return StoredResult(Records.from_blocks("sweep", blocks), facts)

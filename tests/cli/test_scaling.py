@@ -16,6 +16,7 @@ from normgrowth.report.figures.scaling import draw
 from normgrowth.report.sentences.scaling import sentences
 from normgrowth.report.terminal.scaling import show
 from normgrowth.results import load
+from normgrowth.stored_result import StoredResult
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("scaling", "paper", "--layers", 1, "--width", 12, "--seeds", 2, "--scales", 9)
@@ -133,6 +134,6 @@ def test_bad_input_is_one_line(capsys, arguments, message):
 
 def test_other_records_are_not_curves(tmp_path):
     with pytest.raises(InputError, match="hold no scaling curves"):
-        Scaling.from_records(Records(figure4().records.table, {"runs": {"x": {}}}))
+        Scaling.from_stored(StoredResult(figure4().records, {"runs": {"x": {}}}))
     with pytest.raises(InputError, match="not as 'gif'"):
         draw(figure4(), tmp_path, formats=["gif"])

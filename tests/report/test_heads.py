@@ -21,6 +21,7 @@ from normgrowth.report.figures.heads import (
 from normgrowth.report.figures.style import BLUE
 from normgrowth.report.sentences.heads import model_sentences, tables
 from normgrowth.report.terminal.heads import show
+from normgrowth.stored_result import StoredResult
 
 KINDS = ("argmax-like", "previous-token", "sink", "mean-like", "in between")
 
@@ -49,7 +50,7 @@ def make(run="model", layers=3, count=5, window=83, exact=True, shown=False, see
         }
         values |= {"attended_window": 1 + spread * 41} if window else {}
     kinds = {name: KINDS[i % len(KINDS)] for i, name in enumerate(names)}
-    made_by = {
+    fields = {
         "source": run,
         "text": "text",
         "window": window,
@@ -59,12 +60,12 @@ def make(run="model", layers=3, count=5, window=83, exact=True, shown=False, see
     }
     if exact:
         hard = {name: "mean-like" if s else "argmax-like" for name, s in zip(names, spread, strict=True)}
-        made_by["saturated_kinds"] = hard
+        fields["saturated_kinds"] = hard
     if shown:
         tokens = ["<eos>", "the", "[red]cat[/red]", "$x_1$"]
         weights = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
         both = {"soft": weights.tolist(), "saturated": np.eye(4).tolist()}
-        made_by["patterns"] = {"tokens": tokens, "heads": {names[0]: both, names[3]: both}, "notes": []}
+        fields["patterns"] = {"tokens": tokens, "heads": {names[0]: both, names[3]: both}, "notes": []}
     none = [None] * total
     by_layer = {q: v.reshape(layers, count).mean(1)[None] for q, v in values.items()}
     whole = {q: np.array([[np.median(v) if q == "hard_scale" else v.mean()]]) for q, v in values.items()}
@@ -74,13 +75,13 @@ def make(run="model", layers=3, count=5, window=83, exact=True, shown=False, see
         Block("layer", [f"layer.{i}" for i in range(layers)], range(layers), [None] * layers, [0], by_layer),
         Block("model", ["model"], [None], [None], [0], whole),
     ]
-    return Heads.from_records(Records.from_blocks(run, blocks, made_by))
+    return Heads.from_stored(StoredResult(Records.from_blocks(run, blocks), fields))
 
 
 def both():
     parts = [make("a"), make("b", seed=1)]
     models = {run: model for part in parts for run, model in part.models.items()}
-    return replace(parts[0], records=Records.joined([part.records for part in parts], {}), models=models)
+    return replace(parts[0], records=Records.joined([part.records for part in parts]), models=models)
 
 
 def printed(result, width=200):
@@ -127,7 +128,7 @@ def test_learned_sinks_have_a_column():
     assert "learned" not in printed(make())
     result = make()
     share = Block("model", ["model"], [None], [None], [0], {"learned_sink_share": np.array([[0.375]])})
-    more = Records.joined([result.records, Records.from_blocks("model", [share], {})], {})
+    more = Records.joined([result.records, Records.from_blocks("model", [share])])
     assert "37.5%" in printed(replace(result, records=more))
 
 
@@ -212,7 +213,7 @@ def test_heads_worth_a_look():
 
 def test_other_records_are_refused(trace):
     with pytest.raises(InputError, match="no heads"):
-        tables(Heads.from_records(trace(layers=2, steps=2)))
+        tables(Heads.from_stored(StoredResult(trace(layers=2, steps=2))))
 
 
 def _rgb(colour):

@@ -75,9 +75,9 @@ def made(kind, series, traced) -> Result:
         records = traced.records.where(level="model")
         values = {"dev_loss": np.array([[3.0], [2.0]])}
         losses = Block("model", ["model"], [None], [None], list(traced.steps[:2]), values)
-        rows = ng.Records.from_blocks(records.single_run(), [losses], {})
+        rows = ng.Records.from_blocks(records.single_run(), [losses])
         settings, corpus = ng.TrainSettings(corpus="penn"), CorpusSummary("penn")
-        return ng.Run(records=ng.Records.joined([records, rows], {}), settings=settings, corpus=corpus)
+        return ng.Run(records=ng.Records.joined([records, rows]), settings=settings, corpus=corpus)
 
     makers = {
         "trace": lambda: traced,
@@ -91,7 +91,7 @@ def made(kind, series, traced) -> Result:
         "heads": lambda: ng.heads("minilm", ["a few words", "some more"], exact=False),
         "scaling": lambda: load(RECORDS / "figure4"),
         "run": trained,
-        "sweep": lambda: ng.Sweep.from_records(sweep_records()),
+        "sweep": lambda: ng.Sweep.from_stored(sweep_records()),
         "reproduction": lambda: Reproduction.of(stages=(StageOutcome("theory"),)),
     }
     return makers[kind]()

@@ -5,6 +5,7 @@ import math
 import sys
 import unicodedata
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from normgrowth.report.terminal.console import Progress
 from normgrowth.report.terminal.trace import show
 from normgrowth.report.wording import cosine, number, percent, small, summary, times, visible
 from normgrowth.results import load
+from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 
 HOSTILE = [
@@ -51,8 +53,8 @@ def print_parameters(listed, console):
     parameters.show(Parameters(source="series", parameters=tuple(listed)), console)
 
 
-def print_trace(records, console):
-    show(Trace.from_records(records), console)
+def print_trace(records, console, **fields):
+    show(Trace.from_stored(StoredResult(records, fields or {"source": "somewhere"})), console)
 
 
 def rows(text):
@@ -60,7 +62,7 @@ def rows(text):
     return {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines() if line.strip()}
 
 
-def known(steps=(0, 100, 200), run="run", made_by=None, scale=1.0, names=("layer.0", "layer.1"), **model):
+def known(steps=(0, 100, 200), run="run", scale=1.0, names=("layer.0", "layer.1"), **model):
     """Two layers and a model whose numbers can be checked by eye."""
     early = {
         "norm": [[3, 4], [6, 6], [9, 6]],
@@ -106,7 +108,7 @@ def known(steps=(0, 100, 200), run="run", made_by=None, scale=1.0, names=("layer
     if n > 1:
         blocks.append(block("layer", names, range(2), later, steps[1:]))
         blocks.append(block("model", ["model"], [None], whole_later, steps[1:]))
-    return Records.from_blocks(run, blocks, {"source": "somewhere"} if made_by is None else made_by)
+    return Records.from_blocks(run, blocks)
 
 
 def replaced(records, quantity, value, **where):
@@ -117,7 +119,7 @@ def replaced(records, quantity, value, **where):
         if row["quantity"] == quantity and row["level"] == "model" and row["step"] == where.get("step", last):
             row["value"] = value
         row["value"] = math.nan if row["value"] is None else row["value"]
-    return Records(pa.Table.from_pylist(table, schema=records.table.schema), records.made_by)
+    return Records(pa.Table.from_pylist(table, schema=records.table.schema))
 
 
 # --- sentences --------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ def test_a_walk_is_summed_up_with_its_own_numbers(trace):
 
 def test_tokens_are_told():
     block = Block("model", ["model"], [None], [None], [0, 9], {"norm": np.ones((2, 1))})
-    records = Records.from_blocks("run", [block], {}).with_tokens(3.3e10 / 9)
+    records = Records.from_blocks("run", [block]).with_tokens(3.3e10 / 9)
     assert "(2 checkpoints, 33 billion training tokens)" in summary(records)[0]
 
 
@@ -158,7 +160,7 @@ def test_tokens_of_an_evaluation_text_are_not_those_of_training():
     """Records of earlier versions have a quantity tokens: those of the text that a model was measured with."""
     values = {"norm": np.ones((2, 1)), "tokens": np.full((2, 1), 231.0)}
     block = Block("model", ["model"], [None], [None], [0, 9], values)
-    assert "231" not in summary(Records.from_blocks("run", [block], {}))[0]
+    assert "231" not in summary(Records.from_blocks("run", [block]))[0]
 
 
 def test_shrinking_is_not_called_growth():
@@ -178,7 +180,7 @@ def test_shrinking_is_not_called_growth():
         Block("layer", ["layer.0", "layer.1"], [0, 1], [None] * 2, [0, 1], {"norm": norms}),
         Block("model", ["model"], [None], [None], [0, 1], {"norm": np.array([[9.0], [3.0]])}),
     ]
-    model, layers = summary(Records.from_blocks("run", blocks, {}))
+    model, layers = summary(Records.from_blocks("run", blocks))
     assert model.startswith("The norm of the model fell from 9.0000 to 3.0000 (×0.3333)")
     assert layers == "Of 2 layers, layer.0 shrank least (×0.5000) and layer.1 most (×0.2500)."
 
@@ -203,7 +205,7 @@ def test_values_that_are_not_finite_are_told():
     values = np.zeros((3, 5))
     values[1:] = [0, 1, 2, 3, 4]
     block = Block("tensor", names, [0] * 5, [None] * 5, [0, 100, 200], {"nonfinite": values})
-    tensors = Records.from_blocks("run", [block], {})
+    tensors = Records.from_blocks("run", [block])
     both = Records(pa.concat_tables([records.table, tensors.table]).unify_dictionaries())
     assert summary(records)[-1] == (
         "Values are not finite at 1 of 3 checkpoints, first at step 200; at most 1,200 of them at once."
@@ -263,9 +265,8 @@ def test_undefined_values_are_a_dash():
 
 
 def test_notes_and_problems_are_printed():
-    text = shown(
-        print_trace, known(made_by={"notes": ["[b]one[/b]", "two"], "problems": ["bad \x1b[2J step"]})
-    )
+    said = {"notes": ["[b]one[/b]", "two"], "problems": ["bad \x1b[2J step"]}
+    text = shown(partial(print_trace, **said), known())
     assert "note: [b]one[/b]\nnote: two\nproblem: bad \\x1b[2J step" in text
     assert text.startswith("trace: steps 0 to 200")
 
@@ -278,10 +279,10 @@ def test_records_of_something_else_are_refused(trace):
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("width", [80, 200])
 def test_hostile_names_print_as_spelt(name, width):
-    records = known(names=(f"{name}.0", f"{name}.1"), made_by={"source": name})
+    records = known(names=(f"{name}.0", f"{name}.1"))
     parameter = Parameter(name, (2,), name, name, 0, name, "parameter", False, name)
     for what, arguments in (
-        (print_trace, (records,)),
+        (partial(print_trace, source=name), (records,)),
         (print_compare, (records, records)),
         (print_parameters, ([parameter],)),
     ):
@@ -294,7 +295,7 @@ def test_hostile_names_print_as_spelt(name, width):
 def test_a_terminal_that_lacks_letters_gets_them_spelt_out():
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding="ascii", write_through=True), width=80)
-    print_trace(known(made_by={"source": "日本"}), console)
+    print_trace(known(), console, source="日本")
     print_parameters([Parameter("é", (2, 3), "f", "layer", 0, "r", "parameter", True, "")], console)
     assert rb"\u65e5\u672c: steps" in raw.getvalue()
 
@@ -385,8 +386,8 @@ def test_compare_of_what_has_no_norms_is_refused(trace):
 
 
 def test_a_comparison_is_saved_and_loaded(tmp_path):
-    known().write(tmp_path / "a")
-    known(scale=2.0).write(tmp_path / "b")
+    for name, records in (("a", known()), ("b", known(scale=2.0))):
+        StoredResult(records, {"source": "somewhere"}).write(tmp_path / name)
     found = compare(tmp_path / "a", str(tmp_path / "b"))
     again = load(found.save(tmp_path / "compared"))
     assert isinstance(again, Comparison)

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from math import floor, isfinite, log10
 
-from normgrowth.records import Records, parameters_text
+from normgrowth.checkpoints.selection import parameters_text
+from normgrowth.records import Records
 from normgrowth.report.grids import Grids
 from normgrowth.text import visible
 from normgrowth.trace.result import Selection, Trace

@@ -18,7 +18,7 @@ MOST_TENSORS = 1500  # rows and curves of all runs; of each those that changed m
 
 def counted_notes(runs: Sequence[ShownRun]) -> list[str]:
     """Which parameters the norms of each run count; once, where all count the same."""
-    said = {run.label: run.records.parameters for run in runs if run.grows() and run.records.parameters}
+    said = {run.label: run.parameters for run in runs if run.grows() and run.parameters}
     if len(set(said.values())) == 1:
         return [f"Parameters: {next(iter(said.values()))}."]
     return [f"{visible(run)}: parameters: {parameters}." for run, parameters in said.items()]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.records import Records
+from normgrowth.checkpoints.selection import CountedParameters, Selection, parameters_text
 from normgrowth.report.wording import visible
 from normgrowth.results import Result
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    from normgrowth.trace.result import Trace
 
 
 @dataclass(frozen=True)
@@ -56,10 +54,12 @@ def say(console: "Console", text: str, style: str = "") -> None:
     console.print(literal(console, text, style))
 
 
-def say_parameters(console: "Console", given: "Records | Trace") -> None:
+def say_parameters(
+    console: "Console", selection: Selection | None, counted: CountedParameters | None = None
+) -> None:
     """Which parameters the norms below count."""
-    if given.parameters:
-        say(console, f"parameters: {given.parameters}", "dim")
+    if selection:
+        say(console, f"parameters: {parameters_text(selection, counted)}", "dim")
 
 
 def say_remarks(console: "Console", result: Result) -> None:

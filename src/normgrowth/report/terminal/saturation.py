@@ -70,7 +70,7 @@ def _show_series(result: Saturation, console: "Console") -> None:
     said = [text_sentence(model.text) for model in result.models.values()]
     each = f", each {said[0]}" if said and said[0] else ""
     say(console, f"{profile.run}: {len(profile.steps)} checkpoints{each}", "bold")
-    say_parameters(console, result.records)
+    say_parameters(console, result.selection, result.counted)
     rows = np.unique(
         np.linspace(0, len(profile.steps) - 1, min(ROWS, len(profile.steps))).round().astype(int)
     )
