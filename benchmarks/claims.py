@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from pages import DOCS, fill, table
 
-from normgrowth import Records
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.departures import DEPARTURES
@@ -23,20 +22,21 @@ from normgrowth.paper.reproduction import Check, Judgement
 from normgrowth.paper.stages.language_models import joined_models
 from normgrowth.paper.stages.theory import theory
 from normgrowth.report.sentences.reproduction import measured_numbers
+from normgrowth.stored_result import StoredResult
 
 KEPT = DOCS / "records"
 CONFIRMED = {True: "yes", False: "no", None: "not measured"}
 
 
 def evidence() -> Evidence:
-    models = {path.name: Records.read(path) for path in sorted((KEPT / "lab").iterdir())}
+    models = {path.name: StoredResult.read(path) for path in sorted((KEPT / "lab").iterdir())}
     return Evidence(
         {
             "theory": theory(),
             "language_models": joined_models(models),
-            "scaling": Records.read(KEPT / "figure4"),
-            "pretrained": Records.read(KEPT / "minilm"),
-            "decay": Records.read(KEPT / "decay" / "adamw"),
+            "scaling": StoredResult.read(KEPT / "figure4"),
+            "pretrained": StoredResult.read(KEPT / "minilm"),
+            "decay": StoredResult.read(KEPT / "decay" / "adamw"),
         }
     )
 

@@ -10,8 +10,8 @@ from pages import DOCS, fill, picture, table
 
 from normgrowth.lab.cells.edge_search import Cell, changes, wanted
 from normgrowth.lab.sweep_result import Sweep
-from normgrowth.records import Records
 from normgrowth.report.sweep_grid import SweepGrid
+from normgrowth.stored_result import StoredResult
 
 Floats = NDArray[np.float64]
 NAMES = {"adamw": "AdamW", "sgd": "SGD, clipped"}
@@ -21,7 +21,7 @@ LEARNED = 0.05  # nats above the best cell's loss, within which a cell counts as
 
 def write(folder: Path) -> None:
     found = {
-        path.name: SweepGrid(Sweep.from_records(Records.read(path)))
+        path.name: SweepGrid(Sweep.from_stored(StoredResult.read(path)))
         for path in sorted(folder.iterdir())
         if path.is_dir()
     }

@@ -20,6 +20,7 @@ from normgrowth.paper.published.figure3 import figure3
 from normgrowth.report.figures.heads import atlas
 from normgrowth.report.figures.style import BLUE, GREY, ORANGE, laid_out, style
 from normgrowth.report.grids import Grids
+from normgrowth.stored_result import StoredResult
 
 Floats = NDArray[np.float64]
 COLOURS = {"paper_pre_norm": BLUE, "usual_pre_norm": "#009e73", "post_norm": ORANGE}
@@ -32,11 +33,15 @@ class Run:
     """One run of the lab: what was recorded of it, by what."""
 
     name: str
-    records: Records
+    stored: StoredResult
+
+    @property
+    def records(self) -> Records:
+        return self.stored.records
 
     @property
     def settings(self) -> dict[str, Any]:
-        return self.records.made_by["settings"]
+        return self.stored.fields["settings"]
 
     @property
     def group(self) -> str:
@@ -62,9 +67,9 @@ class Run:
         return Grids(self.records.where(run=f"{self.name}, checkpoints"))
 
     @cached_property
-    def heads(self) -> Records:
-        made_by = {**self.records.made_by["heads"], "source": self.name}
-        return Records(self.records.where(run=f"{self.name}, heads").table, made_by)
+    def heads(self) -> StoredResult:
+        fields = {**self.stored.fields["heads"], "source": self.name}
+        return StoredResult(self.records.where(run=f"{self.name}, heads"), fields)
 
     @cached_property
     def fits(self) -> Fits:
@@ -89,7 +94,7 @@ class Run:
 
 
 def write(folder: Path) -> None:
-    runs = [Run(path.name, Records.read(path)) for path in sorted(folder.iterdir()) if path.is_dir()]
+    runs = [Run(path.name, StoredResult.read(path)) for path in sorted(folder.iterdir()) if path.is_dir()]
     fill(DOCS / "lab.md", {name: make(runs) for name, make in SECTIONS.items()})
     for name, draw in PICTURES.items():
         picture(draw(runs), f"lab_{name}")
@@ -111,10 +116,10 @@ def ordered(runs: Sequence[Run]) -> list[Run]:
 
 def learned(runs: Sequence[Run]) -> str:
     def row(run: Run) -> list[str]:
-        best, words = run.tracked.model("dev_loss")[1].min(), run.records.made_by["corpus"]["frequency_loss"]
+        best, words = run.tracked.model("dev_loss")[1].min(), run.stored.fields["corpus"]["frequency_loss"]
         facts = [
             f"{run.settings['lr']:g}",
-            f"{run.records.made_by['steps']:,}",
+            f"{run.stored.fields['steps']:,}",
             f"{best:.3f}",
             f"{words:.3f}",
         ]
@@ -158,8 +163,8 @@ def levels(runs: Sequence[Run]) -> str:
 
 def attended(runs: Sequence[Run]) -> str:
     def row(run: Run) -> list[str]:
-        grids = Grids(run.heads)
-        kinds = list(run.records.made_by["heads"]["saturated_kinds"].values())
+        grids = Grids(run.heads.records)
+        kinds = list(run.stored.fields["heads"]["saturated_kinds"].values())
         counts = ", ".join(f"{n} {kind}" for kind in SATURATED if (n := kinds.count(kind)))
         spread = grids.of("head", "attended_spread").values
         ones = [(values < 0.01).sum() for values in spread]
@@ -290,7 +295,7 @@ def draw_saturation(runs: Sequence[Run]) -> Figure:
 
 def draw_heads(runs: Sequence[Run]) -> Figure:
     def draw(ax: Axes, row: int, run: Run) -> None:
-        grids = Grids(run.heads)
+        grids = Grids(run.heads.records)
         if row == 0:
             heads = grids.of("head", "attended_spread")
             for values in heads.values.T:
@@ -351,12 +356,12 @@ def _together(runs: Sequence[Run]) -> Heads:
     for run in runs:
         mask = "leaking mask" if run.settings["leaking"] else "true mask"
         name = f"{run.label}, {mask}"
-        table = run.heads.table
+        table = run.heads.records.table
         names = pa.array([name] * len(table)).cast(table.schema.field("run").type)
         table = table.set_column(table.schema.get_field_index("run"), "run", names)
         parts.append(Records(table))
-        facts[name] = run.heads.made_by
-    return Heads.from_records(Records.joined(parts, {"runs": facts}))
+        facts[name] = run.heads.fields
+    return Heads.from_stored(StoredResult(Records.joined(parts), {"runs": facts}))
 
 
 def _smooth(values: NDArray[Any], width: int = 20) -> Floats:

@@ -27,6 +27,7 @@ from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.scaling.curves import paper_configs
 from normgrowth.network.scaling.scaling import joined
 from normgrowth.records import concatenated
+from normgrowth.stored_result import StoredResult
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "docs" / "records"
@@ -58,7 +59,8 @@ def figure2(text: str | None) -> None:
 
     tables, models = [], {}
     for name, make in base_models():
-        records = saturation(built(name, make), text, random_init=SEEDS, progress=_say).records
+        result = saturation(built(name, make), text, random_init=SEEDS, progress=_say)
+        records = result.records
         # The model itself is one more random one: what counts is the mean over seeds.
         quantity = records.table["quantity"].cast("string")
         wanted = pc.or_(  # pyright: ignore[reportAttributeAccessIssue]
@@ -66,9 +68,9 @@ def figure2(text: str | None) -> None:
             pc.match_substring_regex(quantity, "^(tokens|sentences)$"),  # pyright: ignore[reportAttributeAccessIssue]
         )
         tables.append(records.table.filter(wanted))
-        made_by = _public(records.made_by)
-        models |= made_by["models"]
-        _keep("figure2", tables, {**made_by, "models": models})
+        fields = _public(result.stored.fields)
+        models |= fields["models"]
+        _keep("figure2", tables, {**fields, "models": models})
 
 
 def t5(text: str | None) -> None:
@@ -80,22 +82,22 @@ def t5(text: str | None) -> None:
         config = t.T5Config(d_model=768, num_layers=12, num_heads=12, d_ff=3072, initializer_factor=factor)
         loaded = built("t5-base", lambda config=config: t.T5EncoderModel(config))
         run = f"factor {factor:g}"
-        records = saturation(loaded, text, sentences=30, exact=False, run=run, progress=_say).records
-        tables.append(records.table)
-        _keep("t5_initialisation", tables, _public(records.made_by))
+        result = saturation(loaded, text, sentences=30, exact=False, run=run, progress=_say)
+        tables.append(result.records.table)
+        _keep("t5_initialisation", tables, _public(result.stored.fields))
 
 
 def minilm(text: str | None) -> None:
-    records = saturation(load_model("minilm"), text, random_init=SEEDS, progress=_say).records
-    _keep("minilm", [records.table], _public(records.made_by))
+    result = saturation(load_model("minilm"), text, random_init=SEEDS, progress=_say)
+    _keep("minilm", [result.records.table], _public(result.stored.fields))
 
 
 def figure4(_: str | None) -> None:
     parts = []
     for config in paper_configs():
         parts.append(scaling(config, seeds=range(SEEDS), progress=_say))
-        records = joined(parts).records
-        _keep("figure4", [records.table], records.made_by)
+        result = joined(parts)
+        _keep("figure4", [result.records.table], result.stored.fields)
 
 
 def training(text: str | None) -> None:
@@ -138,13 +140,14 @@ def training(text: str | None) -> None:
             loss(seen, 16).backward()
             optimizer.step()
         run = "gpt2, 4 layers, trained here"
-        records = saturation(folder, text, config=t.GPT2Model(config), run=run, progress=_say).records
-    made_by = _public(records.made_by) | {
+        result = saturation(folder, text, config=t.GPT2Model(config), run=run, progress=_say)
+    records = result.records
+    fields = _public(result.stored.fields) | {
         "checkpoints": [],
         "source": "a run of benchmarks/levels.py",
         "losses": losses,
     }
-    _keep("training", [records.where(level="layer").table, records.where(level="model").table], made_by)
+    _keep("training", [records.where(level="layer").table, records.where(level="model").table], fields)
 
 
 def cost(text: str | None) -> None:
@@ -198,9 +201,9 @@ def _timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _public(made_by: dict[str, Any]) -> dict[str, Any]:
+def _public(fields: dict[str, Any]) -> dict[str, Any]:
     """Without the place of the text on this machine."""
-    found = dict(made_by)
+    found = dict(fields)
     if "text" in found:
         found["text"] = Path(found["text"].split(",")[0]).name + found["text"].removeprefix(
             found["text"].split(",")[0]
@@ -210,8 +213,8 @@ def _public(made_by: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _keep(name: str, tables: list[Any], made_by: dict[str, Any]) -> None:
-    Records(concatenated(tables), made_by).write(KEPT / name)
+def _keep(name: str, tables: list[Any], fields: dict[str, Any]) -> None:
+    StoredResult(Records(concatenated(tables)), fields).write(KEPT / name)
 
 
 def _say(done: int, total: int, label: str) -> None:

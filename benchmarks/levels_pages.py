@@ -11,10 +11,10 @@ from normgrowth.network.saturation.saturation import LayerCurve, Saturation
 from normgrowth.network.scaling.scaling import Scaling
 from normgrowth.paper.published.figure2 import figure2 as published_levels
 from normgrowth.paper.published.figure4 import figure4 as published_curves
-from normgrowth.records import Records
 from normgrowth.report.figures.saturation import heat_map
 from normgrowth.report.sentences.saturation import sentences as saturation_sentences
 from normgrowth.report.sentences.scaling import sentences as scaling_sentences
+from normgrowth.stored_result import StoredResult
 
 
 def write(folder: Path) -> None:
@@ -24,7 +24,7 @@ def write(folder: Path) -> None:
 
 
 def _saturation(folder: Path) -> Saturation:
-    return Saturation.from_records(Records.read(folder))
+    return Saturation.from_stored(StoredResult.read(folder))
 
 
 def span(line: LayerCurve) -> str:
@@ -95,7 +95,7 @@ def minilm(folder: Path) -> str:
 
 
 def figure4(folder: Path) -> str:
-    result, published = Scaling.from_records(Records.read(folder)), published_curves()
+    result, published = Scaling.from_stored(StoredResult.read(folder)), published_curves()
     picture(result.plot(published=published), "levels_figure4")
     return "\n".join(f"- {sentence}" for sentence in scaling_sentences(result, published))
 

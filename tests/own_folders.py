@@ -19,7 +19,7 @@ from normgrowth.engine import Threads
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import sweep
-from normgrowth.records import PAIRED
+from normgrowth.stored_result import PAIRED
 
 SHAPE = ["--layers", "1", "--width", "8", "--heads", "2", "--feedforward", "8"]
 TRAIN = [

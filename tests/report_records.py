@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from normgrowth.network.heads.heads import Heads
 from normgrowth.records import Block, Records
+from normgrowth.stored_result import StoredResult
 
 HOSTILE = (
     "</script><script>window.hacked = 1</script>",
@@ -47,11 +48,18 @@ def big(folder, steps=1000, tensors=1000, layers=48):
         Block("model", ["model"], [None], [None], at, {q: walk(1) for q in quantities}),
         Block("model", ["model"], [None], [None], at, {"cosine": walk(1)}, "first"),
     ]  # fmt: skip
-    Records.from_blocks("large", blocks, {"command": "trace"}).write(folder)
+    write_trace(Records.from_blocks("large", blocks), folder)
     return folder
 
 
-def sweep_records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None, column=None, **made_by):
+def write_trace(records, folder, fields=None):
+    """The folder of a trace with these records. fields: others than its source."""
+    StoredResult(records, {"command": "trace", **({"source": "walk"} if fields is None else fields)}).write(
+        folder
+    )
+
+
+def sweep_records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None, column=None, **fields):
     """cell, column: quantities to add or to put in the place of these."""
     cells = [(i, j) for i in range(3) for j in range(4) if (i, j) not in missing]
     factor = [1 + 0.5 * math.log10(min(max(edge[i], 1e-9), 1e3) / DECAYS[j]) / 10 for i, j in cells]
@@ -92,14 +100,12 @@ def sweep_records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None
         "y": {"setting": "weight_decay", "values": DECAYS},
         "notes": [],
         "problems": [],
-        **made_by,
+        **fields,
     }
-    return Records.from_blocks("sweep", blocks, facts)
+    return StoredResult(Records.from_blocks("sweep", blocks), facts)
 
 
-def known_trace(
-    steps=(0, 100, 200), run="run", made_by=None, scale=1.0, names=("layer.0", "layer.1"), **model
-):
+def known_trace(steps=(0, 100, 200), run="run", scale=1.0, names=("layer.0", "layer.1"), **model):
     """Two layers and a model whose numbers can be checked by eye."""
     early = {
         "norm": [[3, 4], [6, 6], [9, 6]],
@@ -145,7 +151,7 @@ def known_trace(
     if n > 1:
         blocks.append(block("layer", names, range(2), later, steps[1:]))
         blocks.append(block("model", ["model"], [None], whole_later, steps[1:]))
-    return Records.from_blocks(run, blocks, {"source": "somewhere"} if made_by is None else made_by)
+    return Records.from_blocks(run, blocks)
 
 
 def replaced(records, quantity, value, **where):
@@ -156,7 +162,7 @@ def replaced(records, quantity, value, **where):
         if row["quantity"] == quantity and row["level"] == "model" and row["step"] == where.get("step", last):
             row["value"] = value
         row["value"] = math.nan if row["value"] is None else row["value"]
-    return Records(pa.Table.from_pylist(table, schema=records.table.schema), records.made_by)
+    return Records(pa.Table.from_pylist(table, schema=records.table.schema))
 
 
 def known_heads(run="model", layers=3, count=5, window=83, exact=True, shown=False, seed=0):
@@ -183,7 +189,7 @@ def known_heads(run="model", layers=3, count=5, window=83, exact=True, shown=Fal
         }
         values |= {"attended_window": 1 + spread * 41} if window else {}
     kinds = {name: HEAD_KINDS[i % len(HEAD_KINDS)] for i, name in enumerate(names)}
-    made_by = {
+    fields = {
         "source": run,
         "text": "text",
         "window": window,
@@ -193,12 +199,12 @@ def known_heads(run="model", layers=3, count=5, window=83, exact=True, shown=Fal
     }
     if exact:
         hard = {name: "mean-like" if s else "argmax-like" for name, s in zip(names, spread, strict=True)}
-        made_by["saturated_kinds"] = hard
+        fields["saturated_kinds"] = hard
     if shown:
         tokens = ["<eos>", "the", "[red]cat[/red]", "$x_1$"]
         weights = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
         both = {"soft": weights.tolist(), "saturated": np.eye(4).tolist()}
-        made_by["patterns"] = {"tokens": tokens, "heads": {names[0]: both, names[3]: both}, "notes": []}
+        fields["patterns"] = {"tokens": tokens, "heads": {names[0]: both, names[3]: both}, "notes": []}
     none = [None] * total
     by_layer = {q: v.reshape(layers, count).mean(1)[None] for q, v in values.items()}
     whole = {q: np.array([[np.median(v) if q == "hard_scale" else v.mean()]]) for q, v in values.items()}
@@ -208,4 +214,4 @@ def known_heads(run="model", layers=3, count=5, window=83, exact=True, shown=Fal
         Block("layer", [f"layer.{i}" for i in range(layers)], range(layers), [None] * layers, [0], by_layer),
         Block("model", ["model"], [None], [None], [0], whole),
     ]
-    return Heads.from_records(Records.from_blocks(run, blocks, made_by))
+    return Heads.from_stored(StoredResult(Records.from_blocks(run, blocks), fields))

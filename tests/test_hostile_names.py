@@ -28,6 +28,7 @@ from normgrowth.paper.reproduction import Check, Judgement, Reproduction, StageO
 from normgrowth.records import Block, Records
 from normgrowth.report.dispatch import show
 from normgrowth.results import KINDS, Result
+from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 
 KEPT = Path(__file__).parent.parent / "docs" / "records"
@@ -42,14 +43,14 @@ def norms(run: str, layer: str) -> Records:
     for level, name, number in (("layer", layer, 0), ("model", "model", None)):
         blocks.append(Block(level, [name], [number], [None], STEPS, {"norm": norm, "dev_loss": 1 / norm}))
         blocks.append(Block(level, [name], [number], [None], STEPS[1:], between, "previous"))
-    return Records.from_blocks(run, blocks, {})
+    return Records.from_blocks(run, blocks)
 
 
 def renamed(records: Records, run: str) -> Records:
     """All rows of one run with this name."""
     table = records.table
     column = pa.array([run] * len(table)).dictionary_encode()
-    return Records(table.set_column(table.column_names.index("run"), "run", column), records.made_by)
+    return Records(table.set_column(table.column_names.index("run"), "run", column))
 
 
 def trace(name: str) -> Trace:
@@ -71,7 +72,7 @@ def several_fits(name: str) -> normgrowth.Fits:
 def degrees(name: str) -> Degrees:
     block = Block("module", [name], [None], [None], [0], {"degree": np.ones((1, 1))})
     modules = (ModuleDegree(name, name, None, by_run=(None,)),)
-    return Degrees(records=Records.from_blocks(name, [block], {}), source=name, model=name, modules=modules)
+    return Degrees(records=Records.from_blocks(name, [block]), source=name, model=name, modules=modules)
 
 
 def heads(name: str) -> Heads:
@@ -81,18 +82,19 @@ def heads(name: str) -> Heads:
         Block("layer", [name], [0], [None], [0], values),
         Block("model", ["model"], [None], [None], [0], values),
     ]
-    made_by = {"source": name, "text": name, "kinds": {f"{name}.head.0": "sink"}}
-    return Heads.from_records(Records.from_blocks(name, blocks, made_by))
+    fields = {"source": name, "text": name, "kinds": {f"{name}.head.0": "sink"}}
+    return Heads.from_stored(StoredResult(Records.from_blocks(name, blocks), fields))
 
 
 def saturation(name: str) -> Saturation:
-    found = Records.read(KEPT / "minilm")
-    return Saturation.from_records(renamed(Records(found.table, {**found.made_by, "text": name}), name))
+    found = StoredResult.read(KEPT / "minilm")
+    fields = {**found.fields, "text": name}
+    return Saturation.from_stored(StoredResult(renamed(found.records, name), fields))
 
 
 def saturation_series(name: str) -> Saturation:
-    found = Records.read(KEPT / "training")
-    return Saturation.from_records(renamed(found, name))
+    found = StoredResult.read(KEPT / "training")
+    return Saturation.from_stored(StoredResult(renamed(found.records, name), found.fields))
 
 
 def scaling(name: str) -> Scaling:

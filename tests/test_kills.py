@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from synthetic_series import walk, write_series
 
 from normgrowth import Records
+from normgrowth.stored_result import StoredResult
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -187,7 +188,7 @@ def rows(records: Records) -> dict[tuple[object, ...], float]:
     return {key: value for key, value in sorted(found.items(), key=str) if key[-1] not in APART}
 
 
-def provenance(records: Records) -> str:
+def provenance(stored: StoredResult) -> str:
     return json.dumps(
-        {key: value for key, value in records.made_by.items() if key not in APART}, sort_keys=True
+        {key: value for key, value in stored.fields.items() if key not in APART}, sort_keys=True
     )

@@ -7,12 +7,13 @@ import pytest
 from own_folders import KINDS, TRAIN, done, make_sweep, make_trace, make_train, run
 from tiny_configs import tiny_config
 
-from normgrowth import InputError, Records
+from normgrowth import InputError
 from normgrowth.engine import Threads
 from normgrowth.errors import FolderMismatch
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import sweep
+from normgrowth.stored_result import StoredResult
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -105,7 +106,7 @@ def test_one_command_does_not_replace_the_result_of_another(tmp_path, trained):
         assert run(*command, "-o", folder)[0] == 2
         assert content(folder) == before
     done("heads", trained / "best", "--sentences", "4", "-o", folder, "--overwrite")
-    assert Records.read(folder).made_by["command"] == "heads"
+    assert StoredResult.read(folder).fields["command"] == "heads"
     assert (folder / "notes.txt").read_text() == "mine"
     assert not (folder / "moments").exists()
 
@@ -119,7 +120,7 @@ def test_a_training_run_with_other_settings_is_refused(tmp_path, trained):
     done("train", *TRAIN, "-o", folder, "--overwrite")  # the same run goes on: nothing is removed
     assert content(folder).keys() == content(trained).keys()
     done("train", *TRAIN, "--lr", "0.5", "-o", folder, "--overwrite")
-    assert Records.read(folder).made_by["settings"]["lr"] == 0.5
+    assert StoredResult.read(folder).fields["settings"]["lr"] == 0.5
     fresh = tmp_path / "fresh"
     done("train", *TRAIN, "--lr", "0.5", "-o", fresh)
     assert (fresh / "best/model.safetensors").read_bytes() == (folder / "best/model.safetensors").read_bytes()
@@ -141,7 +142,7 @@ def test_a_sweep_with_other_settings_is_refused_and_its_cells_are_kept(tmp_path)
     assert content(folder) == before
     sweep(settings, folder, x=Axis("lr", (1e-3, 0.1)), y=y, engine=engine)  # another grid of the same sweep
     sweep(other, folder, x=Axis("lr", (1e-3,)), y=y, engine=engine, overwrite=True)
-    assert Records.read(folder).made_by["settings"]["seed"] == 1
+    assert StoredResult.read(folder).fields["settings"]["seed"] == 1
     cells = {path for path in before if path.parts[0] == "cells"}
     assert cells < content(folder).keys()
     engine.close()

@@ -15,78 +15,83 @@ from synthetic_series import walk, write_series
 import normgrowth
 from normgrowth import InputError, Records
 from normgrowth.errors import FolderMismatch, RecordsMismatch
-from normgrowth.records import FILE, PAIRED, SIDECAR, Block, write_parquet
+from normgrowth.records import Block
+from normgrowth.stored_result import FILE, PAIRED, SIDECAR, StoredResult, write_parquet
 from normgrowth.workspace import read_json, write_json
 
 
-def records(number=0, steps=3, **made_by):
+def stored(number=0, steps=3, **fields):
     rng = np.random.default_rng(number)
     values = {"norm": rng.random((steps, 2)), "rms": rng.random((steps, 2))}
     tensors = Block("tensor", ["a", "b"], [0, None], ["query", None], range(steps), values)
-    return Records.from_blocks("run", [tensors], {"number": number, **made_by})
+    return StoredResult(Records.from_blocks("run", [tensors]), {"number": number, **fields})
+
+
+def records():
+    return stored().records
 
 
 def same(one, other):
-    return one.table.equals(other.table) and one.made_by == other.made_by
+    return one.records.table.equals(other.records.table) and one.fields == other.fields
 
 
 def test_they_are_read_as_they_were_written(tmp_path):
-    written = records(1, nested={"3": [None, 0.1, float("inf")]})
+    written = stored(1, nested={"3": [None, 0.1, float("inf")]})
     written.write(tmp_path)
-    assert same(Records.read(tmp_path), written)
-    assert same(Records.read(tmp_path), Records.read(tmp_path))
-    assert pq.read_table(tmp_path / FILE).equals(written.table)  # any reader of parquet
+    assert same(StoredResult.read(tmp_path), written)
+    assert same(StoredResult.read(tmp_path), StoredResult.read(tmp_path))
+    assert pq.read_table(tmp_path / FILE).equals(written.records.table)  # any reader of parquet
 
 
 def test_sidecars_with_keys_of_several_kinds(tmp_path):
-    Records(records().table, {"counts": {10: 1, 9: 2, "x": 3}}).write(tmp_path)
-    assert Records.read(tmp_path).made_by == {"counts": {"10": 1, "9": 2, "x": 3}}
+    StoredResult(records(), {"counts": {10: 1, 9: 2, "x": 3}}).write(tmp_path)
+    assert StoredResult.read(tmp_path).fields == {"counts": {"10": 1, "9": 2, "x": 3}}
 
 
 def test_a_mixed_pair_is_refused_and_mended_by_writing_again(tmp_path):
-    records(1).write(tmp_path)
+    stored(1).write(tmp_path)
     old = (tmp_path / SIDECAR).read_bytes()
-    records(2).write(tmp_path)
+    stored(2).write(tmp_path)
     (tmp_path / SIDECAR).write_bytes(old)  # as if killed between the two
     with pytest.raises(RecordsMismatch, match="again") as caught:
-        Records.read(tmp_path)
+        StoredResult.read(tmp_path)
     assert caught.value.folder == tmp_path
-    records(2).write(tmp_path)
-    assert same(Records.read(tmp_path), records(2))
+    stored(2).write(tmp_path)
+    assert same(StoredResult.read(tmp_path), stored(2))
 
 
 def test_a_folder_from_before_that_is_being_replaced_is_a_mixed_pair_too(tmp_path):
-    records(1).write(tmp_path)
+    stored(1).write(tmp_path)
     (tmp_path / SIDECAR).write_text('{"number": 0}')
     with pytest.raises(RecordsMismatch):
-        Records.read(tmp_path)
+        StoredResult.read(tmp_path)
 
 
 def test_files_without_checksums_are_read(tmp_path):
-    pq.write_table(records(1).table, tmp_path / FILE)
-    assert Records.read(tmp_path).made_by == {}
+    pq.write_table(stored(1).records.table, tmp_path / FILE)
+    assert StoredResult.read(tmp_path).fields == {}
     (tmp_path / SIDECAR).write_text('{"number": 1}')
-    assert same(Records.read(tmp_path), records(1))
+    assert same(StoredResult.read(tmp_path), stored(1))
 
 
 def test_a_reader_never_sees_one_file_of_each(tmp_path):
-    records(0).write(tmp_path)
+    stored(0).write(tmp_path)
     ended, seen = threading.Event(), set()
 
     def write():
         number = 0
         while number < 60 or (len(seen) <= 5 and number < 5000):  # a busy machine may not let the reader in
             number += 1
-            records(number, steps=1 + number % 3).write(tmp_path)
+            stored(number, steps=1 + number % 3).write(tmp_path)
             time.sleep(0.003)
         ended.set()
 
     writer = threading.Thread(target=write)
     writer.start()
     while not ended.is_set():
-        read = Records.read(tmp_path)
-        number = read.made_by["number"]
-        assert same(read, records(number, steps=1 + number % 3 if number else 3))
+        read = StoredResult.read(tmp_path)
+        number = read.fields["number"]
+        assert same(read, stored(number, steps=1 + number % 3 if number else 3))
         seen.add(number)
     writer.join()
     assert len(seen) > 5
@@ -96,40 +101,40 @@ KILLED = """
 import os, sys
 sys.path.insert(0, sys.argv[2])
 import test_records
-from normgrowth import records
-records.write_json = lambda *_: os._exit(9)
-test_records.records(2).write(sys.argv[1])
+from normgrowth import stored_result
+stored_result.write_json = lambda *_: os._exit(9)
+test_records.stored(2).write(sys.argv[1])
 """
 
 
 def test_a_writer_that_is_killed_between_the_two(tmp_path):
     from pathlib import Path
 
-    records(1).write(tmp_path)
+    stored(1).write(tmp_path)
     ended = subprocess.run([sys.executable, "-c", KILLED, tmp_path, Path(__file__).parent], check=False)
     assert ended.returncode == 9
     with pytest.raises(RecordsMismatch):
-        Records.read(tmp_path)
-    records(2).write(tmp_path)
-    assert same(Records.read(tmp_path), records(2))
+        StoredResult.read(tmp_path)
+    stored(2).write(tmp_path)
+    assert same(StoredResult.read(tmp_path), stored(2))
 
 
 @pytest.mark.parametrize("file", [FILE, SIDECAR])
 def test_flipped_bits_are_noticed(tmp_path, file):
-    records(1, notes=["one"] * 5).write(tmp_path)
-    expected, whole, rng = Records.read(tmp_path), (tmp_path / file).read_bytes(), random.Random(0)
+    stored(1, notes=["one"] * 5).write(tmp_path)
+    expected, whole, rng = StoredResult.read(tmp_path), (tmp_path / file).read_bytes(), random.Random(0)
     noticed = 0
     for _ in range(200):
         damaged = bytearray(whole)
         damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
         (tmp_path / file).write_bytes(damaged)
         try:
-            found = Records.read(tmp_path)
+            found = StoredResult.read(tmp_path)
         except InputError as error:
             noticed += len(str(error).splitlines()) == 1
         else:
-            known = {name: found.made_by[name] for name in expected.made_by}
-            assert same(Records(found.table, known), expected)
+            known = {name: found.fields[name] for name in expected.fields}
+            assert same(StoredResult(found.records, known), expected)
     assert noticed > 180
 
 
@@ -142,10 +147,10 @@ def test_where_none_is_no_value():
 
 
 def test_no_records_joined_are_no_records():
-    joined = Records.joined([], {"command": "nothing"})
+    joined = Records.joined([])
     assert len(joined) == 0
     assert joined.table.schema.equals(records().table.schema)
-    assert len(Records.joined([joined, records()], {})) == len(records())
+    assert len(Records.joined([joined, records()])) == len(records())
 
 
 def as_schema_1(records: Records) -> pa.Table:
@@ -159,19 +164,20 @@ def as_schema_1(records: Records) -> pa.Table:
 
 
 def test_records_of_earlier_versions_are_read(tmp_path):
-    records = normgrowth.trace(write_series(tmp_path / "walk", walk(5)), lags=(2,)).records
+    result = normgrowth.trace(write_series(tmp_path / "walk", walk(5)), lags=(2,))
+    records, fields = result.records, result.stored.fields
     assert set(records.distinct("reference")) == {None, "previous", "first", "lag2"}
     old = as_schema_1(records)
     assert {"cosine_first", "cosine_lag2", "step_size_first"} <= set(old["quantity"].to_pylist())
     folder = tmp_path / "old"
     folder.mkdir()
     checksum = write_parquet(old, folder / FILE)
-    chosen = records.made_by["selection"]
+    chosen = fields["selection"]
     selection = {"scope" if key == "include" else key: value for key, value in chosen.items()}
-    write_json(folder / SIDECAR, {**records.made_by, "selection": selection, PAIRED: checksum})
-    found = Records.read(folder)
-    assert str(found.table.to_pylist()) == str(records.table.to_pylist())  # NaN is NaN
-    assert found.made_by == records.made_by
+    write_json(folder / SIDECAR, {**fields, "selection": selection, PAIRED: checksum})
+    found = StoredResult.read(folder)
+    assert str(found.records.table.to_pylist()) == str(records.table.to_pylist())  # NaN is NaN
+    assert found.fields == fields
 
 
 def test_an_output_folder_of_an_earlier_version_is_resumed(tmp_path):

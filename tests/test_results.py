@@ -13,6 +13,7 @@ from normgrowth import results
 from normgrowth.errors import AmbiguousRows, FolderMismatch, InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance, Result, load, load_all
+from normgrowth.stored_result import StoredResult
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def known(monkeypatch):
 def sample(**more) -> Sample:
     values = {"norm": np.arange(6.0).reshape(3, 2)}
     block = Block("layer", ["h.10", "h.2"], [10, 2], [None, None], [0, 5, 9], values)
-    return Sample(records=Records.from_blocks("run", [block], {}), source="a folder", **more)
+    return Sample(records=Records.from_blocks("run", [block]), source="a folder", **more)
 
 
 def test_fields_come_back_as_they_were(tmp_path):
@@ -67,12 +68,12 @@ def test_nan_survives(tmp_path):
 
 def test_a_field_of_another_type_is_named(tmp_path):
     sample().save(tmp_path)
-    records = Records.read(tmp_path)
-    Records(records.table, {**records.made_by, "parts": {"a": {"name": 3}}}).write(tmp_path)
+    stored = StoredResult.read(tmp_path)
+    StoredResult(stored.records, {**stored.fields, "parts": {"a": {"name": 3}}}).write(tmp_path)
     with pytest.raises(SchemaError) as caught:
         load(tmp_path)
     assert "parts" in caught.value.place
-    Records(records.table, {**records.made_by, "kind": "other"}).write(tmp_path)
+    StoredResult(stored.records, {**stored.fields, "kind": "other"}).write(tmp_path)
     with pytest.raises(SchemaError) as caught:
         load(tmp_path)
     assert caught.value.place == "kind"
@@ -114,7 +115,7 @@ def test_other_axes_are_columns(tmp_path):
     block = Block(
         "model", ["model"], [None], [None], [1.0, 10.0], {"cosine": np.array([[0.5], [0.9]])}, axis="scale"
     )
-    records = Records.from_blocks("run", [block], {})
+    records = Records.from_blocks("run", [block])
     records.write(tmp_path)
     table = Records.read(tmp_path).table
     assert table["scale"].to_pylist() == [1.0, 10.0]
@@ -132,9 +133,9 @@ def test_a_matrix_is_an_array():
 def test_fields_are_the_same_plain_values_in_memory_and_on_disk(tmp_path):
     given = sample(parts={"a": Part("x", Fraction(1, 3), (1.0, 2.0))}, notes=("one", "two"))
     given.save(tmp_path)
-    assert given.records.made_by == load(tmp_path).records.made_by == Records.read(tmp_path).made_by
-    assert given.records.made_by["parts"]["a"]["numbers"] == [1.0, 2.0]
-    assert given.records.made_by["notes"] == ["one", "two"]
+    assert given.stored.fields == load(tmp_path).stored.fields == StoredResult.read(tmp_path).fields
+    assert given.stored.fields["parts"]["a"]["numbers"] == [1.0, 2.0]
+    assert given.stored.fields["notes"] == ["one", "two"]
 
 
 def seeds(*numbers: int) -> Records:
@@ -144,7 +145,7 @@ def seeds(*numbers: int) -> Records:
         )
         for s in numbers
     ]
-    return Records.from_blocks("run", blocks, {})
+    return Records.from_blocks("run", blocks)
 
 
 def test_a_matrix_of_several_seeds_is_refused():
@@ -163,9 +164,7 @@ def test_a_matrix_of_several_seeds_is_refused():
 def test_json_leaves_tensors_out_if_asked():
     block = Block("tensor", ["w"], [0], [None], [0, 5, 9], {"norm": np.ones((3, 1))})
     given = sample()
-    both = replace(
-        given, records=Records.joined([given.records, Records.from_blocks("run", [block], {})], {})
-    )
+    both = replace(given, records=Records.joined([given.records, Records.from_blocks("run", [block])]))
     assert len(both.to_json()["records"]) == 9
     assert both.to_json(tensors=False)["records"] == given.to_json()["records"]
 
@@ -226,9 +225,9 @@ def test_damaged_fields_are_refused(tmp_path, content):
 @pytest.mark.parametrize("kind", ["poem", "", None, 3, ["sample"], "a\nb" * 100])
 def test_unknown_kinds_are_refused(tmp_path, kind):
     sample().save(tmp_path)
-    records = Records.read(tmp_path)
-    fields = {key: value for key, value in records.made_by.items() if key != "command"}
-    Records(records.table, {**fields, "kind": kind}).write(tmp_path)
+    stored = StoredResult.read(tmp_path)
+    fields = {key: value for key, value in stored.fields.items() if key != "command"}
+    StoredResult(stored.records, {**fields, "kind": kind}).write(tmp_path)
     error = refused(tmp_path)
     assert isinstance(error, SchemaError)
     assert error.place == "kind"
@@ -236,10 +235,12 @@ def test_unknown_kinds_are_refused(tmp_path, kind):
 
 def test_a_result_of_a_later_version_is_refused_whatever_its_columns(tmp_path):
     sample().save(tmp_path)
-    records = Records.read(tmp_path)
-    assert records.made_by["schema"] == Sample.schema
+    stored = StoredResult.read(tmp_path)
+    assert stored.fields["schema"] == Sample.schema
     later = Sample.schema + 1
-    Records(records.table.drop_columns(["level"]), {**records.made_by, "schema": later}).write(tmp_path)
+    StoredResult(
+        Records(stored.records.table.drop_columns(["level"])), {**stored.fields, "schema": later}
+    ).write(tmp_path)
     error = refused(tmp_path)
     assert isinstance(error, SchemaError)
     assert error.place == "schema"
@@ -247,7 +248,7 @@ def test_a_result_of_a_later_version_is_refused_whatever_its_columns(tmp_path):
     assert "upgrade" in str(error)
     with pytest.raises(SchemaError, match="upgrade"):
         Records.read(tmp_path)
-    Records(records.table, {**records.made_by, "schema": "two"}).write(tmp_path)
+    StoredResult(stored.records, {**stored.fields, "schema": "two"}).write(tmp_path)
     assert "expected an integer" in str(refused(tmp_path))
 
 

@@ -109,7 +109,7 @@ def spelt(name):
 def made(run="run", steps=(0, 10, 20), level="model", name="model", values=None, **more):
     values = values or more or {"norm": [3.0, 4.25, 5.123456]}
     columns = {quantity: np.array(value, float)[:, None] for quantity, value in values.items()}
-    return Records.from_blocks(run, [Block(level, [name], [None], [None], steps, columns)], {})
+    return Records.from_blocks(run, [Block(level, [name], [None], [None], steps, columns)])
 
 
 # --- Records
@@ -137,7 +137,7 @@ def test_records_say_what_is_in_them_with_their_own_numbers(tmp_path):
 
 def test_each_of_three_runs_has_its_own_first_and_last_step():
     parts = [made(f"run {i}", (i, 100 * i), norm=[i + 0.5, i + 0.25]) for i in (1, 2, 3)]
-    about, ends = tables(Records.joined(parts, {}))
+    about, ends = tables(Records.joined(parts))
     assert dict(about[1:])["runs"] == "run 1, run 2, run 3"
     assert dict(about[1:])["steps"] == "6, from 1 to 300"
     assert ends[1:] == [[f"run {i}", "norm", str(i), f"{i}.5", f"{100 * i}", f"{i}.25"] for i in (1, 2, 3)]
@@ -218,7 +218,7 @@ def test_neither_long_names_nor_many_rows_flood_the_screen():
     assert found[1] == ["<" * WIDEST + "…", "0"]
     assert len(found) == 1 + MOST + 1
     assert found[-1] == [f"and {1000 - MOST} more"]
-    many = Records.joined([made(f"run-{i}") for i in range(MOST + 5)], {})
+    many = Records.joined([made(f"run-{i}") for i in range(MOST + 5)])
     assert dict(tables(many)[0][1:])["runs"].endswith(f"run-{MOST - 1} and 5 more")
 
 

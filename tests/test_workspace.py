@@ -4,6 +4,7 @@ import pytest
 
 from normgrowth.errors import FolderLocked, FolderMismatch
 from normgrowth.records import Block, Records
+from normgrowth.stored_result import StoredResult
 from normgrowth.workspace import REQUEST, Workspace, read_json, write_json
 
 REQUESTED = {"include": "blocks", "lags": (1, 10)}
@@ -13,8 +14,9 @@ def contents(folder):
     return {p.relative_to(folder): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def small_records(made_by):
-    return Records.from_blocks("run", [Block("model", ["model"], [None], [None], [0], {})], made_by)
+def small_stored(fields):
+    block = Block("model", ["model"], [None], [None], [0], {})
+    return StoredResult(Records.from_blocks("run", [block]), fields)
 
 
 def test_the_same_request_resumes(tmp_path):
@@ -68,8 +70,8 @@ def test_overwrite_removes_the_old_result_and_nothing_else(tmp_path):
 
 
 def test_a_folder_from_before_is_judged_by_its_records(tmp_path):
-    made_by = {"command": "trace", "selection": {"include": "blocks", "select": None}, "lags": []}
-    small_records(made_by).write(tmp_path)
+    fields = {"command": "trace", "selection": {"include": "blocks", "select": None}, "lags": []}
+    small_stored(fields).write(tmp_path)
     (tmp_path / REQUEST).unlink(missing_ok=True)
     with pytest.raises(FolderMismatch), Workspace.open(tmp_path, "saturation", {}):
         pass

@@ -4,14 +4,16 @@ The numbers of the paper lie in `normgrowth.paper`, above the verbs. So that ver
 where the data of each prefix are found; they are loaded when they are asked for.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from normgrowth.checkpoints.selection import parameters_text
 from normgrowth.errors import InputError
 from normgrowth.records import Records
-from normgrowth.results import Result
+from normgrowth.results import KINDS, Result, result_of
+from normgrowth.stored_result import StoredResult
 
 PROVIDERS = {"published": "normgrowth.paper.published.by_name"}
 
@@ -29,17 +31,28 @@ class Measurement:
 def read_measurement(data: Result | Records | Path | str) -> Measurement:
     """What any of the forms holds that a verb takes a measurement in."""
     if isinstance(data, Result):
-        source = getattr(data, "source", "") or _source(data.records)
-        return Measurement(data.records, source, getattr(data, "parameters", ""))
-    schedule = None
+        return _of_result(data)
     if isinstance(data, Records):
-        records = data
-    elif is_named(data):
-        records, schedule = _provider(str(data)).trace(_name(str(data)))
-    else:
-        records = Records.read(data)
-    place = "" if isinstance(data, Records) else str(data)
-    return Measurement(records, _source(records, place), records.parameters, schedule)
+        return _of_records(data)
+    if is_named(data):
+        result, schedule = _provider(str(data)).trace(_name(str(data)))
+        return replace(_of_result(result), schedule=schedule)
+    stored = StoredResult.read(data)
+    if stored.kind in KINDS:
+        return _of_result(result_of(stored, data), str(data))
+    return _of_records(stored.records, str(data))
+
+
+def _of_result(result: Result, place: str = "") -> Measurement:
+    selection = getattr(result, "selection", None)
+    counted = getattr(result, "counted", None)
+    parameters = parameters_text(selection, counted) if selection else ""
+    source = getattr(result, "source", "") or _of_records(result.records, place).source
+    return Measurement(result.records, source, parameters)
+
+
+def _of_records(records: Records, place: str = "") -> Measurement:
+    return Measurement(records, place or ", ".join(map(str, records.distinct("run"))), "")
 
 
 def is_named(source: object) -> bool:
@@ -65,7 +78,3 @@ def _provider(source: str) -> Any:
     if not is_named(source):
         raise InputError(f"{source}: no such data; known prefixes: {', '.join(PROVIDERS)}")
     return import_module(PROVIDERS[source.partition(":")[0]])
-
-
-def _source(records: Records, place: str = "") -> str:
-    return str(records.made_by.get("source") or place or ", ".join(map(str, records.distinct("run"))))

@@ -1,7 +1,4 @@
-"""What `records.parquet` and `records.json` must hold, checked once, when they are read.
-
-Of the sidecar only the keys that somebody reads are declared, by the command that wrote it; others may hold anything.
-"""
+"""The columns of `records.parquet`, checked when it is read, and how earlier versions wrote them."""
 
 import re
 from collections.abc import Mapping
@@ -123,56 +120,3 @@ def with_include(content: dict[str, Any]) -> dict[str, Any]:
         content = {"include" if key == "scope" else key: value for key, value in content.items()}
     parts = {key: content[key] for key in ("selection", "settings") if isinstance(content.get(key), dict)}
     return {**content, **{key: with_include(part) for key, part in parts.items()}}
-
-
-NUMBER = (float, None)
-FINDING = {"step": (int, None), "name": str, "kind": str, "why": str, "label": str, "severity": str}
-SETTINGS = {"kind": str, "layers": int, "width": int, "optimizer": str, "weight_decay?": NUMBER}
-AXIS = {"setting": str, "values": [(float, str, bool, None)]}
-ROWS = [[NUMBER]]
-PATTERNS = {"tokens": [str], "heads": {...: {"soft": ROWS, "saturated": ROWS}}}
-NETWORK = {
-    "random_weights?": bool,
-    "text?": str,
-    "window?": (int, None),
-    "tolerance?": float,
-    "kinds?": {...: str},
-    "saturated_kinds?": {...: str},
-    "patterns?": (PATTERNS, None),
-}
-SCALING = {"group": str, "kind?": str, "bias?": (bool, None), "overflow?": NUMBER, "rate?": {"sentence": str}}
-MODEL = {"kind": str, "optimizer": str, "leaking": bool, "corpus": str, "seed": int}
-
-
-def sidecar_shape(value: Any) -> dict[Any, Any]:
-    """The shape of a sidecar. One that says of no known command that it wrote it has the keys that all may have."""
-    common: dict[Any, Any] = {
-        "command?": str,
-        "stage?": str,
-        "source?": str,
-        "notes?": ([str], None),
-        "problems?": ([str], None),
-        "findings?": ([FINDING], None),
-        "saturation?": dict,
-        "fit?": str,
-        "runs?": {...: sidecar_shape},
-        "heads?": {...: NETWORK},
-        **NETWORK,
-    }
-    command = value.get("command") if isinstance(value, dict) else None
-    own = {
-        "train": {"settings": SETTINGS, "corpus": {"name": str, "frequency_loss": float}, "best_step": int},
-        "sweep": {
-            "settings": SETTINGS,
-            "corpus": {"name": str},
-            "x": AXIS,
-            "y": AXIS,
-            "limit?": NUMBER,
-            "lost?": [[int]],
-        },
-        "scaling": {"runs?": {...: SCALING}},
-        "lab": {"heads?": NETWORK},
-        "reproduce": {"models?": {...: MODEL}, "corpora?": {...: dict}},
-    }
-    command = "train" if command == "run" else command
-    return common | own.get(command, {}) if isinstance(command, str) else common

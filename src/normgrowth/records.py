@@ -15,36 +15,25 @@ One row is one number. A new analysis adds quantities; nobody has to change the 
 Some results have further axes, each a column of its own: tokens (float64, seen in training up to the step), scale
 (float64, the factor of the weights), cell (int64, of a sweep), seed (int64, of random weights).
 
-On disk a folder holds ``records.parquet`` and ``records.json``, which says what made it. Both carry checksums, and
-``records.json`` that of the table it belongs to: damaged files, and files of two different runs, are refused.
+`normgrowth.stored_result` writes and reads the table.
 """
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.checksums import from_parquet, to_parquet
-from normgrowth.errors import AmbiguousRows, InputError, MissingDependency, RecordsMismatch, SchemaError
-from normgrowth.record_schema import AXES, NULLABLE, conformed, refuse_newer, sidecar_shape, with_include
-from normgrowth.schema import mismatch
+from normgrowth.errors import AmbiguousRows, InputError, MissingDependency
+from normgrowth.record_schema import AXES, NULLABLE
 from normgrowth.text import html_table, listed, visible
-from normgrowth.workspace import read_json, replacing, write_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FILE, SIDECAR = "records.parquet", "records.json"
-LOG_FOLDER, JOURNAL = "steps", "journal"  # measured steps of a run: `tracking.step_log`, and earlier versions
-PAIRED = "records_sha256"  # in records.json: the checksum of the records.parquet that was written with it
-PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds, until a writer has replaced both
-COUNTS = ("tensors", "of_tensors", "values", "of_values")  # of the parameters that count
 COMMON = ("norm", "step_size", "cosine", "alignment", "saturation", "dev_loss")  # shown of the model
 
 
@@ -115,19 +104,18 @@ def _stack(name: str, layer: int | None) -> str:
 
 @dataclass(frozen=True)
 class Records:
-    """The table and what made it."""
+    """The table."""
 
     table: "pa.Table"
-    made_by: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
-    def from_blocks(run: str, blocks: Iterable[Block], made_by: dict[str, Any]) -> "Records":
-        return Records(concatenated([_block_table(run, block) for block in blocks]), made_by)
+    def from_blocks(run: str, blocks: Iterable[Block]) -> "Records":
+        return Records(concatenated([_block_table(run, block) for block in blocks]))
 
     @staticmethod
-    def joined(parts: "Iterable[Records]", made_by: dict[str, Any]) -> "Records":
+    def joined(parts: "Iterable[Records]") -> "Records":
         """The rows of all parts, one after the other."""
-        return Records(concatenated([part.table for part in parts]), made_by)
+        return Records(concatenated([part.table for part in parts]))
 
     def __len__(self) -> int:
         return self.table.num_rows
@@ -146,7 +134,6 @@ class Records:
             ("steps", self._steps()),
             ("levels", listed(f"{level} ({count:,})" for level, count in names)),
             ("quantities", listed(self.distinct("quantity"))),
-            *([("parameters", self.parameters)] if self.parameters else []),
         ]
         titles = ("run", "quantity", "first step", "value", "last step", "value")
         ends = self._ends()
@@ -169,11 +156,6 @@ class Records:
         columns = ["run", "quantity", *map("_".join, ends)]
         return [[row[c] for c in columns] for name in COMMON for row in found if row["quantity"] == name]
 
-    @property
-    def parameters(self) -> str:
-        """Which parameters count, "blocks (144 of 148 tensors, 85.1M of 124.4M values)"; "" where it is unknown."""
-        return counted_parameters(self.made_by)
-
     def where(self, **equals: Any) -> "Records":
         """The rows whose columns equal what is given: ``records.where(level="layer", quantity="norm")``.
 
@@ -189,20 +171,20 @@ class Records:
                 )
             same = pc.is_null(table[column]) if value is None else pc.equal(table[column], value)  # pyright: ignore[reportAttributeAccessIssue]
             table = table.filter(same)
-        return Records(table, self.made_by)
+        return Records(table)
 
     def without_tensors(self) -> "Records":
         """The rows of all levels but single tensors."""
         import pyarrow.compute as pc
 
-        return Records(self.table.filter(pc.not_equal(self.table["level"], "tensor")), self.made_by)  # pyright: ignore[reportAttributeAccessIssue]
+        return Records(self.table.filter(pc.not_equal(self.table["level"], "tensor")))  # pyright: ignore[reportAttributeAccessIssue]
 
     def with_tokens(self, tokens_per_step: float) -> "Records":
         """With the axis column tokens: the tokens seen in training up to each step."""
         import pyarrow.compute as pc
 
         tokens = pc.multiply(self.table["step"].cast("float64"), tokens_per_step)  # pyright: ignore[reportAttributeAccessIssue]
-        return Records(self.table.append_column("tokens", tokens), self.made_by)
+        return Records(self.table.append_column("tokens", tokens))
 
     def distinct(self, column: str) -> list[Any]:
         """The values of a column, in the order of their first row."""
@@ -227,7 +209,7 @@ class Records:
             return self.where(reference=reference)
         column = self.table["reference"]
         usual = pc.or_kleene(pc.is_null(column), pc.equal(column, "previous"))  # pyright: ignore[reportAttributeAccessIssue]
-        return Records(self.table.filter(usual), self.made_by)
+        return Records(self.table.filter(usual))
 
     def series(
         self, quantity: str, *, level: str = "model", name: str | None = None, reference: str | None = None
@@ -306,110 +288,18 @@ class Records:
                 row["value"] = None
         return rows
 
-    def write(self, folder: Path | str) -> None:
-        """Write both files. Whoever reads meanwhile sees the old ones or the new ones, whole; never one of each."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        checksum = write_parquet(self.table, folder / FILE)
-        write_json(folder / SIDECAR, {**self.made_by, PAIRED: checksum})
-
     @staticmethod
     def read(folder: Path | str) -> "Records":
         """The records of a folder, also of a run that goes on or was killed."""
-        folder = Path(folder)
-        if has_log(folder):
-            from normgrowth.tracking.log.log_reader import read_run
+        from normgrowth.stored_result import StoredResult
 
-            return read_run(folder)
-        return Records.read_files(folder)
+        return StoredResult.read(folder).records
 
-    @staticmethod
-    def read_files(folder: Path | str, *, torn: bool = False) -> "Records":
-        """The records that were written to files. Raises RecordsMismatch if these do not belong together.
+    def write(self, folder: Path | str) -> None:
+        """Write the table without the fields of a result; `Result.save` writes both."""
+        from normgrowth.stored_result import StoredResult
 
-        torn: take them all the same, as where a journal of an earlier version knows what was written last.
-        """
-        folder = Path(folder)
-        path = folder / FILE
-        if not path.is_file():
-            missing = f"{FILE} is missing" if folder.exists() else "no such folder"
-            raise InputError(f"{folder}: no records here ({missing}); `normgrowth trace -o` makes them")
-        table, made_by = _read_pair(folder, torn)
-        refuse_newer(made_by, folder / SIDECAR)
-        made_by = with_include(made_by)
-        if (found := mismatch(made_by, sidecar_shape)) is not None:
-            raise SchemaError(folder / SIDECAR, *found, "remove it to go on without")
-        return Records(conformed(table, path, made_by.get("kind")), made_by)
-
-
-def has_log(folder: Path) -> bool:
-    """Whether a tracker wrote measured steps here."""
-    return any((folder / LOG_FOLDER).glob("part-*.arrows")) or (folder / JOURNAL).is_file()
-
-
-def has_records(folder: Path) -> bool:
-    """Whether a folder holds a table of records, or a log that makes one."""
-    return (folder / FILE).is_file() or has_log(folder)
-
-
-def _read_pair(folder: Path, torn: bool) -> "tuple[pa.Table, dict[str, Any]]":
-    """Both files, which must belong together; waits a little for a writer that has replaced one of them."""
-    for pause in (*PAUSES, 0):
-        table, checksum = _read_table(folder / FILE)
-        made_by = _read_sidecar(folder / SIDECAR)
-        if made_by is None or made_by.pop(PAIRED, None) == checksum or torn:
-            return table, made_by or {}
-        time.sleep(pause)
-    raise RecordsMismatch(folder)
-
-
-def _read_table(path: Path) -> "tuple[pa.Table, str | None]":
-    import pyarrow as pa
-
-    try:
-        return from_parquet(path.read_bytes())
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path}: not readable as records: {str(error).splitlines()[0]}") from error
-
-
-def _read_sidecar(sidecar: Path) -> dict[str, Any] | None:
-    if not sidecar.is_file():
-        return None
-    try:
-        return read_json(sidecar)
-    except (OSError, ValueError) as error:
-        said = str(error).splitlines()[0]
-        raise InputError(f"{sidecar}: not readable: {said}; remove it to go on without") from error
-
-
-def counted_parameters(made_by: Mapping[str, Any]) -> str:
-    """Which parameters the norms of some records count, as their provenance says."""
-    selection, counted = made_by.get("selection"), made_by.get("counted")
-    if not isinstance(selection, dict) or not selection.get("include"):
-        return ""
-    known = isinstance(counted, dict) and all(isinstance(counted.get(key), int) for key in COUNTS)
-    return parameters_text(
-        SimpleNamespace(**{"select": None, "exclude": None, **selection}),
-        SimpleNamespace(**counted) if known else None,  # pyright: ignore[reportCallIssue]
-    )
-
-
-def parameters_text(selection: Any, counted: Any = None) -> str:
-    """Which parameters count, and how many: "blocks (144 of 148 tensors, 85.1M of 124.4M values)"."""
-    select, exclude = selection.select, selection.exclude
-    said = f"those that match {select!r}" if select is not None else str(selection.include)
-    said += f" without {exclude!r}" if exclude is not None else ""
-    if counted is None:
-        return said
-    tensors, of_tensors, values, of_values = (_short(getattr(counted, key)) for key in COUNTS)
-    return f"{said} ({tensors} of {of_tensors} tensors, {values} of {of_values} values)"
-
-
-def _short(count: int) -> str:
-    for size, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
-        if count >= size:
-            return f"{count / size:.1f}{letter}"
-    return f"{count:,}"
+        StoredResult(self).write(folder)
 
 
 def concatenated(tables: "Sequence[pa.Table]") -> "pa.Table":
@@ -419,19 +309,6 @@ def concatenated(tables: "Sequence[pa.Table]") -> "pa.Table":
     if not tables:
         return _block_table("", Block("model", [], [], [], [], {}))
     return pa.concat_tables(tables, promote_options="default").unify_dictionaries().combine_chunks()
-
-
-def write_parquet(table: "pa.Table", target: Path, **options: Any) -> str:
-    """Write a table with a checksum, which is returned."""
-    content, checksum = to_parquet(table, **options)
-    with replacing(target) as path:  # a file of Python's: Arrow takes no paths that are not valid text
-        path.write_bytes(content)
-    return checksum
-
-
-def read_parquet(path: Path) -> "pa.Table":
-    """Raises ChecksumError where a checksum does not match."""
-    return from_parquet(path.read_bytes())[0]
 
 
 def storable(word: str) -> str:

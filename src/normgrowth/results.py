@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import numpy as np
 
 from normgrowth.errors import InputError, SchemaError
-from normgrowth.record_schema import SCHEMA, refuse_newer
-from normgrowth.records import SIDECAR, Matrix, Records, has_records
+from normgrowth.record_schema import ADVICE, SCHEMA, refuse_newer
+from normgrowth.records import Matrix, Records
+from normgrowth.schema import converted
+from normgrowth.stored_result import SIDECAR, StoredResult, has_records
 from normgrowth.text import one_line
 
 if TYPE_CHECKING:
@@ -48,8 +50,6 @@ KINDS: dict[str, str] = {
     "reproduction": "normgrowth.paper.reproduction:Reproduction",
 }
 CLAIMS = "claims.json"  # holds a reproduction, whose records are made from it
-# Folders of earlier versions name the command that wrote them.
-COMMANDS = {"train": "run", "reproduce": "reproduction", "tracker": "trace"}
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,6 @@ class Result:
         if "__repr__" not in cls.__dict__:
             cls.__repr__ = one_line
 
-    def __post_init__(self) -> None:
-        # Until every reader takes typed fields, the table carries them as plain values, too.
-        object.__setattr__(self, "records", Records(self.records.table, to_plain(self)))
-
     def to_pandas(self) -> Any:
         """The records as a pandas DataFrame."""
         return self.records.to_pandas()
@@ -145,13 +141,22 @@ class Result:
 
         with Workspace.open(folder, self.kind, {}, overwrite=overwrite) as workspace:
             assert workspace.folder is not None
-            self.records.write(workspace.folder)
+            self.write(workspace.folder)
             return workspace.folder
 
+    def write(self, folder: Path | str) -> None:
+        """Write the files of the result into a folder that the caller has claimed; `save` claims it first."""
+        self.stored.write(folder)
+
+    @property
+    def stored(self) -> StoredResult:
+        """What the files of the result hold."""
+        return StoredResult(self.records, to_plain(self))
+
     @classmethod
-    def from_records(cls, records: Records) -> Self:
-        """The result whose table and fields were read from a folder."""
-        return _converted(cls, records.made_by, records)
+    def from_stored(cls, stored: StoredResult) -> Self:
+        """The result whose table and fields were read from a folder. Raises SchemaError if a field has another type."""
+        return _converted(cls, stored.fields, stored.records)
 
 
 class Plots:
@@ -217,28 +222,27 @@ def load(folder: Path | str) -> Result:
         below = sorted(path.name for path in folder.iterdir() if path.is_dir() and has_records(path))
         more = f"; the folders {', '.join(below[:5])} in it have results" if below else ""
         raise InputError(f"{folder}: no result of normgrowth is here{more}")
-    return result_of(Records.read(folder), folder)
+    return result_of(StoredResult.read(folder), folder)
 
 
 def holds_reproduction(folder: Path | str) -> bool:
     return (Path(folder) / CLAIMS).is_file() and not has_records(Path(folder))
 
 
-def result_of(records: Records, folder: Path | str) -> Result:
-    """Records that were read from a folder, as a typed result."""
-    refuse_newer(records.made_by, Path(folder) / SIDECAR)
-    kind = records.made_by.get("kind") or records.made_by.get("command")
-    kind = COMMANDS.get(str(kind), kind)
+def result_of(stored: StoredResult, folder: Path | str) -> Result:
+    """What was read from a folder, as a typed result."""
+    sidecar, kind = Path(folder) / SIDECAR, stored.kind
+    refuse_newer(stored.fields, sidecar)
     if not isinstance(kind, str) or kind not in KINDS:
         problem = "missing" if kind is None else f"{str(kind)[:60]!r} is not a kind of result"
         advice = (
             "read the table alone with normgrowth.Records.read(FOLDER), and its norms with Trace.from_records"
         )
-        raise SchemaError(Path(folder) / SIDECAR, "kind", problem, advice)
+        raise SchemaError(sidecar, "kind", problem, advice)
     try:
-        return type_of(str(kind)).from_records(records)
+        return type_of(kind).from_stored(stored)
     except SchemaError as error:
-        raise SchemaError(Path(folder) / SIDECAR, error.place, error.problem, error.advice) from error
+        raise SchemaError(sidecar, error.place, error.problem, error.advice) from error
 
 
 def type_of(kind: str) -> type[Result]:
@@ -278,23 +282,22 @@ R = TypeVar("R", bound=Result)
 
 
 def _converted(kind: type[R], content: Mapping[str, Any], records: Records) -> R:
-    import msgspec
-
     given = {
         one.name: content[one.name] for one in fields(kind) if one.name in content and one.name != "records"
     }
     if "provenance" not in given:
         given["provenance"] = asdict(Provenance.of_earlier(content))
+    if not _names_parameters(given.get("selection")):
+        given.pop("selection", None)
     shape = _shape(kind)
-    try:
-        found = msgspec.convert(given, shape, strict=False, str_keys=True, dec_hook=_decoded)
-    except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$")
-        raise SchemaError(
-            SIDECAR, place.strip("`.") or "fields", problem, "run the command that wrote it again"
-        ) from error
+    found = converted(given, shape, SIDECAR, advice=ADVICE, strict=False, dec_hook=_decoded)
     values = {one.name: getattr(found, one.name) for one in fields(shape)}
     return kind(records=records, **values)
+
+
+def _names_parameters(selection: object) -> bool:
+    """Earlier versions wrote an empty selection, or one without a value, where it was unknown."""
+    return not isinstance(selection, dict) or bool(selection.get("include"))
 
 
 def _shape(kind: type[Result]) -> type[Any]:

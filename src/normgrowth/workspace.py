@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from normgrowth.checksums import seal_json, unseal_json
 from normgrowth.errors import FolderLocked, FolderMismatch, InputError
@@ -220,6 +220,12 @@ def _told_by_marks(folder: Path) -> Claim | None:
     return Claim(MARKS[found[0]], request, partial=True)
 
 
+class Writable(Protocol):
+    """A result."""
+
+    def write(self, folder: Path) -> None: ...
+
+
 class Workspace:
     """An output folder, held by one command at a time; without a folder, nothing is kept.
 
@@ -282,6 +288,11 @@ class Workspace:
         path = self.folder / ".scratch"
         path.mkdir(exist_ok=True)
         return path
+
+    def save(self, result: Writable) -> None:
+        """Write the files of a result, if there is a folder."""
+        if self.folder is not None:
+            result.write(self.folder)
 
     def check(self, request: Mapping[str, Any]) -> None:
         """Raise FolderMismatch if the folder holds another result, unless it is to be overwritten."""

@@ -211,8 +211,8 @@ def test_a_trace_tells_what_was_passed_over_once(tmp_path):
         content = {"model": tiny_state(i), "args": argparse.Namespace(lr=0.1)}
         torch.save(content, tmp_path / f"step_{i}.pt")
     with pytest.warns(SeriesWarning) as caught:
-        records = trace(tmp_path, lint=False).records
+        result = trace(tmp_path, lint=False)
     told = [str(w.message) for w in caught if "argparse.Namespace" in str(w.message)]
     assert len(told) == 1
-    assert told[0] in records.made_by["notes"]
+    assert told[0] in result.notes
     assert len(open_source(tmp_path)) == 3

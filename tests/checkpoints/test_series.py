@@ -149,9 +149,9 @@ def test_a_step_stored_inside_beats_a_name_that_counts(tmp_path):
     assert any("step 900" in note and "10 in its name" in note for note in open_source(tmp_path).notes)
     assert origins(tmp_path / "checkpoint_10.pt") == {900: "stored"}
     with pytest.warns(SeriesWarning, match="step 900"):
-        records = trace(tmp_path, lint=False).records
-    assert records.made_by["steps"] == [300, 600, 900]
-    assert records.made_by["step_origins"] == ["stored"] * 3
+        result = trace(tmp_path, lint=False)
+    assert result.steps == (300, 600, 900)
+    assert result.step_origins == ("stored",) * 3
 
 
 def test_a_name_that_counts_stays_where_no_step_of_the_run_is_stored(tmp_path):

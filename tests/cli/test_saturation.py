@@ -28,6 +28,7 @@ from normgrowth.report.figures.style import GREY
 from normgrowth.report.sentences.saturation import checked_curves
 from normgrowth.report.terminal.saturation import show
 from normgrowth.results import load
+from normgrowth.stored_result import StoredResult
 
 transformers = pytest.importorskip("transformers")
 
@@ -187,10 +188,10 @@ def test_published_levels_are_those_of_figure_2():
 
 
 def test_other_records_are_refused():
-    from normgrowth.paper.published.figure1 import t5_records
+    from normgrowth.paper.published.figure1 import t5_trace
 
     with pytest.raises(InputError, match="no saturation"):
-        checked_curves(Saturation.from_records(t5_records()))
+        checked_curves(Saturation.from_stored(StoredResult(t5_trace().records)))
 
 
 def test_a_model_from_the_hub(tmp_path):

@@ -16,6 +16,7 @@ from normgrowth.report.dispatch import draw
 from normgrowth.report.sentences.scaling import sentences
 from normgrowth.report.terminal.scaling import show
 from normgrowth.results import load
+from normgrowth.stored_result import StoredResult
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("scaling", "paper", "--layers", 1, "--width", 12, "--seeds", 2, "--scales", 9)
@@ -118,7 +119,7 @@ def test_the_same_records_give_the_same_bytes(folder, tmp_path):
         (("minilm", "--published"), "is for `normgrowth scaling paper`"),
         (("minilm", "--width", 8), "are for scaling('paper')"),
         (("paper", "--text", "x.txt"), "text is for a model"),
-        (("paper", "--largest", 1), "--largest must be above 1"),
+        (("paper", "--largest", 1), "got 1 and"),
         (("paper", "--scales", 1), "--scales at least 2"),
         (("no/such/folder/here",), "no such folder or file"),
     ],
@@ -131,6 +132,6 @@ def test_bad_input_is_one_line(capsys, arguments, message):
 
 def test_other_records_are_not_curves(tmp_path):
     with pytest.raises(InputError, match="hold no scaling curves"):
-        Scaling.from_records(Records(figure4().records.table, {"runs": {"x": {}}}))
-    with pytest.raises(InputError, match="not as 'gif'"):
+        Scaling.from_stored(StoredResult(figure4().records, {"runs": {"x": {}}}))
+    with pytest.raises(InputError, match="'gif'"):
         draw(figure4(), tmp_path, formats=["gif"])

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from normgrowth import load
 from normgrowth.cli.main import main
-from normgrowth.records import Records
 from normgrowth.report.dispatch import show
 from normgrowth.report.terminal.run import TrainProgress, sentences
+from normgrowth.stored_result import StoredResult
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = (
@@ -81,7 +81,7 @@ def test_every_option_reaches_the_settings(tmp_path, capsys):
     flags += ["--no-bias", "--final-norm", "--tied", "--leaking"]
     code, _, err = small(capsys, "pydoc", tmp_path / "run", *flags)
     assert code == 0, err
-    said = Records.read(tmp_path / "run").made_by["settings"]
+    said = StoredResult.read(tmp_path / "run").fields["settings"]
     assert given.items() <= said.items()
     assert (said["bias"], said["final_norm"], said["tied"], said["leaking"]) == (False, True, True, True)
     assert said["width"] == 8

@@ -42,7 +42,7 @@ def published(steps, norm, cosine):
         columns = {k: v[:, None] for k, v in values.items()}
         return Block("model", ["model"], [None], [None], [int(t) for t in at], columns)
 
-    return Records.from_blocks("run", [block(steps, {"norm": norm}), block(steps[1:], values)], {})
+    return Records.from_blocks("run", [block(steps, {"norm": norm}), block(steps[1:], values)])
 
 
 # --- which model ---------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_each_interval_hides_as_many_steps_as_it_has():
         return Block("model", ["model"], [None], [None], at, {k: v[:, None] for k, v in columns.items()})
 
     norm = {"norm": np.sqrt(np.arange(1.0, 7.0))}
-    records = Records.from_blocks("run", [block(steps, norm), block(steps[1:], values)], {})
+    records = Records.from_blocks("run", [block(steps, norm), block(steps[1:], values)])
     assert "80 %" in undecided(dynamics(records, constant(0.1)))[0]  # 4.01 of 5
 
 
@@ -294,14 +294,14 @@ def test_several_runs_are_never_mixed():
     steps = [0, 10]
     grows, stands = (
         Records.from_blocks(
-            run, [Block("layer", ["layer.0", "layer.1"], [0, 1], [None] * 2, steps, {"norm": norm})], {}
+            run, [Block("layer", ["layer.0", "layer.1"], [0, 1], [None] * 2, steps, {"norm": norm})]
         )
         for run, norm in {
             "grows": np.array([[1.0, 1.0], [3.0, 1.0]]),
             "stands": np.array([[1.0, 1.0], [1.0, 1.0]]),
         }.items()
     )
-    both = Records.joined([grows, stands], {})
+    both = Records.joined([grows, stands])
     assert uniformity(grows).spread == pytest.approx(3)
     assert uniformity(both.where(run="stands")).spread == pytest.approx(1)
     for mixed in (
@@ -333,7 +333,7 @@ def tracked(steps, norm, cosine):
         quantity: whole.series(quantity)[1][-len(steps) :, None]
         for quantity in ("norm", "step_size", "alignment", "angle")
     }
-    return Records.from_blocks("run", [Block("model", ["model"], [None], [None], list(steps), columns)], {})
+    return Records.from_blocks("run", [Block("model", ["model"], [None], [None], list(steps), columns)])
 
 
 def test_every_step_of_a_tracker_is_as_good_as_checkpoints():
@@ -366,4 +366,4 @@ def test_a_series_with_a_gap_says_where():
         Block("model", ["model"], [None], [None], [10, 30], {"step_size": np.ones((2, 1))}),
     ]
     with pytest.raises(InputError, match="step 20"):
-        dynamics(Records.from_blocks("run", blocks, {}), constant(0.1))
+        dynamics(Records.from_blocks("run", blocks), constant(0.1))

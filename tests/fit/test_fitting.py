@@ -187,7 +187,7 @@ def test_each_series_of_a_trace_is_fitted():
         Block("layer", ["layer.0", "layer.1", "layer.2"], [0, 1, 2], [None] * 3, steps, {"norm": layers}),
         Block("model", ["model"], [None], [None], steps, {"norm": layers[:, :1] * 2}),
     ]
-    records = Records.from_blocks("run", blocks, {})
+    records = Records.from_blocks("run", blocks)
     found = fit(records, level="layer", bootstrap=0)
     fits = found.series
     assert list(fits) == ["layer.0", "layer.1", "layer.2"]

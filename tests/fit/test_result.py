@@ -21,16 +21,22 @@ def records():
             "model", ["model"], [None], [None], STEPS, {"norm": (LAYERS * wave)[:, :1], "rms": LAYERS[:, :1]}
         ),
     ]
-    return Records.from_blocks("run", blocks, {"source": "a folder"})
+    return Records.from_blocks("run", blocks)
 
 
 def test_one_series_is_as_good_as_its_points(records, tmp_path):
-    records.write(tmp_path / "trace")
+    trace = ng.Trace(records=records, source="a folder")
+    folder = trace.save(tmp_path / "trace")
     direct = ng.fit(*records.series("norm"), bootstrap=50, seed=2)
-    for data in (records, tmp_path / "trace", str(tmp_path / "trace")):
+    for data, source in (
+        (records, "run"),
+        (trace, "a folder"),
+        (folder, "a folder"),
+        (str(folder), "a folder"),
+    ):
         found = ng.fit(data, bootstrap=50, seed=2)
         assert found.only.laws == direct.only.laws
-        assert (found.source, found.level, found.quantity, found.seed) == ("a folder", "model", "norm", 2)
+        assert (found.source, found.level, found.quantity, found.seed) == (source, "model", "norm", 2)
     assert ng.fit(records, quantity="rms", bootstrap=0)["sqrt"].params == pytest.approx({"a": 1, "b": 10})
     part = ng.fit(records, from_step=500, to_step=2000, bootstrap=0).only
     assert part.steps == tuple(range(500, 2001, 100))

@@ -37,8 +37,8 @@ def walk_trace() -> Trace:
         return replace(ng.trace(series), source="series")
 
 
-def _trace(*arguments: object, **options: object) -> Trace:
-    return Trace.from_records(known_trace(*arguments, **options))  # pyright: ignore[reportArgumentType]
+def _trace(source: str = "somewhere", **options: object) -> Trace:
+    return replace(Trace.from_records(known_trace(**options)), source=source)  # pyright: ignore[reportArgumentType]
 
 
 def _tracked() -> Trace:
@@ -51,7 +51,7 @@ def _shrinking() -> Trace:
 
 
 def _not_finite() -> Trace:
-    return Trace.from_records(replaced(known_trace(), "nonfinite", 1200))
+    return replace(Trace.from_records(replaced(known_trace(), "nonfinite", 1200)), source="somewhere")
 
 
 def _parameters() -> ng.Parameters:
@@ -99,7 +99,7 @@ def _dynamics(**options: object) -> ng.Dynamics:
         Block(*model, steps.tolist(), {"norm": norm[:, None], "numel": np.full((12, 1), 400.0)}),
         Block(*model, steps[1:].tolist(), {name: value[:, None] for name, value in values.items()}),
     ]
-    trace = Trace.from_records(ng.Records.from_blocks("walk", blocks, {"source": "walk"}))
+    trace = replace(Trace.from_records(ng.Records.from_blocks("walk", blocks)), source="walk")
     return ng.dynamics(trace, **options)  # pyright: ignore[reportArgumentType]
 
 
@@ -116,7 +116,7 @@ def _run() -> ng.Run:
     steps = norms.distinct("step")
     evaluated = Block("model", ["model"], [None], [None], steps, values)
     tested = Block("model", ["model"], [None], [None], steps[-1:], {"test_perplexity": np.array([[7.5]])})
-    records = ng.Records.joined([norms, ng.Records.from_blocks("run", [evaluated, tested], {})], {})
+    records = ng.Records.joined([norms, ng.Records.from_blocks("run", [evaluated, tested])])
     corpus = CorpusSummary("penn", frequency_loss=6.5)
     return ng.Run(records=records, settings=ng.TrainSettings(corpus="penn"), corpus=corpus, best_step=200)
 
@@ -141,7 +141,7 @@ def _reproduction() -> Reproduction:
 
 
 def _compared() -> ng.Comparison:
-    return ng.compare(_trace(), _trace(steps=(0, 100), scale=2.0, made_by={"source": "elsewhere"}))
+    return ng.compare(_trace(), _trace(steps=(0, 100), scale=2.0, source="elsewhere"))
 
 
 EXAMPLES: dict[str, dict[str, Callable[[], Result]]] = {
@@ -179,8 +179,8 @@ EXAMPLES: dict[str, dict[str, Callable[[], Result]]] = {
     "scaling": {"of the paper's encoders": lambda: ng.load(RECORDS / "figure4")},
     "run": {"of a language model": _run},
     "sweep": {
-        "with an edge": lambda: ng.Sweep.from_records(sweep_records()),
-        "with cells that failed": lambda: ng.Sweep.from_records(
+        "with an edge": lambda: ng.Sweep.from_stored(sweep_records()),
+        "with cells that failed": lambda: ng.Sweep.from_stored(
             sweep_records(diverged=((2, 0),), missing=((0, 3),), lost=[[0, 3]], edge=(math.inf,) * 3)
         ),
     },

@@ -32,6 +32,7 @@ from normgrowth.lab.train import Diverged
 from normgrowth.lab.train import train as train_run
 from normgrowth.network.models.load import load_model
 from normgrowth.records import Records
+from normgrowth.stored_result import StoredResult
 
 
 def train(*arguments, **options):
@@ -212,13 +213,14 @@ def test_training_against_the_obvious_loop(tmp_path, pydoc, options):
 
 
 def test_what_a_run_records(finished):
-    records = Records.read(finished)
+    stored = StoredResult.read(finished)
+    records = stored.records
     steps, losses = records.series("dev_loss")
     assert steps.tolist() == [0, 5, 10, 12]
     assert losses[-1] < losses[0]
     np.testing.assert_allclose(records.series("perplexity")[1], np.exp(losses), rtol=1e-12)
     assert records.series("norm")[0].tolist() == [0, 3, 6, 9, 12]
-    best = records.made_by["best_step"]
+    best = stored.fields["best_step"]
     assert records.series("test_perplexity")[0].tolist() == [best]
     assert losses[steps.tolist().index(best)] == losses.min()
     layers = records.where(level="layer", quantity="saturation", step=12)
@@ -358,8 +360,8 @@ def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path, finished):
 
 def test_a_finished_run_started_again_says_the_same(tmp_path, finished):
     before = {path: path.read_bytes() for path in finished.rglob("*.safetensors")}
-    records = train(TINY, finished)
-    assert records.made_by["best_step"] == Records.read(finished).made_by["best_step"]
+    result = train_run(TINY, finished)
+    assert result.best_step == StoredResult.read(finished).fields["best_step"]
     assert before == {path: path.read_bytes() for path in finished.rglob("*.safetensors")}
 
 
@@ -504,7 +506,7 @@ def test_two_ranks_train_the_same_model(tmp_path, finished):
             continue
         torch.testing.assert_close(mine[name], theirs[name], rtol=1e-3, atol=1e-4)
     ours, others = Records.read(run), Records.read(finished)
-    assert ours.made_by["ranks"] == 2
+    assert StoredResult.read(run).fields["ranks"] == 2
     for quantity in ("dev_loss", "train_loss", "norm", "test_loss", "saturation"):
         steps, values = ours.series(quantity)
         assert steps.tolist() == others.series(quantity)[0].tolist()

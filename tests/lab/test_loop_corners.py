@@ -56,9 +56,9 @@ def words():
     return replace(whole, train=whole.train[:10], valid=whole.valid[:9], test=whole.test[:9])
 
 
-def shown(records):
+def shown(result):
     file = io.StringIO()
-    show(Run.from_records(records), Console(file=file, width=120))
+    show(result, Console(file=file, width=120))
     return file.getvalue()
 
 
@@ -176,8 +176,9 @@ def test_a_schedule_that_cannot_be_takes_no_folder(tmp_path, words):
 @pytest.mark.parametrize("name", ["parity", "majority"])
 def test_words_so_short_that_a_symbol_is_never_seen(tmp_path, name):
     settings = replace(TINY, corpus=name, longest=1)
-    records = train(settings, tmp_path / "run")
-    assert records.made_by["corpus"]["vocabulary"] == 4  # both symbols all the same
+    result = train_run(settings, tmp_path / "run")
+    records = result.records
+    assert result.corpus.vocabulary == 4  # both symbols all the same
     assert ((records.series("legal_mass")[1] > 0) & (records.series("legal_mass")[1] < 1)).all()
 
 
@@ -194,7 +195,7 @@ def test_word_frequencies_are_judged_where_the_model_is(tmp_path):
     (tmp_path / "valid.txt").write_text("a a\nb b b\n")
     (tmp_path / "test.txt").write_text("a\n")
     settings = replace(TINY, corpus=str(tmp_path), min_count=1, dev_sentences=1)
-    found = train(settings, tmp_path / "run").made_by["corpus"]["frequency_loss"]
+    found = train_run(settings, tmp_path / "run").corpus.frequency_loss
     share = {"a": 4 / 7, "end": 1 / 7}  # <unk> counts as once
     assert found == pytest.approx(-(2 * np.log(share["a"]) + np.log(share["end"])) / 3, rel=1e-12)
 

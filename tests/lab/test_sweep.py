@@ -139,9 +139,9 @@ def test_a_finer_grid_takes_over_the_coarse_ones_cells(tmp_path, corpus, threads
     assert set(coarse[0].values) < set(fine[0].values)
     sweep(TINY, tmp_path, x=coarse[0], y=coarse[1], corpus=corpus, engine=threads)
     counting = Counting(threads)
-    records = sweep(TINY, tmp_path, x=fine[0], y=fine[1], corpus=corpus, engine=counting)
+    result = run_sweep(TINY, tmp_path, x=fine[0], y=fine[1], corpus=corpus, engine=counting)
     assert counting.cells == 7 * 3 - 4 * 2
-    assert records.made_by["cells"] == 21
+    assert result.cells == 21
 
 
 def test_a_damaged_cell_is_trained_again(tmp_path, corpus, threads):
@@ -179,10 +179,11 @@ def test_refining_finds_the_edge_of_the_full_grid(tmp_path, corpus, threads, opt
 def test_divergence_is_a_result(tmp_path, corpus, threads):
     settings = replace(TINY, optimizer="sgd")
     x, y = Axis("lr", (0.01, 1e30)), Axis("weight_decay", (0.0, 1.0))
-    records = sweep(settings, tmp_path, x=x, y=y, corpus=corpus, engine=threads)
+    result = run_sweep(settings, tmp_path, x=x, y=y, corpus=corpus, engine=threads)
+    records = result.records
     diverged = [value(records, f"lr={lr:g}, weight_decay=0", "diverged") for lr in x.values]
     assert diverged == [0.0, 1.0]
-    assert not records.made_by["problems"]
+    assert not result.problems
     edge = records.where(level="column", quantity="edge").table["value"].to_numpy()
     assert edge[1] == math.inf  # weights that are no numbers any more did not shrink
 

@@ -17,7 +17,6 @@ from normgrowth.lab.cells.cell import Outcome, train_alone
 from normgrowth.lab.cells.edges import edges
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import one_thread
-from normgrowth.lab.sweep_result import Sweep
 from normgrowth.report.sweep_grid import SweepGrid
 
 
@@ -98,9 +97,9 @@ def test_cells_that_cannot_be_stacked_train_alone(tmp_path, corpus, engine, x, s
 
 def test_whether_a_stack_pays_is_asked_for_each_shape(tmp_path, corpus, engine):
     x = Axis("width", (8, 512))
-    records = sweep(replace(TINY, steps=1), tmp_path, x=x, y=X, corpus=corpus, engine=engine)
+    result = run_sweep(replace(TINY, steps=1), tmp_path, x=x, y=X, corpus=corpus, engine=engine)
     assert engine.sizes == [2, 1, 1]
-    assert records.made_by["together"] == 2
+    assert result.together == 2
 
 
 def test_a_list_and_a_scale_share_their_cells(tmp_path, corpus, engine):
@@ -126,10 +125,10 @@ def test_steps_as_a_setting_and_as_an_outcome(tmp_path, corpus, engine):
 def test_nothing_but_lost_cells_is_still_a_result(tmp_path, corpus, capsys):
     kinds = Axis("kind", ("post_norm", "usual_pre_norm"))
     with closing(Deadly(1)) as engine:
-        records = sweep(TINY, tmp_path, x=X, y=kinds, corpus=corpus, engine=engine, together=1)
-    assert records.made_by["cells"] == 0
-    assert len(records.made_by["problems"]) == 4
-    print(Sweep.from_records(records))
+        result = run_sweep(TINY, tmp_path, x=X, y=kinds, corpus=corpus, engine=engine, together=1)
+    assert result.cells == 0
+    assert len(result.problems) == 4
+    print(result)
     assert "0 of 4 cells were trained" in capsys.readouterr().out
 
 
@@ -162,22 +161,23 @@ def test_lost_cells_are_unknown(tmp_path, corpus, refine, capsys):
     assert (edges < 60).all()
     lost = [(1e-2, 90.0), (1e-3, 1e-3)]
     with closing(Losing(*lost)) as engine:
-        found = sweep(
+        found_result = run_sweep(
             TINY, tmp_path / "lost", x=x, y=y, corpus=corpus, engine=engine, together=1, refine=refine
         )
+        found = found_result.records
     assert values(found, "edge", "column")[1] == edges[1]
     assert values(found, "once", "column")[1] == 1
     if values(whole, "edge_below", "column")[0] == 1e-3:
         assert np.isnan(values(found, "edge", "column")[0])
-    assert [0, 0] in found.made_by["lost"]
-    print(Sweep.from_records(found))
+    assert (0, 0) in found_result.lost
+    print(found_result)
     said = " ".join(capsys.readouterr().out.split())
-    assert f"{len(found.made_by['lost'])} were lost" in said
+    assert f"{len(found_result.lost)} were lost" in said
     assert "interpolated between trained cells" in said  # so that one at the edge moves it between these
     with closing(Threads(1)) as engine:  # they are trained when the command is run again
-        again = sweep(TINY, tmp_path / "lost", x=x, y=y, corpus=corpus, engine=engine, together=1)
-    assert not again.made_by["lost"]
-    np.testing.assert_array_equal(values(again, "edge", "column"), edges)
+        again_result = run_sweep(TINY, tmp_path / "lost", x=x, y=y, corpus=corpus, engine=engine, together=1)
+    assert not again_result.lost
+    np.testing.assert_array_equal(values(again_result.records, "edge", "column"), edges)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
@@ -197,7 +197,7 @@ def test_no_space_in_the_first_moment_spoils_no_folder(tmp_path, corpus, engine,
         with pytest.raises(InputError, match="No space left on device"):
             sweep(TINY, tmp_path / "x", x=X, y=Y, corpus=corpus, engine=engine)
     (tmp_path / "x" / ".sweep.json.123.part").write_text("{")  # and what a kill leaves
-    assert sweep(TINY, tmp_path / "x", x=X, y=Y, corpus=corpus, engine=engine).made_by["cells"] == 4
+    assert run_sweep(TINY, tmp_path / "x", x=X, y=Y, corpus=corpus, engine=engine).cells == 4
     (tmp_path / "other" / "cells").mkdir(parents=True)
     with pytest.raises(InputError, match="holds cells but no sweep"):
         sweep(TINY, tmp_path / "other", x=X, y=Y, corpus=corpus, engine=engine)
@@ -206,7 +206,7 @@ def test_no_space_in_the_first_moment_spoils_no_folder(tmp_path, corpus, engine,
 def test_progress_ends_where_the_search_does(tmp_path, corpus, engine):
     told = []
     y = Axis.spaced("weight_decay", 1e-3, 5.0, 8)
-    records = sweep(
+    result = run_sweep(
         TINY,
         tmp_path,
         x=X,
@@ -217,15 +217,16 @@ def test_progress_ends_where_the_search_does(tmp_path, corpus, engine):
         progress=lambda *what: told.append(what),
     )
     done, total, _ = told[-1]
-    assert done == total == records.made_by["cells"] < 16
+    assert done == total == result.cells < 16
 
 
 def test_a_cell_without_a_step_neither_grows_nor_falls(tmp_path, corpus, engine):
-    records = sweep(TINY, tmp_path, x=X, y=Y, limit=1e-9, corpus=corpus, engine=engine)
+    result = run_sweep(TINY, tmp_path, x=X, y=Y, limit=1e-9, corpus=corpus, engine=engine)
+    records = result.records
     assert (values(records, "factor") == 1).all()
     assert (values(records, "timed_out") == 1).all()
     assert json.loads((tmp_path / "records.json").read_text())["limit"] == 1e-9
-    assert SweepGrid(Sweep.from_records(records)).log_factor.tolist() == [[0, 0], [0, 0]]
+    assert SweepGrid(result).log_factor.tolist() == [[0, 0], [0, 0]]
 
 
 def test_a_rate_that_is_not_constant_has_no_prediction():

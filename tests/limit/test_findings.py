@@ -157,8 +157,8 @@ def test_saturation_and_heads_pass_findings_on():
     batches = [
         {"input_ids": torch.randint(5, 50, (2, 6)), "attention_mask": torch.ones(2, 6, dtype=torch.long)}
     ]
-    for records in (
-        normgrowth.saturation(model, batches=batches, c=()).records,
-        normgrowth.heads(model, batches=batches).records,
+    for result in (
+        normgrowth.saturation(model, batches=batches, c=()),
+        normgrowth.heads(model, batches=batches),
     ):
-        assert any("the mask -10000 is a finite number" in note for note in records.made_by["notes"])
+        assert any("the mask -10000 is a finite number" in note for note in result.notes)

@@ -81,13 +81,14 @@ def test_saturation_of_a_state_space_model(mamba):
         saturation(mamba, batches=[BATCH])
     assert caught.value.module == "layers.0.mixer"  # not of the wrapper around the network
     assert caught.value.parameters == ("layers.0.mixer.A_log",)
-    records = saturation(mamba, batches=[BATCH], fixed=["*.A_log"], c=(4,))
+    result = normgrowth.saturation(mamba, batches=[BATCH], fixed=["*.A_log"], c=(4,))
+    records = result.records
     limit = saturated(mamba, fixed=["*.A_log"])
     assert levels(records, "saturation") == pytest.approx(mean_cosines(mamba, limit), abs=1e-12)
     scaled = scaled_by_hand(mamba, 4, lambda name: name.endswith("A_log"))
     assert levels(records, "saturation_c4") == pytest.approx(mean_cosines(mamba, scaled), abs=1e-12)
-    assert list(records.made_by["fixed"]) == ["*.A_log"]
-    assert "held fixed: *.A_log; all other parameters grow" in records.made_by["notes"]
+    assert list(result.fixed) == ["*.A_log"]
+    assert "held fixed: *.A_log; all other parameters grow" in result.notes
 
 
 def test_saturation_of_random_networks_holds_the_same_parameters(mamba):
@@ -110,7 +111,8 @@ def test_names_are_those_of_the_model_even_if_only_its_encoder_is_measured():
 
 def test_heads():
     model = tiny("bert", attn_implementation="eager")
-    records = heads(model, batches=[BATCH], fixed=NORMS, c=(1e6,))
+    result = normgrowth.heads(model, batches=[BATCH], fixed=NORMS, c=(1e6,))
+    records = result.records
     weights = saturated(model, fixed=NORMS)(input_ids=IDS, output_attentions=True).attentions
     largest = np.array([w.amax(-1).mean((0, 2)).tolist() for w in weights]).flatten()
     found = [
@@ -123,8 +125,8 @@ def test_heads():
         for quantity in ("attended", "attended_c1e+06")
     }
     assert values["attended"] == pytest.approx(values["attended_c1e+06"])
-    assert list(records.made_by["fixed"]) == NORMS
-    assert f"held fixed: {', '.join(NORMS)}; all other parameters grow" in records.made_by["notes"]
+    assert list(result.fixed) == NORMS
+    assert f"held fixed: {', '.join(NORMS)}; all other parameters grow" in result.notes
 
 
 def test_patterns_of_a_sentence():
@@ -182,11 +184,12 @@ def test_a_series(tmp_path):
     torch.save(model.state_dict(), series / "step_2.pt")
     held = ["*.mlp.c_proj.weight"]
     out = tmp_path / "out"
-    records = saturation(series, ["a b c"], config=model, out=out, fixed=held, c=())
+    result = normgrowth.saturation(series, ["a b c"], config=model, out=out, fixed=held, c=())
+    records = result.records
     alone = saturation(model, ["a b c"], fixed=held, c=())
     last = records.where(quantity="saturation", level="layer", step=2).table.to_pylist()
     assert [row["value"] for row in last] == pytest.approx(levels(alone, "saturation"), abs=1e-6)
-    assert list(records.made_by["fixed"]) == held
+    assert list(result.fixed) == held
     with pytest.raises(FolderMismatch, match="fixed"):
         saturation(series, ["a b c"], config=model, out=out, c=())
     again = saturation(series, ["a b c"], config=model, out=tmp_path / "all", c=())

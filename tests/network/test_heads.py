@@ -275,7 +275,8 @@ def architecture(name):
 def test_architectures_of_transformers(name):
     """What transformers gives out as attentions, one sentence at a time; in the limit too, by its own eager code."""
     model = architecture(name)
-    records = heads(model, TEXT)
+    result = verb.heads(model, TEXT)
+    records = result.records
     part = model.get_encoder() if model.config.is_encoder_decoder else model
     eager = copy.deepcopy(part)
     if name not in ("bloom", "xlnet"):  # which know nothing else
@@ -299,7 +300,7 @@ def test_architectures_of_transformers(name):
     stack = "encoder" if name == "t5" else "layer"
     layers = BLOCKS if name in ("bert", "gpt2", "t5") else 2
     assert records.where(level="layer").distinct("name") == [f"{stack}.{i}" for i in range(layers)]
-    assert bool(name == "t5") == any("encoder" in note for note in records.made_by["notes"])
+    assert bool(name == "t5") == any("encoder" in note for note in result.notes)
 
 
 def test_everything_is_in_float64():
@@ -354,8 +355,9 @@ def test_heads_that_would_see_padding_get_none():
     torch.manual_seed(0)
     model = Deaf(tiny_config("bert")).double().eval()
     lines = ["a b c d e f g h i j", "a b c d e f g h i"]
-    records = heads(model, lines)
-    assert "equal length" in records.made_by["notes"][0]
+    result = verb.heads(model, lines)
+    records = result.records
+    assert "equal length" in result.notes[0]
     assert value(records, "visible") == pytest.approx((10 * 10 + 9 * 9) / 19)
     ids = torch.randint(3, 90, (2, 6))
     mask = torch.ones_like(ids)
@@ -442,8 +444,8 @@ def test_figure_3_in_its_published_form():
 
 
 def test_a_window_fills_and_cuts():
-    records = heads(loaded(encoder()), TEXT, window=4)
-    assert "3 of 5 sentences were cut at 4 tokens to fit the window" in records.made_by["notes"]
+    result = verb.heads(loaded(encoder()), TEXT, window=4)
+    assert "3 of 5 sentences were cut at 4 tokens to fit the window" in result.notes
     with pytest.raises(InputError, match="has 90 positions"):
         heads(loaded(encoder()), TEXT, window=91)
     with pytest.raises(InputError, match="give sentences"):
@@ -793,8 +795,9 @@ def test_scores_that_overflow_are_named():
 
 def test_a_scale_that_overflows_is_left_out():
     """What is too large for float64 is no measurement; what T5's norms would lose in float32 is one."""
-    records = heads(architecture("t5"), TEXT, c=(10, 1e30, 1e160), window=16)
-    assert "with the weights times 1e+160 scores overflow: left out" in records.made_by["notes"]
+    result = verb.heads(architecture("t5"), TEXT, c=(10, 1e30, 1e160), window=16)
+    records = result.records
+    assert "with the weights times 1e+160 scores overflow: left out" in result.notes
     found = set(records.distinct("quantity"))
     assert {"attended", "attended_c10", "attended_window_c10", "attended_c1e+30"} <= found
     assert not any(name.endswith("1e+160") for name in found)
@@ -939,6 +942,7 @@ def test_shapes_that_are_not_tokens_over_tokens_are_left_out():
             nn.functional.scaled_dot_product_attention(q, q[:, :, :2], q[:, :, :2])
             return self.own(ids)
 
-    records = heads(Cross(), batches=[torch.tensor([[3, 4, 5]])], c=(1000,))
+    result = verb.heads(Cross(), batches=[torch.tensor([[3, 4, 5]])], c=(1000,))
+    records = result.records
     assert len(of_heads(records, "entropy")) == 4
-    assert "scores (1, 2, 3, 2) are not tokens over tokens" in records.made_by["notes"][0]
+    assert "scores (1, 2, 3, 2) are not tokens over tokens" in result.notes[0]

@@ -73,7 +73,8 @@ def test_each_step_is_the_model_of_that_step(series, config):
     """Names with a prefix more (a head's checkpoint), loaded by hand here and by prefix there."""
     model = transformers.GPT2Model(config).eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    records = saturation(series, config=model, texts=TEXT)
+    result = normgrowth.saturation(series, config=model, texts=TEXT)
+    records = result.records
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert records.where(quantity="saturation").distinct("step") == list(STEPS)
     for step in STEPS:
@@ -84,18 +85,19 @@ def test_each_step_is_the_model_of_that_step(series, config):
         for quantity in ("saturation", "saturation_stderr", "saturation_c1000"):
             np.testing.assert_array_equal(levels(records, quantity, step), levels(alone, quantity))
     assert levels(records, "saturation", 0)[1:].max() < 0.3 < levels(records, "saturation", 60)[1:].max()
-    assert records.made_by["models"][records.single_run()]["architecture"] == "GPT2Model"
+    assert result.models[records.single_run()].architecture == "GPT2Model"
 
 
 def test_it_joins_the_trace(series, config):
     model = transformers.GPT2Model(config)
-    records, alone = saturation(series, config=model, texts=TEXT), trace(series).records
+    result, traced = normgrowth.saturation(series, config=model, texts=TEXT), trace(series)
+    records, alone = result.records, traced.records
     assert records.distinct("run") == alone.distinct("run")
     for name in ("layer.0", "layer.1"):
         steps, norms = records.series("norm", level="layer", name=name)
         np.testing.assert_array_equal(norms, alone.series("norm", level="layer", name=name)[1])
         np.testing.assert_array_equal(steps, records.series("saturation", level="layer", name=name)[0])
-    assert records.made_by["source"] == alone.made_by["source"]
+    assert result.source == traced.source
 
 
 @pytest.mark.filterwarnings("ignore::normgrowth.errors.SeriesWarning")
@@ -144,9 +146,10 @@ def test_levels_stay_when_checkpoints_are_gone(series, tmp_path, config):
     whole = saturation(copy, config=model, texts=TEXT, out=out)
     for path in sorted(copy.glob("*.safetensors"))[:2]:
         path.unlink()
-    again = saturation(copy, config=model, texts=TEXT, out=out)
+    again_result = normgrowth.saturation(copy, config=model, texts=TEXT, out=out)
+    again = again_result.records
     assert same(again, whole)
-    assert any("are gone" in note for note in again.made_by["notes"])
+    assert any("are gone" in note for note in again_result.notes)
 
 
 def test_what_no_state_depends_on_may_be_missing(tmp_path):
@@ -159,8 +162,8 @@ def test_what_no_state_depends_on_may_be_missing(tmp_path):
             {f"bert.{name}": tensor for name, tensor in state.items()}, tmp_path / f"step_{step}.safetensors"
         )
     model = transformers.BertModel(config)
-    records = saturation(tmp_path, config=model, texts=["a b c"])
-    assert any("without effect on the states: pooler" in note for note in records.made_by["notes"])
+    result = normgrowth.saturation(tmp_path, config=model, texts=["a b c"])
+    assert any("without effect on the states: pooler" in note for note in result.notes)
     state.pop("encoder.layer.1.output.dense.weight")
     for step in (0, 1):
         lacking = {f"bert.{name}": tensor * (1 + step / 4) for name, tensor in state.items()}

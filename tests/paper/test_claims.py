@@ -12,6 +12,7 @@ from normgrowth.paper.claim import Claim, judge, number, rule
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.stages.theory import numbers
+from normgrowth.stored_result import StoredResult
 
 HOLDS, IN_PART, FAILS = "holds", "in part", "does not hold"
 UNDECIDED, WEIGHTS = "undecided", "needs weights that are not here"
@@ -102,7 +103,7 @@ def test_weights_that_are_not_here():
 def test_layers_of_figure_2_that_are_no_closer():
     """T5's layers 3 to 6 and XLNet's first: listed whatever the verdict."""
     records = numbers("minilm", {"saturation_c1000": 0.5, "saturation_c1000_random": 0.02})
-    found = judge(CLAIMS["saturation-pretrained"], Evidence({"pretrained": records}))
+    found = judge(CLAIMS["saturation-pretrained"], Evidence({"pretrained": StoredResult(records)}))
     assert found.verdict == WEIGHTS
     listed = re.findall(r"(t5|xlnet)[\w-]*, layer (\d+)", found.reason)
     assert listed == [("t5", "3"), ("t5", "4"), ("t5", "5"), ("t5", "6"), ("xlnet", "1")]

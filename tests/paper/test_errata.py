@@ -130,10 +130,10 @@ def test_what_biases_change(change, fails):
                 axis="scale",
             )
             run = f"{kind}, {bias}"
-            parts.append(Records.from_blocks(run, [block], {}))
+            parts.append(Records.from_blocks(run, [block]))
             networks.append(ScaledNetwork(run, kind=kind, bias=bias))
-    scaling = Scaling(records=Records.joined(parts, {}), networks=tuple(networks))
-    found = check(ALL["bias-switch"], Evidence({"scaling": scaling.records}))
+    scaling = Scaling(records=Records.joined(parts), networks=tuple(networks))
+    found = check(ALL["bias-switch"], Evidence({"scaling": scaling.stored}))
     assert found.measured["the same weights with and without biases by"] == pytest.approx(change)
     assert found.measured["published lines with and without biases differ by"] == pytest.approx(
         0.0588, abs=1e-4

@@ -22,12 +22,12 @@ class Observed(Evidence):
     """Notes which stages are asked for."""
 
     def __init__(self, known: Evidence) -> None:
-        super().__init__(known.records)
+        super().__init__(known.stored)
         object.__setattr__(self, "read", set())
 
-    def records_of(self, stage):
+    def stored_of(self, stage):
         self.read.add(stage)  # pyright: ignore[reportAttributeAccessIssue]
-        return super().records_of(stage)
+        return super().stored_of(stage)
 
 
 @pytest.fixture(scope="module")

@@ -52,15 +52,17 @@ def evidence(folder):
 
 
 def test_three_runs_for_each_model(evidence):
-    records = evidence.records_of("language_models")
+    stored = evidence.stored_of("language_models")
+    records = stored.records
     runs = {f"{name}{more}" for name in MODELS for more in ("", ", checkpoints", ", heads")}
     assert set(records.distinct("run")) == runs
-    assert records.made_by["models"]["leaking"] == {
+    assert stored.fields["models"]["leaking"] == {
         "kind": "paper_pre_norm",
         "optimizer": "adamw",
         "leaking": True,
         "corpus": "pydoc",
         "seed": 0,
+        "include": "blocks",
     }
     steps, norms = records.where(run="true").series("norm")
     assert steps[-1] == 24
@@ -79,7 +81,7 @@ def test_growth_is_what_the_records_say(evidence):
     found = judge(CLAIMS["lm-growth"], evidence).measured
     factors = []
     for name in ("true", "sgd", "post"):
-        _, norms = evidence.records_of("language_models").where(run=name).series("norm")
+        _, norms = evidence.stored_of("language_models").records.where(run=name).series("norm")
         factors.append(norms[-1] / norms[0])
     assert found["models"] == 3
     assert found["least factor"] == pytest.approx(min(factors))
@@ -108,7 +110,7 @@ def test_perplexity_as_the_authors_have_it(evidence, folder):
 
 
 def test_post_norm_is_measured_against_word_frequencies(evidence):
-    records, corpus = evidence.records_of("language_models"), corpus_of(TINY, None)
+    records, corpus = evidence.stored_of("language_models").records, corpus_of(TINY, None)
     frequencies = corpus.frequency_loss("valid", TINY.dev_sentences)
     last = records.where(run="post").series("dev_loss")[1][-1]
     found = check(DEPARTURES["post-norm"], evidence).measured

@@ -22,6 +22,7 @@ from normgrowth.paper.stages.stage import Stage, StageSettings
 from normgrowth.paper.stages.theory import numbers
 from normgrowth.records import Records
 from normgrowth.results import load, load_all
+from normgrowth.stored_result import StoredResult
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -168,10 +169,10 @@ def test_a_stage_resumes_but_not_from_another_version(tmp_path, engine, monkeypa
                 if number == stop:
                     raise OSError("the disk is full")
                 made.append((version, number))
-                return numbers(f"part {number}", {"value": float(number)})
+                return StoredResult(numbers(f"part {number}", {"value": float(number)}))
 
             parts = [context.cached(f"part-{n}", lambda n=n: part(n)) for n in range(3)]
-            return Records.joined(parts, {})
+            return StoredResult(Records.joined([part.records for part in parts]))
 
         return stage_of(run, version)
 
@@ -199,7 +200,10 @@ def test_a_fault_in_one_stage_does_not_stop_the_others(tmp_path, engine, monkeyp
     def broken(context, settings):
         raise RuntimeError("a fault")
 
-    stages = [stage_of(broken), stage_of(lambda *_: numbers("x", {"value": 1.0}), name="scaling")]
+    stages = [
+        stage_of(broken),
+        stage_of(lambda *_: StoredResult(numbers("x", {"value": 1.0})), name="scaling"),
+    ]
     monkeypatch.setattr(paper, "STAGES", {stage.name: stage for stage in stages})
     found = reproduce(tmp_path, only=["table1", "scaling-curves"], engine=engine)
     assert found.claims[0].verdict == "undecided"
@@ -212,7 +216,7 @@ def test_a_fault_in_one_stage_does_not_stop_the_others(tmp_path, engine, monkeyp
 def test_progress_names_the_stage(tmp_path, engine, monkeypatch):
     def run(context, settings):
         context.done(1, 2, "half")
-        return numbers("x", {"value": 1.0})
+        return StoredResult(numbers("x", {"value": 1.0}))
 
     monkeypatch.setattr(paper, "STAGES", {"theory": stage_of(run)})
     told = []

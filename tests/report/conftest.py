@@ -45,7 +45,6 @@ def make_trace(
     every=2000,
     width=400,
     names=None,
-    made_by=None,
     drift=0.05,
     pace=0.2,
     seed=0,
@@ -73,7 +72,7 @@ def make_trace(
         *blocks_of("role", roles, [None] * 4, roles, at, [m.grouped(part, 4) for m in measured]),
         *blocks_of("model", ["model"], [None], [None], at, [m.grouped(group * 0, 1) for m in measured]),
     ]
-    return Records.from_blocks("run", blocks, {"command": "trace", **(made_by or {"source": "walk"})})
+    return Records.from_blocks("run", blocks)
 
 
 @pytest.fixture(scope="session")

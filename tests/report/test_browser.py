@@ -4,10 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report_records import HOSTILE, big, sweep_records
+from report_records import HOSTILE, big, sweep_records, write_trace
 
 import normgrowth as ng
 from normgrowth.records import Block, Records
+from normgrowth.stored_result import StoredResult
 
 
 def report(folders, path, **options):
@@ -71,14 +72,14 @@ def model(page, expression):
 
 @pytest.fixture
 def one(trace, tmp_path):
-    trace(layers=6, steps=40).write(tmp_path / "walk")
+    write_trace(trace(layers=6, steps=40), tmp_path / "walk")
     return report([tmp_path / "walk"], tmp_path / "p.html")
 
 
 @pytest.fixture
 def two(trace, tmp_path):
-    trace(layers=3, steps=20).write(tmp_path / "a")
-    trace(layers=3, steps=20, seed=1).write(tmp_path / "b")
+    write_trace(trace(layers=3, steps=20), tmp_path / "a")
+    write_trace(trace(layers=3, steps=20, seed=1), tmp_path / "b")
     return report([tmp_path / "a", tmp_path / "b"], tmp_path / "p.html")
 
 
@@ -145,8 +146,8 @@ def test_tables_sort_numbers_as_numbers_and_leave_gaps_last(trace, tmp_path, ope
     tensors = ["small", "large", "gone", "middle"]
     values = [[1.0, 1.0, float("nan"), 1.0], [2.0, 1000.0, float("nan"), 30.0]]
     block = Block("tensor", tensors, [None] * 4, ["norm"] * 4, [0, 2000], {"norm": _array(values)})
-    parts = [trace(layers=12, steps=2), Records.from_blocks("run", [block], {})]
-    Records.joined(parts, {"command": "trace"}).write(tmp_path / "x")
+    parts = [trace(layers=12, steps=2), Records.from_blocks("run", [block])]
+    StoredResult(Records.joined(parts), {"command": "trace"}).write(tmp_path / "x")
     page = open_page(report([tmp_path / "x"], tmp_path / "p.html"))
     table = page.get_by_role("region", name="Tensors")
     first = table.locator("tbody tr td:first-child")
@@ -170,8 +171,8 @@ def _array(values):
 
 
 def test_hostile_names_stay_names(trace, tmp_path, open_page):
-    records = trace(layers=len(HOSTILE), steps=5, names=list(HOSTILE), made_by={"notes": list(HOSTILE)})
-    records.write(tmp_path / "x")
+    records = trace(layers=len(HOSTILE), steps=5, names=list(HOSTILE))
+    write_trace(records, tmp_path / "x", {"notes": list(HOSTILE)})
     page = open_page(report([tmp_path / "x"], tmp_path / "p.html", title=HOSTILE[0]))
     plot = drawn(page, "layers")
     listed = page.locator("#layers li").all_inner_texts()

@@ -22,12 +22,13 @@ from normgrowth.report.figures.heads import (
 from normgrowth.report.figures.style import BLUE
 from normgrowth.report.sentences.heads import model_sentences, tables
 from normgrowth.report.terminal.heads import show
+from normgrowth.stored_result import StoredResult
 
 
 def both():
     parts = [known_heads("a"), known_heads("b", seed=1)]
     models = {run: model for part in parts for run, model in part.models.items()}
-    return replace(parts[0], records=Records.joined([part.records for part in parts], {}), models=models)
+    return replace(parts[0], records=Records.joined([part.records for part in parts]), models=models)
 
 
 def printed(result, width=200):
@@ -72,7 +73,7 @@ def test_learned_sinks_have_a_column():
     assert "learned" not in printed(known_heads())
     result = known_heads()
     share = Block("model", ["model"], [None], [None], [0], {"learned_sink_share": np.array([[0.375]])})
-    more = Records.joined([result.records, Records.from_blocks("model", [share], {})], {})
+    more = Records.joined([result.records, Records.from_blocks("model", [share])])
     assert "37.5%" in printed(replace(result, records=more))
 
 
@@ -159,7 +160,7 @@ def test_heads_worth_a_look():
 
 def test_other_records_are_refused(trace):
     with pytest.raises(InputError, match="no heads"):
-        tables(Heads.from_records(trace(layers=2, steps=2)))
+        tables(Heads.from_stored(StoredResult(trace(layers=2, steps=2))))
 
 
 def _rgb(colour):

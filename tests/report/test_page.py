@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_records import HOSTILE, big, sweep_records
+from report_records import HOSTILE, big, sweep_records, write_trace
 
 import normgrowth as ng
 from normgrowth.cli.main import main
@@ -19,6 +19,7 @@ from normgrowth.report.page import document
 from normgrowth.report.page.document import LARGEST, page
 from normgrowth.report.page.packing import thinned
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Section, Table, column, words
+from normgrowth.stored_result import StoredResult
 
 
 def report(folders, path, *, fit=False, **options):
@@ -104,7 +105,7 @@ def array(data, place):
 
 @pytest.fixture
 def folder(trace, tmp_path):
-    trace(layers=4, steps=30).write(tmp_path / "walk")
+    write_trace(trace(layers=4, steps=30), tmp_path / "walk")
     return tmp_path / "walk"
 
 
@@ -123,7 +124,7 @@ def test_curves_are_the_numbers_of_the_records(folder):
 def test_steps_beyond_float32_are_kept(trace, tmp_path):
     """2^24 + 1 has no float32. Values stay float32: a screen shows no more."""
     records = trace(layers=2, steps=5, every=2**24 + 1)
-    records.write(tmp_path / "long")
+    write_trace(records, tmp_path / "long")
     text = report([tmp_path / "long"], tmp_path / "p.html").read_text(encoding="utf-8")
     data = data_of(text)
     (curve,) = data["charts"]["norm"]["curves"]
@@ -133,13 +134,13 @@ def test_steps_beyond_float32_are_kept(trace, tmp_path):
 
 def test_single_steps_of_a_tracker_are_not_called_checkpoints(trace, tmp_path):
     """Its cosine is between the weights before and after one training step, not between measured steps."""
-    trace(layers=2, steps=5, made_by={"command": "tracker"}).write(tmp_path / "run")
+    write_trace(trace(layers=2, steps=5), tmp_path / "run", {"command": "tracker"})
     text = report([tmp_path / "run"], tmp_path / "p.html").read_text(encoding="utf-8")
     said = " ".join(Seen(text).words)
     assert "(5 measured steps)" in said
     assert data_of(text)["charts"]["cosine"]["y"]["label"] == "cosine to the weights one step before"
     assert "checkpoint before" not in said
-    trace(layers=2, steps=5, seed=1).write(tmp_path / "walk")
+    write_trace(trace(layers=2, steps=5, seed=1), tmp_path / "walk")
     both = report([tmp_path / "run", tmp_path / "walk"], tmp_path / "p.html").read_text(encoding="utf-8")
     alt = re.search(r'<figure id="cosine".*?<p class="alt">(.*?)</p>', both, re.S)[1]
     assert "one training step" in alt
@@ -148,7 +149,7 @@ def test_single_steps_of_a_tracker_are_not_called_checkpoints(trace, tmp_path):
 
 def test_texts_of_charts_are_made_from_data_not_found_by_words(trace, tmp_path):
     names = ["layers of the squared norm", "squared norm"]
-    trace(layers=2, steps=5, names=names).write(tmp_path / "walk")
+    write_trace(trace(layers=2, steps=5, names=names), tmp_path / "walk")
     text = report([tmp_path / "walk"], tmp_path / "p.html").read_text(encoding="utf-8")
     alts = dict(re.findall(r'<figure id="(\w+)".*?<p class="alt">(.*?)</p>', text, re.S))
     assert alts["budget"].count("run: ") == 1
@@ -165,8 +166,10 @@ def test_tokens_of_the_evaluation_text_are_not_tokens_of_training(trace, tmp_pat
     block = Block(
         "model", ["model"], [None], [None], steps, {q: np.array(v)[:, None] for q, v in values.items()}
     )
-    made_by = {"command": "saturation", "saturation": {"text": "news.txt, through the model's tokenizer"}}
-    Records.joined([whole, Records.from_blocks("run", [block], {})], made_by).write(tmp_path / "series")
+    fields = {"command": "saturation", "saturation": {"text": "news.txt, through the model's tokenizer"}}
+    StoredResult(Records.joined([whole, Records.from_blocks("run", [block])]), fields).write(
+        tmp_path / "series"
+    )
     text = report([tmp_path / "series"], tmp_path / "p.html").read_text(encoding="utf-8")
     said = " ".join(Seen(text).words)
     assert "(3 checkpoints)" in said
@@ -182,8 +185,8 @@ def test_summary_says_what_grew_and_by_which_law(folder):
 
 
 def test_runs_of_several_folders_are_laid_over_each_other(trace, tmp_path):
-    trace(layers=2, steps=20).write(tmp_path / "a")
-    trace(layers=3, steps=25, seed=1).write(tmp_path / "b")
+    write_trace(trace(layers=2, steps=20), tmp_path / "a")
+    write_trace(trace(layers=3, steps=25, seed=1), tmp_path / "b")
     text = report([tmp_path / "a", tmp_path / "b"], tmp_path / "p.html").read_text(encoding="utf-8")
     data = data_of(text)
     assert data["runs"] == ["run", "run (b)"]
@@ -194,7 +197,7 @@ def test_runs_of_several_folders_are_laid_over_each_other(trace, tmp_path):
 
 def test_a_folder_of_folders_is_all_of_them(trace, tmp_path):
     for name in ("a", "b", "c"):
-        trace(layers=2, steps=5).write(tmp_path / "runs" / name)
+        write_trace(trace(layers=2, steps=5), tmp_path / "runs" / name)
     text = report([tmp_path / "runs"], tmp_path / "p.html").read_text(encoding="utf-8")
     assert len(data_of(text)["runs"]) == 3
 
@@ -203,8 +206,10 @@ def test_a_training_run_has_its_tensors_from_the_tracker(trace, tmp_path):
     whole = trace(layers=2, steps=6)
     steps = list(range(0, 12000, 2000))
     tensors = Block("tensor", ["w", "b"], [0, 0], ["norm", "norm"], steps, {"norm": np.ones((6, 2))})
-    whole.write(tmp_path / "lab")
-    tracked = Records.joined([whole, Records.from_blocks("run", [tensors], {})], {"command": "tracker"})
+    write_trace(whole, tmp_path / "lab")
+    tracked = StoredResult(
+        Records.joined([whole, Records.from_blocks("run", [tensors])]), {"command": "tracker"}
+    )
     tracked.write(tmp_path / "lab" / "tracker")
     data = data_of(report([tmp_path / "lab"], tmp_path / "p.html").read_text(encoding="utf-8"))
     assert data["runs"] == ["run"]
@@ -212,17 +217,17 @@ def test_a_training_run_has_its_tensors_from_the_tracker(trace, tmp_path):
 
 
 def test_hostile_names_are_text(trace, tmp_path):
-    records = trace(layers=len(HOSTILE), steps=4, names=list(HOSTILE), made_by={"source": HOSTILE[0]})
+    records = trace(layers=len(HOSTILE), steps=4, names=list(HOSTILE))
     tensor = Block("tensor", HOSTILE, [0] * 7, ["norm"] * 7, [0, 1], {"norm": np.ones((2, 7))})
-    more = Records.from_blocks("run", [tensor], {})
-    made_by = {
+    more = Records.from_blocks("run", [tensor])
+    fields = {
         "command": "trace",
         "source": HOSTILE[0],
         "notes": list(HOSTILE),
         HOSTILE[1]: HOSTILE[2],
         "problems": [],
     }
-    Records.joined([records, more], made_by).write(tmp_path / "x")
+    StoredResult(Records.joined([records, more]), fields).write(tmp_path / "x")
     path = report([tmp_path / "x"], tmp_path / "p.html", title=HOSTILE[0], fit=True)
     text = path.read_text(encoding="utf-8")
     seen = Seen(text)
@@ -288,10 +293,10 @@ def test_a_thousand_checkpoints_of_a_thousand_tensors_stay_below_the_limit(tmp_p
 
 
 def test_gaps_single_steps_and_nothing_finite(trace, tmp_path):
-    trace(layers=2, steps=1).write(tmp_path / "one")
+    write_trace(trace(layers=2, steps=1), tmp_path / "one")
     values = np.full((3, 1), np.nan)
     block = Block("model", ["model"], [None], [None], [0, 1, 2], {"norm": values, "cosine": values})
-    Records.from_blocks("nan", [block], {"command": "trace"}).write(tmp_path / "nan")
+    StoredResult(Records.from_blocks("nan", [block]), {"command": "trace"}).write(tmp_path / "nan")
     for name in ("one", "nan"):
         text = report([tmp_path / name], tmp_path / "p.html", fit=True).read_text(encoding="utf-8")
         assert "NaN" not in Seen(text).scripts[0]
@@ -349,7 +354,7 @@ def test_what_is_not_there_is_said_in_a_line(tmp_path, folder, monkeypatch, caps
     with pytest.raises(InputError, match="no such folder"):
         report([tmp_path / "none"], tmp_path / "p.html")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no records here or below"):
+    with pytest.raises(InputError, match="no results here"):
         report([tmp_path / "empty"], tmp_path / "p.html")
     (tmp_path / "empty" / "claims.json").write_text("[1, 2")
     with pytest.raises(InputError, match=r"claims\.json: not readable"):
@@ -401,8 +406,8 @@ def test_a_spike_is_not_thinned_away():
 def test_folders_of_one_name_lose_nothing(trace, tmp_path):
     finding = {"step": 0, "name": "w", "kind": "identical", "why": "a copy", "label": "", "severity": "fault"}
     for parent in ("a", "b"):
-        made_by = {"findings": [finding], "notes": [f"of {parent}"], "problems": ["counted elsewhere"]}
-        trace(layers=2, steps=4, made_by=made_by).write(tmp_path / parent / "trace")
+        fields = {"findings": [finding], "notes": [f"of {parent}"], "problems": ["counted elsewhere"]}
+        write_trace(trace(layers=2, steps=4), tmp_path / parent / "trace", fields)
     folders = [tmp_path / "a" / "trace", tmp_path / "b" / "trace"]
     report_text = report(folders, tmp_path / "p.html").read_text(encoding="utf-8")
     said = "".join(Seen(report_text).words)
@@ -419,7 +424,7 @@ def test_levels_of_several_networks_are_one_chart(tmp_path):
             Block("layer", names, [None, 0, 1], [None] * 3, [0], {quantity: np.array([[0.1, 0.2, 0.3]])}),
             Block("model", ["model"], [None], [None], [0], {quantity: np.array([[0.25]])}),
         ]
-        Records.from_blocks(run, blocks, {"command": "saturation"}).write(tmp_path / run)
+        StoredResult(Records.from_blocks(run, blocks), {"command": "saturation"}).write(tmp_path / run)
     text = report([tmp_path / "bert", tmp_path / "gpt"], tmp_path / "p.html").read_text(encoding="utf-8")
     data = data_of(text)
     assert [curve["label"] for curve in data["charts"]["levels"]["curves"]] == ["bert", "gpt"]
@@ -449,7 +454,7 @@ def test_many_runs_stay_below_the_limit_or_are_refused(trace, tmp_path, monkeypa
     folders = []
     for i in range(12):
         folders.append(tmp_path / f"run{i}")
-        trace(layers=24, steps=80, width=20, seed=i).write(folders[-1])
+        write_trace(trace(layers=24, steps=80, width=20, seed=i), folders[-1])
     path = report(folders, tmp_path / "p.html")
     assert path.stat().st_size < LARGEST
     looks = {(c["colour"] % 6, c["dash"]) for c in data_of(path.read_text())["charts"]["norm"]["curves"]}
@@ -461,14 +466,14 @@ def test_many_runs_stay_below_the_limit_or_are_refused(trace, tmp_path, monkeypa
 
 
 def test_encoder_and_decoder_do_not_look_alike(trace, tmp_path):
-    trace(layers=3, steps=4, stacks=("encoder", "decoder")).write(tmp_path / "t5")
+    write_trace(trace(layers=3, steps=4, stacks=("encoder", "decoder")), tmp_path / "t5")
     data = data_of(report([tmp_path / "t5"], tmp_path / "p.html").read_text(encoding="utf-8"))
     looks = [(curve["shade"], curve["dash"]) for curve in data["charts"]["layers"]["curves"]]
     assert len(set(looks)) == 6
 
 
 @pytest.mark.parametrize(
-    "made_by",
+    "fields",
     [
         {"runs": None},
         {"runs": ["run"]},
@@ -481,8 +486,8 @@ def test_encoder_and_decoder_do_not_look_alike(trace, tmp_path):
     ],
     ids=str,
 )
-def test_sidecars_of_another_kind_are_no_traceback(trace, tmp_path, made_by):
-    trace(layers=2, steps=3, made_by=made_by).write(tmp_path / "x")
+def test_sidecars_of_another_kind_are_no_traceback(trace, tmp_path, fields):
+    write_trace(trace(layers=2, steps=3), tmp_path / "x", fields)
     try:
         said = str(report([tmp_path / "x"], tmp_path / "x" / "p.html", fit=True))
     except InputError as error:
@@ -494,8 +499,10 @@ def test_sidecars_of_another_kind_are_no_traceback(trace, tmp_path, made_by):
 def test_ids_are_told_apart_when_everything_is_there(trace, tmp_path):
     steps = [0, 10]
     level = {name: np.array([[0.1], [0.2]]) for name in ("saturation", "saturation_others", "dev_loss")}
-    run = Records.from_blocks("run", [Block("model", ["model"], [None], [None], steps, level)], {})
-    Records.joined([trace(layers=2, steps=2), run], {"command": "trace"}).write(tmp_path / "run")
+    run = Records.from_blocks("run", [Block("model", ["model"], [None], [None], steps, level)])
+    StoredResult(Records.joined([trace(layers=2, steps=2), run]), {"command": "trace"}).write(
+        tmp_path / "run"
+    )
     sweep_records().write(tmp_path / "one")
     sweep_records().write(tmp_path / "two")
     for name in ("p", "q"):

@@ -2,6 +2,7 @@
 
 import io
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from normgrowth.report.sweep_grid import SweepGrid
 
 
 def small_sweep(*arguments, **options):
-    return Sweep.from_records(sweep_records(*arguments, **options))
+    return Sweep.from_stored(sweep_records(*arguments, **options))
 
 
 def printed(found):
@@ -90,8 +91,8 @@ KINDS = ["paper_pre_norm", "usual_pre_norm", "post_norm", "x"]
 
 def test_rows_that_are_no_numbers_have_no_edge():
     rows = {"kind": [float(j) for _ in RATES for j in range(4)]}
-    found = sweep_records(cell=rows, y={"setting": "kind", "values": KINDS}).where(level="cell")
-    found = Sweep.from_records(found)
+    found = sweep_records(cell=rows, y={"setting": "kind", "values": KINDS})
+    found = Sweep.from_stored(replace(found, records=found.records.where(level="cell")))
     assert list(map(numbers, sentences(found))) == [["12", "12", "9", "0"]]
 
 
@@ -136,7 +137,7 @@ def test_where_decay_is_lost_is_drawn_for_those_that_lose_it():
     x = {"setting": "lr", "values": rates}
     texts = {}
     for optimizer in ("adamw", "sgd"):
-        settings = {**sweep_records().made_by["settings"], "optimizer": optimizer}
+        settings = {**sweep_records().fields["settings"], "optimizer": optimizer}
         ax = FIGURES["phase"](small_sweep(cell=cell, x=x, settings=settings)).axes[0]
         texts[optimizer] = [text.get_text() for text in ax.texts]
         if optimizer == "adamw":

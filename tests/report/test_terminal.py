@@ -5,6 +5,7 @@ import math
 import re
 import sys
 import unicodedata
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from normgrowth.report.terminal import comparison, parameters
 from normgrowth.report.terminal.console import Progress
 from normgrowth.report.terminal.trace import show
 from normgrowth.results import load
+from normgrowth.stored_result import StoredResult
 from normgrowth.text import visible
 from normgrowth.trace.result import Trace
 
@@ -54,8 +56,8 @@ def print_parameters(listed, console):
     parameters.show(Parameters(source="series", parameters=tuple(listed)), console)
 
 
-def print_trace(records, console):
-    show(Trace.from_records(records), console)
+def print_trace(records, console, **fields):
+    show(Trace.from_stored(StoredResult(records, fields or {"source": "somewhere"})), console)
 
 
 def rows(text):
@@ -94,7 +96,7 @@ def test_a_walk_is_summed_up_with_its_own_numbers(trace):
 
 def test_training_tokens_are_stated():
     block = Block("model", ["model"], [None], [None], [0, 9], {"norm": np.ones((2, 1))})
-    records = Records.from_blocks("run", [block], {}).with_tokens(3.3e10 / 9)
+    records = Records.from_blocks("run", [block]).with_tokens(3.3e10 / 9)
     assert "33 billion" in trace_sentences(records)[0]
 
 
@@ -102,7 +104,7 @@ def test_tokens_of_an_evaluation_text_are_not_those_of_training():
     """Records of earlier versions have a quantity tokens: those of the text that a model was measured with."""
     values = {"norm": np.ones((2, 1)), "tokens": np.full((2, 1), 231.0)}
     block = Block("model", ["model"], [None], [None], [0, 9], values)
-    assert "231" not in trace_sentences(Records.from_blocks("run", [block], {}))[0]
+    assert "231" not in trace_sentences(Records.from_blocks("run", [block]))[0]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_shrinking_layers_are_ranked():
         Block("layer", ["layer.0", "layer.1"], [0, 1], [None] * 2, [0, 1], {"norm": norms}),
         Block("model", ["model"], [None], [None], [0, 1], {"norm": np.array([[9.0], [3.0]])}),
     ]
-    model, layers = trace_sentences(Records.from_blocks("run", blocks, {}))
+    model, layers = trace_sentences(Records.from_blocks("run", blocks))
     assert numbers([model]) == ["9.0000", "3.0000", "0.3333"]
     assert "grew" not in model + layers
     assert numbers([layers]) == ["0.5000", "0.2500"]
@@ -153,7 +155,7 @@ def test_values_that_are_not_finite_come_first():
     values = np.zeros((3, 5))
     values[1:] = [0, 1, 2, 3, 4]
     block = Block("tensor", names, [0] * 5, [None] * 5, [0, 100, 200], {"nonfinite": values})
-    tensors = Records.from_blocks("run", [block], {})
+    tensors = Records.from_blocks("run", [block])
     both = Records(pa.concat_tables([records.table, tensors.table]).unify_dictionaries())
     first = trace_sentences(records)[0]
     assert all(part in first for part in ("1 of 3", "200", "1,200"))
@@ -222,9 +224,8 @@ def test_undefined_values_are_a_dash():
 
 
 def test_notes_and_problems_are_printed():
-    text = shown(
-        print_trace, known_trace(made_by={"notes": ["[b]one[/b]", "two"], "problems": ["bad \x1b[2J step"]})
-    )
+    said = {"notes": ["[b]one[/b]", "two"], "problems": ["bad \x1b[2J step"]}
+    text = shown(partial(print_trace, **said), known_trace())
     assert "note: [b]one[/b]\nnote: two\nproblem: bad \\x1b[2J step" in text
 
 
@@ -236,10 +237,10 @@ def test_records_of_something_else_are_refused(trace):
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("width", [80, 200])
 def test_hostile_names_print_as_spelt(name, width):
-    records = known_trace(names=(f"{name}.0", f"{name}.1"), made_by={"source": name})
+    records = known_trace(names=(f"{name}.0", f"{name}.1"))
     parameter = Parameter(name, (2,), name, name, 0, name, "parameter", False, name)
     for what, arguments in (
-        (print_trace, (records,)),
+        (partial(print_trace, source=name), (records,)),
         (print_compare, (records, records)),
         (print_parameters, ([parameter],)),
     ):
@@ -252,7 +253,7 @@ def test_hostile_names_print_as_spelt(name, width):
 def test_a_terminal_that_lacks_letters_gets_them_spelt_out():
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding="ascii", write_through=True), width=80)
-    print_trace(known_trace(made_by={"source": "日本"}), console)
+    print_trace(known_trace(), console, source="日本")
     print_parameters([Parameter("é", (2, 3), "f", "layer", 0, "r", "parameter", True, "")], console)
     assert rb"\u65e5\u672c: steps" in raw.getvalue()
 
@@ -344,8 +345,8 @@ def test_compare_of_what_has_no_norms_is_refused(trace):
 
 
 def test_a_comparison_is_saved_and_loaded(tmp_path):
-    known_trace().write(tmp_path / "a")
-    known_trace(scale=2.0).write(tmp_path / "b")
+    for name, records in (("a", known_trace()), ("b", known_trace(scale=2.0))):
+        StoredResult(records, {"source": "somewhere"}).write(tmp_path / name)
     found = compare(tmp_path / "a", str(tmp_path / "b"))
     again = load(found.save(tmp_path / "compared"))
     assert isinstance(again, Comparison)

@@ -8,6 +8,8 @@ from rich.console import Console
 
 from normgrowth.records import Block, Records
 from normgrowth.report.terminal.watch import BARS, sparkline, watch_table
+from normgrowth.stored_result import StoredResult
+from normgrowth.trace.result import Trace
 
 
 def test_sparklines():
@@ -29,11 +31,9 @@ def records():
     values = {"norm": norms, "angle": norms / 100, "gradient_norm": norms / 10}
     model = {"norm": np.array([[5.0], [5.5], [6.0]]), "relative_step": np.array([[0.01], [0.02], [0.03]])}
     layers = Block("layer", ["layer.0", "layer.[red]1"], [0, 1], [None, None], steps, values)
-    return Records.from_blocks(
-        "run",
-        [layers, Block("model", ["model"], [None], [None], steps, model)],
-        {"command": "tracker", "notes": ["resumed at step 5"]},
-    )
+    blocks = [layers, Block("model", ["model"], [None], [None], steps, model)]
+    fields = {"command": "tracker", "notes": ["resumed at step 5"]}
+    return Trace.from_stored(StoredResult(Records.from_blocks("run", blocks), fields))
 
 
 def shown(records, width=120):
@@ -61,7 +61,6 @@ def test_it_fits_a_narrow_terminal(records):
 
 
 def test_a_run_without_steps_says_so():
-    empty = Records.from_blocks(
-        "run", [Block("model", ["model"], [None], [None], [], {"norm": np.zeros((0, 1))})], {}
-    )
+    block = Block("model", ["model"], [None], [None], [], {"norm": np.zeros((0, 1))})
+    empty = Trace.from_records(Records.from_blocks("run", [block]))
     assert "nothing measured yet" in shown(empty)

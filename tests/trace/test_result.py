@@ -8,7 +8,7 @@ from synthetic_series import walk, write_series
 import normgrowth as ng
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.lint.finding import Finding
-from normgrowth.records import Records
+from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 
 
@@ -61,7 +61,7 @@ def test_it_prints_and_draws_itself(traced):
 
 
 def test_records_of_earlier_versions_and_of_other_commands(traced):
-    made_by = {
+    fields = {
         "command": "trace",
         "source": "x",
         "selection": {"include": "all"},
@@ -71,11 +71,11 @@ def test_records_of_earlier_versions_and_of_other_commands(traced):
         "versions": {"normgrowth": "0.1", "numpy": "2"},
         "time": "2026-01-01T00:00:00Z",
     }
-    found = Trace.from_records(Records(traced.records.table, made_by))
+    found = Trace.from_stored(StoredResult(traced.records, fields))
     assert found.findings == (Finding(1, "w", "stale", "y", "f"),)
     assert found.selection == Selection("all")
     assert (found.provenance.version, found.provenance.created) == ("0.1", "2026-01-01T00:00:00Z")
     assert (found.run, found.steps) == ("mine", traced.steps)
-    trained = Trace.from_records(Records(traced.records.table, {"command": "train", "steps": 400}))
+    trained = Trace.from_stored(StoredResult(traced.records, {"command": "train", "steps": 400}))
     assert trained.tracked
     assert trained.steps == traced.steps

@@ -15,11 +15,12 @@ import normgrowth
 from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.selection import CountedParameters, NothingCounts, Selection
 from normgrowth.cli.main import main
-from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.errors import InputError, SchemaError, SeriesWarning
 from normgrowth.lab.train import train
 from normgrowth.records import Records
 from normgrowth.report.dispatch import draw
 from normgrowth.report.figures.trace import figure_norm_direction
+from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 
 COUNTED = CountedParameters(
@@ -64,14 +65,15 @@ def test_trace_and_tracker_give_the_same_norm_of_the_model(tmp_path):
 
 def test_train_and_a_trace_of_its_checkpoints_give_the_same_norm_of_the_model(tmp_path):
     settings = replace(tiny_settings.TINY, evaluate="5", track="5", saturation_sentences=0)
-    trained = train(settings, tmp_path / "run").records
-    records = normgrowth.trace(tmp_path / "run" / "checkpoints").records
+    run = train(settings, tmp_path / "run")
+    traced = normgrowth.trace(tmp_path / "run" / "checkpoints")
+    trained, records = run.records, traced.records
     both = norms(trained).keys() & norms(records).keys()
     assert len(both) >= 2
     for step in both:  # tensors are added in the order of the file here, of the modules there
         assert norms(trained)[step] == pytest.approx(norms(records)[step], rel=1e-14)
-    assert trained.made_by["counted"] == records.made_by["counted"]
-    assert trained.parameters == records.parameters != ""
+    assert run.counted == traced.counted
+    assert run.trace.parameters == traced.parameters != ""
 
 
 def test_the_records_say_what_counts(traced):
@@ -79,12 +81,10 @@ def test_the_records_say_what_counts(traced):
     assert traced.parameters == HEADER
     assert HEADER in traced._repr_html_()
     assert Trace(records=traced.records).parameters == ""
-    assert traced.records.parameters == HEADER
-    assert Records(traced.records.table, {}).parameters == ""
-    assert (
-        Records(traced.records.table, {"selection": {"include": "all", "select": None}}).parameters == "all"
-    )
-    assert Records(traced.records.table, {"selection": 3, "counted": []}).parameters == ""
+    known = StoredResult(traced.records, {"selection": {"include": "all", "select": None}})
+    assert Trace.from_stored(known).parameters == "all"
+    with pytest.raises(SchemaError, match="selection"):
+        Trace.from_stored(StoredResult(traced.records, {"selection": 3}))
 
 
 def test_a_head_stored_as_a_copy_of_the_embedding_counts_nowhere(tmp_path):

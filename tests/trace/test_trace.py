@@ -14,7 +14,8 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from synthetic_series import counted, tiny_state, walk, write_series
 
-from normgrowth import InputError, Records, SeriesWarning, trace
+from normgrowth import InputError, Records, SeriesWarning, load, trace
+from normgrowth.stored_result import StoredResult
 
 LAYER = {"layer.0": ".h.0.", "layer.1": ".h.1."}
 ROLE = {
@@ -299,11 +300,11 @@ def test_interrupted_and_started_again_it_ends_with_the_same_bits(long_series, t
     if how == signal.SIGINT:
         assert code == 130, said
         assert said.splitlines()[-1] == f"normgrowth: interrupted; what was measured is kept in {broken}"
-    records = trace(long_series, broken).records
+    result = trace(long_series, broken)
     after = moment_files(broken)
     assert all(after[name] == stamp for name, stamp in kept.items()), "finished work was done again"
-    assert same_bits(records, Records.read(whole))
-    assert records.made_by["findings"] == Records.read(whole).made_by["findings"] != []
+    assert same_bits(result.records, Records.read(whole))
+    assert result.findings == load(whole).findings != ()
     assert (broken / "records.parquet").read_bytes() == (whole / "records.parquet").read_bytes()
     assert not list(broken.rglob("*.part"))
 
@@ -360,9 +361,9 @@ def test_the_file_is_plain_parquet_with_the_documented_columns(tmp_path):
         "reference",
         "value",
     ]
-    read = Records.read(tmp_path / "out")
-    assert read.made_by["steps"] == [0, 100]
-    assert read.made_by["selection"]["include"] == "blocks"
+    read = StoredResult.read(tmp_path / "out").fields
+    assert read["steps"] == [0, 100]
+    assert read["selection"]["include"] == "blocks"
 
 
 # --- what must be said --------------------------------------------------------------------------
@@ -378,7 +379,7 @@ def test_nan_weights_are_named_and_the_rest_is_measured(tmp_path):
     assert np.isnan(records.series("norm")[1][1])
     assert np.isfinite(records.series("norm", level="layer", name="layer.0")[1]).all()
     assert list(records.series("nonfinite")[1]) == [0, 2, 0]
-    assert len(Records.read(tmp_path / "out").made_by["problems"]) == 1
+    assert len(StoredResult.read(tmp_path / "out").fields["problems"]) == 1
 
 
 def test_one_checkpoint_gives_norms_and_says_what_is_missing(tmp_path):

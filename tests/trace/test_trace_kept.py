@@ -15,7 +15,7 @@ from range_server import RangeServer
 from safetensors.torch import save_file
 from synthetic_series import moved, tiny_state, walk, write_series
 
-from normgrowth import InputError, Records, SeriesWarning, lint, trace
+from normgrowth import InputError, Records, SeriesWarning, lint, load, trace
 from normgrowth.errors import CheckpointChanged, FolderMismatch
 from normgrowth.trace.plan import references
 from normgrowth.trace.request import run_name
@@ -134,9 +134,9 @@ def test_sums_from_before_steps_were_named_are_kept(tmp_path):
     (out / "request.json").unlink()
     prune(series, 0, 100)
     for _ in range(2):
-        again = trace(series, out, lags=(2,)).records
-        assert rows(again) == rows(whole)
-        assert any(note.startswith("2 of 5 steps") for note in again.made_by["notes"])
+        again = trace(series, out, lags=(2,))
+        assert rows(again.records) == rows(whole)
+        assert any(note.startswith("2 of 5 steps") for note in again.notes)
     save_file(tiny_state(), series / "step_50.safetensors")
     later = trace(series, out, lags=(2,)).records
     assert list(later.series("cosine")[0]) == [200, 300, 400]  # 100 was compared with 0, not with 50
@@ -165,7 +165,8 @@ def test_steps_stay_when_their_checkpoints_are_gone(tmp_path):
     for step in range(3000, 3400, 100):
         shutil.copy2(tmp_path / "rest" / f"step_{step}.safetensors", series)
     with pytest.warns(SeriesWarning) as said:
-        records = trace(series, out, lags=(2,)).records
+        result = trace(series, out, lags=(2,))
+    records = result.records
     measured = range(0, 3000, 100)
     assert rows(records, measured) == rows(full)
     expected = rows(trace(tmp_path / "rest", lags=(2,)).records, range(3000, 3400, 100))
@@ -178,7 +179,7 @@ def test_steps_stay_when_their_checkpoints_are_gone(tmp_path):
     notes = [str(warning.message) for warning in said]
     assert any(note.startswith("22 of 34 steps") for note in notes)
     assert any(note.startswith("4 steps have no comparison with their first") for note in notes)
-    assert records.made_by["steps"] == list(range(0, 3400, 100))
+    assert result.steps == tuple(range(0, 3400, 100))
     assert rows(trace(series, out, lags=(2,)).records) == rows(records)  # and stays so
 
 
@@ -189,13 +190,14 @@ def test_all_checkpoints_are_gone_and_new_ones_came(tmp_path):
     full = trace(series, out).records
     write_series(series, states)
     prune(series, 0, 100, 200)
-    records = trace(series, out).records
+    result = trace(series, out)
+    records = result.records
     assert rows(records, (0, 100, 200)) == rows(full)
     assert list(records.series("norm")[0]) == [0, 100, 200, 300, 400, 500]
     assert list(records.series("cosine")[0]) == [100, 200, 400, 500]  # 300 is not compared with another
     assert list(records.series("cosine", reference="first")[0]) == [100, 200]
     assert list(records.series("total_growth")[0]) == [100, 200]  # no sum over an unknown interval
-    assert sum("no comparison" in note for note in records.made_by["notes"]) == 2
+    assert sum("no comparison" in note for note in result.notes) == 2
 
 
 @quiet
@@ -368,20 +370,20 @@ def flip(path, rng):
 def test_flipped_bits_never_change_records(tmp_path, seed):
     """Of every file that is kept: measured again, or an error; never other numbers."""
     series, out = write_series(tmp_path / "series", walk(4)), tmp_path / "out"
-    expected = trace(series, out).records
+    expected = trace(series, out)
     whole, rng = contents(out), random.Random(seed)
     again = 0
     for _ in range(40):
         path = out / rng.choice(sorted(whole))
         flip(path, rng)
         try:
-            found = trace(series, out).records
+            found = trace(series, out)
         except InputError:
-            found = Records.read(out) if path.name == "request.json" else None
+            found = load(out) if path.name == "request.json" else None
         if found is not None:
             again += path.parent.name == "moments"
-            assert rows(found) == rows(expected)
-            assert found.made_by["findings"] == expected.made_by["findings"]
+            assert rows(found.records) == rows(expected.records)
+            assert found.findings == expected.findings
         for name, content in whole.items():
             (out / name).write_bytes(content)
     assert again > 10
@@ -422,8 +424,9 @@ def test_damage_of_a_step_whose_checkpoint_is_gone_is_said(tmp_path):
     prune(series, 0, 100, 200)
     flip(out / "moments" / "step-000000100.parquet", random.Random(1))
     for _ in range(2):
-        records = trace(series, out).records
-        assert any("1 steps are lost" in note for note in records.made_by["notes"])
+        result = trace(series, out)
+        records = result.records
+        assert any("1 steps are lost" in note for note in result.notes)
         assert list(records.series("norm")[0]) == [0, 200, 300, 400, 500]
         assert list(records.series("cosine")[0]) == [200, 300, 400, 500]  # with those that were previous
         totals = {key: value for key, value in rows(whole).items() if not key[3].startswith("total_")}

@@ -31,6 +31,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from normgrowth import InputError, Records
 from normgrowth.errors import RanksDiffer
+from normgrowth.stored_result import StoredResult
+from normgrowth.trace.result import Trace
 from normgrowth.tracking import measured_step
 from normgrowth.tracking.tracker import NormTracker
 
@@ -129,7 +131,7 @@ def with_real_gradients(model: nn.Module, step: int) -> None:
     nn.functional.cross_entropy(logits.flatten(0, 1), tokens.roll(1, 1).flatten()).backward()
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, gradients, out: Path | None = None) -> Records:
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, gradients, out: Path | None = None) -> Trace:
     with NormTracker(
         model, optimizer, every=1, include="all", out=out, compare_first=True, run="run"
     ) as tracker:
@@ -137,14 +139,14 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, gradients, out: Pa
             gradients(model, step)
             optimizer.step()
     if out is None:
-        return tracker.trace.records  # on every rank
+        return tracker.trace  # on every rank
     if dist.get_rank() == 0:
         assert_same(tracker.trace.records, Records.read(out), 0.0)
     else:
         with pytest.raises(InputError, match="rank 0 only"):
             _ = tracker.trace.records
     dist.barrier()
-    return Records.read(out)
+    return Trace.from_stored(StoredResult.read(out))
 
 
 def assert_same(found: Records, wanted: Records, tolerance: float) -> None:
@@ -172,9 +174,9 @@ def compare(spread, folder: Path, *, tolerance: float = 1e-12, **sizes: int) -> 
         wanted = train(single, optimizer_of(single), gradients)
         parallel = spread(model_of(**sizes))
         found = train(parallel, optimizer_of(parallel), gradients, out)
-        assert_same(found, wanted, within)
-        assert found.made_by["ranks"] == dist.get_world_size()
-        assert not found.made_by["notes"]
+        assert_same(found.records, wanted.records, within)
+        assert found.ranks == dist.get_world_size()
+        assert not found.notes
 
 
 def sharded(model: Model, mesh) -> Model:
@@ -369,10 +371,10 @@ def out_of_memory(folder: Path) -> None:
         found = train(model, adamw(model), gradients)
     finally:
         measured_step.local = real
-    steps, norms = found.series("norm")
+    steps, norms = found.records.series("norm")
     assert steps.tolist() == [0, 1, 2, 3]
     assert np.isnan(norms).tolist() == [False, False, True, False]
-    assert any("step 2: out of memory" in note for note in found.made_by["notes"])
+    assert any("step 2: out of memory" in note for note in found.notes)
 
 
 CHECKS = {

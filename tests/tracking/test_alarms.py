@@ -41,7 +41,7 @@ def followed(model, optimizer, steps, step, **options):
             step(i)
             optimizer.step()
     lines = [str(w.message) for w in said if issubclass(w.category, SeriesWarning)]
-    assert lines == tracker.trace.records.made_by["notes"]
+    assert lines == tracker.trace.notes
     return lines
 
 

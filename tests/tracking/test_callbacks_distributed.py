@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from normgrowth.records import Records
+from normgrowth.stored_result import StoredResult
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,10 +35,11 @@ def launched(kind, folder, *launcher):
 
 
 def assert_numbers_of_given_weights(folder, ranks):
-    records = Records.read(folder / "norms")
+    stored = StoredResult.read(folder / "norms")
+    records = stored.records
     assert records.distinct("step") == [0, *MEASURED]
-    assert records.made_by["ranks"] == 2
-    assert records.made_by["notes"] == []
+    assert stored.fields["ranks"] == 2
+    assert stored.fields["notes"] == []
     for rank in ranks:
         assert rank["wrapped"] == "DistributedDataParallel"
         assert len(rank["history"]) == 6, "a step is not one of the optimizer"

@@ -505,7 +505,7 @@ def test_other_parameters_in_the_middle_of_a_run_are_told_and_measured():
         records = tracker.trace.records
     assert row_of(records, 3, "tensor", "scale")["norm"] == pytest.approx(2 * math.sqrt(8))
     assert records.distinct("step") == [0, 1, 2, 3]
-    assert len(records.made_by["notes"]) == 2
+    assert len(tracker.trace.notes) == 2
     assert records.where(quantity="total_growth").distinct("step") == [1]
 
 

@@ -17,6 +17,7 @@ from tracking.tiny_training import WholeTracker
 
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Records
+from normgrowth.stored_result import StoredResult
 from normgrowth.workspace import AppendLog
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
@@ -61,9 +62,9 @@ os.kill(os.getpid(), 9)
 def test_a_warning_survives_the_death_of_the_run(tmp_path):
     ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "out")], check=False)
     assert ended.returncode == -signal.SIGKILL
-    records = Records.read(tmp_path / "out")
-    assert records.series("norm")[0].tolist() == [0, 1, 2, 3, 4, 5, 6]
-    assert any("step 6: NaN or infinite weights" in note for note in records.made_by["notes"])
+    stored = StoredResult.read(tmp_path / "out")
+    assert stored.records.series("norm")[0].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert any("step 6: NaN or infinite weights" in note for note in stored.fields["notes"])
 
 
 def test_no_step_twice_when_a_disk_fills_and_the_model_changes(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ import normgrowth
 from normgrowth import InputError, Records, SeriesWarning, trace
 from normgrowth.checksums import seal_json
 from normgrowth.errors import FolderMismatch
+from normgrowth.stored_result import StoredResult
 from normgrowth.tracking.log import step_log
 from normgrowth.tracking.log.log_reader import encoded_parts
 from normgrowth.tracking.log.step_file import header_length
@@ -73,7 +74,7 @@ def test_the_folder_has_what_memory_has_at_any_time(tmp_path, monkeypatch, large
     assert_equal(Records.read(tmp_path / "run"), whole_run())
     assert_equal(tracker.trace.records, whole_run())
     assert normgrowth.load(tmp_path / "run").to_json() == tracker.trace.to_json()
-    assert Records.read(tmp_path / "run").made_by["command"] == "tracker"
+    assert StoredResult.read(tmp_path / "run").fields["command"] == "tracker"
     names = [path.name for path in (tmp_path / "run").iterdir()]
     assert sorted(names) == [".lock", *(["records.json", "records.parquet"] if largest else []), "steps"]
 
@@ -123,7 +124,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(tmp_path, back):
         assert tracker.trace.records.distinct("step") == (list(range(back + 1)) if back else [])
         train(model, optimizer, range(back + 1, 11))
     assert_equal(Records.read(out), whole_run(10))
-    assert Records.read(out).made_by["notes"] == ([f"resumed at step {back}"] if back else [])
+    assert StoredResult.read(out).fields["notes"] == ([f"resumed at step {back}"] if back else [])
 
 
 def test_what_a_kill_leaves(tmp_path):
@@ -299,14 +300,15 @@ def test_a_flipped_bit_in_a_log_is_noticed(tmp_path):
                 assert_equal(found, whole)
             continue
         with pytest.warns(SeriesWarning, match=r"part-000.arrows: 1 of 6 steps are damaged and left out"):
-            found = Records.read(tmp_path)
-        assert "left out" in found.made_by["notes"][-1]
+            stored = StoredResult.read(tmp_path)
+        found = stored.records
+        assert "left out" in stored.fields["notes"][-1]
         lost = (place - header) // step
         assert found.distinct("step") == [i for i in range(6) if i != lost]
         if 0 < lost < 5:  # a sum over all steps is not told without one of them
             assert "total_growth" not in found.distinct("quantity")
         else:
-            assert_equal(found, Records(whole.table.filter(whole.table["step"].to_numpy() != lost), {}))
+            assert_equal(found, Records(whole.table.filter(whole.table["step"].to_numpy() != lost)))
     assert refused > 50
     path.write_bytes(content)
     tracker.close()
@@ -320,7 +322,7 @@ def as_earlier_version(folder, records, journal_steps):
     shutil.rmtree(folder / "steps")
     columns = steps.layout.shape[1] - len(STATE)
     layout = {key: value for key, value in asdict(steps.layout).items() if key != "of_run"}
-    made_by = {**steps.made_by, "notes": ["a note"]}
+    made_by = {**steps.fields, "notes": ["a note"]}
     header = json.dumps(seal_json({"layout": layout, "made_by": made_by, "step_checksums": True})).encode()
     blocks = [
         np.int64(step).tobytes() + np.ascontiguousarray(rows[:, :columns]).tobytes()
@@ -330,7 +332,7 @@ def as_earlier_version(folder, records, journal_steps):
     sealed = [block + np.int64(zlib.crc32(block)).tobytes() for block in blocks]
     (folder / "journal").write_bytes(header + b"\n" + b"".join(sealed))
     kept = records.table.filter(records.table["step"].to_numpy() < min(journal_steps))
-    Records(kept, made_by).write(folder)
+    StoredResult(Records(kept), made_by).write(folder)
 
 
 def test_a_folder_of_an_earlier_version_is_read_and_resumed(tmp_path):
@@ -339,13 +341,13 @@ def test_a_folder_of_an_earlier_version_is_read_and_resumed(tmp_path):
         train(model, optimizer, range(1, 6))
     as_earlier_version(tmp_path, tracker.trace.records, {4, 5})
     assert_equal(Records.read(tmp_path), whole_run(5))
-    assert Records.read(tmp_path).made_by["notes"] == ["a note"]
+    assert StoredResult.read(tmp_path).fields["notes"] == ["a note"]
     with pytest.raises(InputError, match="up to step 5; give resume_step="):
         NormTracker(model, optimizer, out=tmp_path)
     with NormTracker(model, optimizer, every=1, out=tmp_path, resume_step=5) as tracker:
         train(model, optimizer, range(6, 9))
     assert_equal(Records.read(tmp_path), whole_run(8))
-    assert Records.read(tmp_path).made_by["notes"] == ["a note", "resumed at step 5"]
+    assert StoredResult.read(tmp_path).fields["notes"] == ["a note", "resumed at step 5"]
     with NormTracker(model, optimizer, every=1, out=tmp_path, resume_step=8):
         before = sorted((tmp_path / "steps").iterdir())
     assert sorted((tmp_path / "steps").iterdir()) == before  # nothing was measured
@@ -378,7 +380,7 @@ def test_a_resumed_run_does_not_repeat_its_warnings_and_knows_its_decay(tmp_path
         pytest.warns(SeriesWarning, match="NaN"),
     ):
         step()  # the warning was on a step that is dropped
-    notes = Records.read(tmp_path).made_by["notes"]
+    notes = StoredResult.read(tmp_path).fields["notes"]
     assert [note.split(":")[0] for note in notes] == ["resumed at step 1", "step 2", "step 2"]
 
 
@@ -399,7 +401,7 @@ def test_a_log_never_grows_in_memory_and_is_never_rewritten(tmp_path):
     assert not tracker._log._files.queued()
     assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "notes.jsonl", "steps"]
     tracker.close()
-    assert Records.read(tmp_path).made_by["notes"] == ["a remark"] * 5
+    assert StoredResult.read(tmp_path).fields["notes"] == ["a remark"] * 5
 
 
 def test_a_run_that_counts_other_parameters_does_not_go_on_in_the_same_records(tmp_path):
@@ -419,4 +421,4 @@ def test_a_run_that_counts_other_parameters_does_not_go_on_in_the_same_records(t
     NormTracker(model, optimizer, every=5, out=tmp_path, resume_step=2).close()  # the same parameters
     with NormTracker(model, optimizer, every=1, out=tmp_path, include="all", resume_step=0):  # begins anew
         train(model, optimizer, [1])
-    assert Records.read(tmp_path).made_by["selection"]["include"] == "all"
+    assert StoredResult.read(tmp_path).fields["selection"]["include"] == "all"

@@ -48,7 +48,7 @@ class Parameters(Result, Sequence[Parameter]):
 
     kind: ClassVar[str] = "parameters"
 
-    records: Records = field(default_factory=lambda: Records.from_blocks("", [], {}))  # nothing is measured
+    records: Records = field(default_factory=lambda: Records.from_blocks("", []))  # nothing is measured
     source: str
     checkpoint: str = ""
     step: int | None = None

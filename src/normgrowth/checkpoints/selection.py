@@ -117,3 +117,20 @@ class Chosen:
             values=sum(sizes[name] for name in counted),
             of_values=sum(sizes.values()),
         )
+
+
+def parameters_text(selection: Selection, counted: CountedParameters | None = None) -> str:
+    """Which parameters count, and how many: "blocks (144 of 148 tensors, 85.1M of 124.4M values)"."""
+    said = f"those that match {selection.select!r}" if selection.select is not None else selection.include
+    said += f" without {selection.exclude!r}" if selection.exclude is not None else ""
+    if counted is None:
+        return said
+    values, of_values = _short(counted.values), _short(counted.of_values)
+    return f"{said} ({counted.tensors:,} of {counted.of_tensors:,} tensors, {values} of {of_values} values)"
+
+
+def _short(count: int) -> str:
+    for size, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+        if count >= size:
+            return f"{count / size:.1f}{letter}"
+    return f"{count:,}"

@@ -16,7 +16,7 @@ def _published(arguments: argparse.Namespace) -> "Result":
 
     if not arguments.window:
         raise InputError(
-            "--published needs the window that the paper counted in: add --window 83 (Penn Treebank) or 700 (WikiText-2)"
+            "--published needs the window of the paper: add --window 83 (Penn Treebank) or 700 (WikiText-2)"
         )
     return figure3(arguments.window)
 

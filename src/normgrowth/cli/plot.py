@@ -54,9 +54,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror or error}") from error
     if not paths:
-        raise InputError(
-            f"{arguments.result}: nothing to draw: the result has no data for its figures"
-        )
+        raise InputError(f"{arguments.result}: nothing to draw: the result has no data for its figures")
     print(*paths, sep="\n")
     return 0
 
@@ -64,7 +62,7 @@ def _plot(arguments: argparse.Namespace) -> int:
 def _result(source: str) -> "Result":
     from normgrowth import results
     from normgrowth.paper import published
-    from normgrowth.records import Records
+    from normgrowth.stored_result import StoredResult
     from normgrowth.trace.result import Trace
 
     if source.startswith("published:"):
@@ -73,7 +71,7 @@ def _result(source: str) -> "Result":
     holds_norms = result.kind in ("run", "trace") and len(
         result.records.where(level="model", quantity="norm")
     )
-    return Trace.from_records(Records.read(source)) if holds_norms else result
+    return Trace.from_stored(StoredResult.read(source)) if holds_norms else result
 
 
 def _fitted(trace: "Result", law: str) -> "FittedLaw":

@@ -16,9 +16,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     for axis, default in (("x", "lr=1e-5:1e-1:20"), ("y", "weight_decay=1e-5:1e-1:20")):
         text = f"FROM:TO:COUNT on a logarithmic scale, or a list V,V,V [{default}]"
         parser.add_argument(f"--{axis}", default=default, metavar="SETTING=VALUES", help=text)
-    parser.add_argument(
-        "--refine", action="store_true", help="train only cells near the edge of growth in y"
-    )
+    parser.add_argument("--refine", action="store_true", help="train only cells near the edge of growth in y")
     parser.add_argument(
         "--time-limit", type=real, metavar="SECONDS", help="time limit per cell; training then stops early"
     )

@@ -2,11 +2,15 @@
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from normgrowth.cli.command import Action
 from normgrowth.cli.options import real
+
+if TYPE_CHECKING:
+    from normgrowth.trace.result import Trace
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -44,19 +48,19 @@ def _watch(arguments: argparse.Namespace) -> int:
             return 0
 
 
-def _read(arguments: argparse.Namespace) -> Any:
+def _read(arguments: argparse.Namespace) -> "Trace":
     from normgrowth.errors import InputError
-    from normgrowth.records import Records, has_log, has_records
+    from normgrowth.stored_result import StoredResult, has_log, has_records
+    from normgrowth.trace.result import Trace
     from normgrowth.tracking.log.log_reader import read_run
 
     folder = Path(arguments.folder)
     if not has_records(folder):
-        raise InputError(
-            f"{arguments.folder}: no records yet; a NormTracker with this `out` writes them"
-        )
+        raise InputError(f"{arguments.folder}: no records yet; a NormTracker with this `out` writes them")
     levels = ["model", "layer"] if arguments.layers == "all" else ["model"]
-    records = read_run(folder, levels) if has_log(folder) else Records.read(folder)
-    return records if arguments.layers == "all" else records.where(level="model")
+    stored = read_run(folder, levels) if has_log(folder) else StoredResult.read(folder)
+    trace = Trace.from_stored(stored)
+    return trace if arguments.layers == "all" else replace(trace, records=trace.records.where(level="model"))
 
 
 COMMAND = Action(

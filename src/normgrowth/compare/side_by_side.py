@@ -10,6 +10,7 @@ from normgrowth.compare.result import Comparison, Row, Side, Values
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Matrix, Records
 from normgrowth.results import Provenance
+from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 
 Thing = tuple[str, str]  # level and name
@@ -79,7 +80,9 @@ def compared_traces(a: Trace | Records | str | Path, b: Trace | Records | str | 
 def _trace(given: Trace | Records | str | Path) -> Trace:
     if isinstance(given, Trace):
         return given
-    return Trace.from_records(given if isinstance(given, Records) else Records.read(given))
+    if isinstance(given, Records):
+        return Trace.from_records(given)
+    return Trace.from_stored(StoredResult.read(given))
 
 
 def _common_step(a: Sequence[int], b: Sequence[int]) -> tuple[tuple[int, int], bool]:
@@ -106,5 +109,5 @@ def _records(sides: Sequence[Side], rows: Sequence[Row]) -> Records:
                 column = np.array([[nan if value is None else value for value in values]])
                 names = [row.name for row in own]
                 blocks.append(Block(level, names, none, none, [side.step], {quantity: column}, reference))
-        parts.append(Records.from_blocks(run, blocks, {}))
-    return Records.joined(parts, {})
+        parts.append(Records.from_blocks(run, blocks))
+    return Records.joined(parts)

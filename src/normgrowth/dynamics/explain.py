@@ -129,7 +129,7 @@ def _joined(
         f"norm_if_{model}": np.array(fit.predicted)[:, None] for model, fit in models.items()
     }
     blocks = [Block(level, [name], [layer], [role], steps.tolist(), predicted)] if predicted else []
-    return Records.joined([rows, Records.from_blocks(run, [*blocks, *parts], {})], {})
+    return Records.joined([rows, Records.from_blocks(run, [*blocks, *parts])])
 
 
 def _open_questions(d: Dynamics) -> tuple[OpenQuestion, ...]:

@@ -48,7 +48,7 @@ def intervals_of(records: Records, level: str, name: str | None) -> Records:
         )
     of_weights = pc.is_in(rows.table["quantity"], pa.array(("norm", "rms", "largest", "numel", "nonfinite")))  # pyright: ignore[reportAttributeAccessIssue]
     kept = pc.or_(of_weights, pc.not_equal(rows.table["step"], steps[0]))  # pyright: ignore[reportAttributeAccessIssue]
-    return Records(rows.table.filter(kept), rows.made_by)
+    return Records(rows.table.filter(kept))
 
 
 def sizes_between(rows: Records, level: str, steps: Steps) -> Floats:

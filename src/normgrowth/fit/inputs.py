@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike
 from normgrowth.errors import InputError
 from normgrowth.fit.points import read_csv
 from normgrowth.measurements import Measurement, is_named, named_series, read_measurement
-from normgrowth.records import FILE, Records
+from normgrowth.records import Records
 from normgrowth.results import Result
+from normgrowth.stored_result import FILE
 
 POINTS = "points"  # the level of series that are not from a trace
 

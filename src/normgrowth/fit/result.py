@@ -198,7 +198,7 @@ def tabulated(
         values = {name: np.array([[row.get(name, nan) for row in rows]]) for name in quantities}
         numbers = [layers.get(name) for name in series]
         blocks.append(Block(level, list(series), numbers, [law] * len(series), [0], values))
-    table = Records.from_blocks(run, blocks, {}).table
+    table = Records.from_blocks(run, blocks).table
     none = pa.nulls(len(table), pa.int64())
     return Records(table.set_column(table.column_names.index("step"), "step", none))
 

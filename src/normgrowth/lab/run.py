@@ -64,7 +64,7 @@ class Run(Result):
         table = self.records.table
         evaluated = [name for name in self.records.distinct("quantity") if _is_evaluated(name)]
         own = np.isin(table["quantity"].to_pylist(), evaluated)
-        rows = Records(table.filter(~own), {})
+        rows = Records(table.filter(~own))
         if not len(rows):
             raise InputError("the run has not ended: its norms so far are in its folder `tracker`")
         run = rows.single_run()

@@ -22,12 +22,14 @@ from normgrowth.errors import FolderMismatch, InputError, SchemaError, is_mistak
 from normgrowth.lab.settings import TrainSettings, difference
 from normgrowth.network.models.encoder_folder import write
 from normgrowth.network.models.encoders import LanguageModel
-from normgrowth.records import FILE, Records, replacing
 from normgrowth.schema import read_json
-from normgrowth.workspace import Workspace, write_json
+from normgrowth.stored_result import FILE
+from normgrowth.workspace import Workspace, replacing, write_json
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
+
+    from normgrowth.lab.run import Run
 
 SETTINGS, STATE, SERIES, BEST, TRACKER = "settings.json", "state.pt", "checkpoints", "best", "tracker"
 
@@ -113,9 +115,9 @@ class RunFolder:
             if best:
                 _whole(self.path / BEST, model, words)
 
-    def write(self, records: Records) -> None:
+    def write(self, result: "Run") -> None:
         with _disk(self.path / FILE):
-            records.write(self.path)
+            result.write(self.path)
 
     @property
     def best(self) -> Path:

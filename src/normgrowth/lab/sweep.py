@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from normgrowth.checkpoints.selection import Selection
 from normgrowth.engine import Engine, Lost, map_or_lose
 from normgrowth.errors import InputError
 from normgrowth.lab.build import total_steps
@@ -81,7 +82,7 @@ def sweep(
             if own is not None:
                 own.close()
         result = _result(Path(out).resolve().name, grid, run, refine, limit)
-        folder.write(result.records)
+        result.write(folder.path)
     return result
 
 
@@ -192,7 +193,7 @@ def _result(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None)
         columns = [grid.x.name(i) for i in range(len(found))]
         blocks.append(_block("column", columns, step, _transposed(found)))
     return Sweep(
-        records=Records.from_blocks(name, blocks, {}),
+        records=Records.from_blocks(name, blocks),
         settings=grid.settings,
         x=grid.x,
         y=grid.y,
@@ -203,7 +204,7 @@ def _result(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None)
         refine=refine,
         limit=limit,
         together=run.largest,
-        selection={"include": grid.settings.include},
+        selection=Selection(grid.settings.include),
         notes=tuple(grid.corpora.notes),
         problems=tuple(f"{grid.name(cell)}: {why}" for cell, why in sorted(run.lost.items())),
         provenance=Provenance.now(),

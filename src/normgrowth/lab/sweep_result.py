@@ -1,9 +1,10 @@
 """Sweep: the result of `sweep`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import nan
 from typing import ClassVar
 
+from normgrowth.checkpoints.selection import Selection
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.run import CorpusSummary
 from normgrowth.lab.settings import TrainSettings
@@ -47,7 +48,7 @@ class Sweep(Result):
     refine: bool = False  # only cells around the edge were trained
     limit: float | None = None  # seconds for each cell
     together: int = 0  # cells of the largest stack
-    selection: dict[str, str | None] = field(default_factory=dict)  # the parameters that norms count
+    selection: Selection | None = None  # the parameters that norms count; None: unknown
 
     @property
     def edges(self) -> tuple[Edge, ...]:

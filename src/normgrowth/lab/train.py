@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -28,28 +28,34 @@ from normgrowth.lab.settings import TrainSettings, every
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
-from normgrowth.schema import mismatch
+from normgrowth.schema import converted
 from normgrowth.tracking.distributed import is_main, is_parallel, of_main, rank, shared, world_size
 from normgrowth.tracking.tracked_parameters import watch
 from normgrowth.tracking.tracker import NormTracker
 
-EVALUATION = {
-    "level": str,
-    "names": [str],
-    "layers": [(int, None)],
-    "roles": [(str, None)],
-    "steps": [int],
-    "values": {...: [[float]]},
-}
-SAVED = {  # state.pt; of weights and optimizer torch says whether they fit
-    "model": {...: torch.Tensor},
-    "optimizer": {"state": dict, "param_groups": [dict]},
-    "step": int,
-    "best": ([float], None),
-    "since": [float],
-    "evaluations": [EVALUATION],
-}
 SAVE_SECONDS = 60.0  # between states, so that a killed run loses no more than this
+
+
+class SavedEvaluation(TypedDict):
+    """A `Block` of one evaluation."""
+
+    level: str
+    names: list[str]
+    layers: list[int | None]
+    roles: list[str | None]
+    steps: list[int]
+    values: dict[str, list[list[float]]]
+
+
+class SavedState(TypedDict):
+    """What state.pt holds; torch checks whether weights and optimizer fit the model."""
+
+    model: dict[str, torch.Tensor]
+    optimizer: dict[str, Any]
+    step: int
+    best: list[float] | None
+    since: list[float]
+    evaluations: list[SavedEvaluation]
 
 
 class Diverged(InputError):
@@ -141,7 +147,7 @@ class _Training:
                 self._epoch(stopping)
         result = self._result([*self.rows, *self._test()], _few(tracker.trace.records) if is_main() else None)
         if is_main():
-            self.folder.write(result.records)
+            self.folder.write(result)
         return result
 
     def _epoch(self, stopping: Callable[[], bool]) -> None:
@@ -210,7 +216,7 @@ class _Training:
         self.since = [0.0, 0.0]
         self._save()
         if is_main():
-            self.folder.write(self._result(self.rows).records)
+            self.folder.write(self._result(self.rows))
 
     def _test(self) -> list[Block]:
         """The best checkpoint on the test part; every rank takes its part, with the weights that the first has."""
@@ -225,9 +231,9 @@ class _Training:
         return as_blocks(self.best[1], {f"test_{name}": value for name, value in found.items()})
 
     def _result(self, evaluations: list[Block], tracked: Records | None = None) -> Run:
-        records = Records.from_blocks(self.folder.name, evaluations, {})
+        records = Records.from_blocks(self.folder.name, evaluations)
         return Run(
-            records=records if tracked is None else Records.joined([records, tracked], {}),
+            records=records if tracked is None else Records.joined([records, tracked]),
             settings=self.settings,
             corpus=CorpusSummary(**self.described),
             steps=self.total,
@@ -264,8 +270,7 @@ class _Training:
         if state is None:
             return
         path, advice = self.folder.path / STATE, "remove it to start over"
-        if (found := mismatch(state, SAVED)) is not None:
-            raise SchemaError(path, *found, advice)
+        converted(state, SavedState, path, advice=advice)
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -308,7 +313,7 @@ def _open(out: str | Path, settings: TrainSettings, corpus: Corpus, overwrite: b
 
 def _few(records: Records) -> Records:
     """The tracker's rows of the model and its layers; those of tensors and roles stay in its own folder."""
-    return Records.joined([records.where(level="model"), records.where(level="layer")], records.made_by)
+    return Records.joined([records.where(level="model"), records.where(level="layer")])
 
 
 def _plain(block: Block) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def _records(run: str, rows: Sequence[ModuleDegree]) -> Records:
     layers = [place(row.module).block for row in rows]
     values = np.array([[np.nan if row.degree is None else float(row.degree) for row in rows]])
     block = Block("module", names, layers, [None] * len(rows), [0], {"degree": values})
-    return Records.from_blocks(run, [block], {})
+    return Records.from_blocks(run, [block])
 
 
 class _Origins:

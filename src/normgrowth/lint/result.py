@@ -19,9 +19,7 @@ class Findings(Result, Sequence[Finding]):
 
     kind: ClassVar[str] = "findings"
 
-    records: Records = field(
-        default_factory=lambda: Records.from_blocks("", [], {})
-    )  # a finding is no number
+    records: Records = field(default_factory=lambda: Records.from_blocks("", []))  # a finding is no number
     source: str
     steps: tuple[int, ...] = ()
     selection: Selection = field(default_factory=lambda: Selection("all"))

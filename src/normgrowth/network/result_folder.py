@@ -24,5 +24,4 @@ class ResultFolder:
 
     def write(self, result: Result) -> None:
         with Workspace.open(self.folder, self.kind, self.request, overwrite=self.overwrite) as workspace:
-            if workspace.folder is not None:
-                result.records.write(workspace.folder)
+            workspace.save(result)

@@ -7,7 +7,7 @@ A stage that was not run, or failed, raises MissingEvidence when it is asked for
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.checkpoints.selection import Selection
 from normgrowth.errors import InputError
+from normgrowth.lab.run import CorpusSummary
+from normgrowth.network.heads.heads import Heads
 from normgrowth.records import Records
+from normgrowth.schema import converted
+from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
@@ -35,28 +40,28 @@ class MissingEvidence(InputError):
 
 @dataclass(frozen=True)
 class Evidence:
-    """records: by stage. failed: why a stage has none."""
+    """stored: the result of each stage. failed: why a stage has none."""
 
-    records: Mapping[str, Records] = field(default_factory=dict)
+    stored: Mapping[str, StoredResult] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, *stages: str) -> bool:
-        return all(stage in self.records for stage in stages)
+        return all(stage in self.stored for stage in stages)
 
-    def records_of(self, stage: str) -> Records:
-        if stage not in self.records:
+    def stored_of(self, stage: str) -> StoredResult:
+        if stage not in self.stored:
             raise MissingEvidence(stage, self.failed.get(stage, "it was not run"))
-        return self.records[stage]
+        return self.stored[stage]
 
     @cached_property
     def theory(self) -> "Theory":
-        return Theory.read(self.records_of("theory"))
+        return Theory.read(self.stored_of("theory").records)
 
     @cached_property
     def scaling(self) -> "Scaling":
         from normgrowth.network.scaling.scaling import Scaling
 
-        return Scaling.from_records(self.records_of("scaling"))
+        return Scaling.from_stored(self.stored_of("scaling"))
 
     def curve(self, kind: str, bias: bool) -> "Curve":
         """The mean curve of one kind of network, of the stage `scaling`."""
@@ -67,15 +72,15 @@ class Evidence:
 
     @cached_property
     def pretrained(self) -> "dict[str, Levels]":
-        return _levels(self.records_of("pretrained"))
+        return _levels(self.stored_of("pretrained").records)
 
     @cached_property
     def language_models(self) -> "LanguageModels":
-        return LanguageModels.read(self.records_of("language_models"))
+        return LanguageModels.read(self.stored_of("language_models"))
 
     @cached_property
     def decay(self) -> "DecayEdges":
-        return DecayEdges.read(self.records_of("decay"))
+        return DecayEdges.read(self.stored_of("decay").records)
 
 
 # theory ------------------------------------------------------------------------------------------------
@@ -223,6 +228,49 @@ def _levels(records: Records) -> dict[str, Levels]:
 
 
 @dataclass(frozen=True)
+class ModelSettings:
+    """The settings of a language model that claims tell models apart by; include: which parameters norms count."""
+
+    kind: str
+    optimizer: str
+    leaking: bool
+    corpus: str
+    seed: int
+    include: str | None = None
+
+
+@dataclass(frozen=True)
+class HeadFields:
+    """What the stage keeps of the heads of a model beside their records."""
+
+    window: int | None = None
+    tolerance: float | None = None
+    thresholds: dict[str, dict[str, float]] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+    saturated_kinds: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelFields:
+    """The fields of the result of one model."""
+
+    settings: ModelSettings
+    corpus: CorpusSummary
+    heads: HeadFields = HeadFields()
+
+
+@dataclass(frozen=True)
+class LanguageModelFields:
+    """The fields of the stage's result: models and heads by name of the model, corpora by their own."""
+
+    models: dict[str, ModelSettings]
+    heads: dict[str, HeadFields] = field(default_factory=dict)
+    corpora: dict[str, CorpusSummary] = field(default_factory=dict)
+    selection: Selection | None = None
+
+
+@dataclass(frozen=True)
 class TrainedModel:
     """One language model. frequency_loss: that of word frequencies on its development part, NaN if unknown."""
 
@@ -235,7 +283,7 @@ class TrainedModel:
     frequency_loss: float
     measured: Records  # evaluations and tracker
     trace: Trace  # of its checkpoints
-    heads: Records  # of its checkpoints
+    heads: Heads  # of its checkpoints
 
     def first_and_last(self, quantity: str) -> tuple[float, float]:
         try:
@@ -249,7 +297,7 @@ class TrainedModel:
 
     def of_heads(self, quantity: str) -> Floats:
         """A value per head, at the last step."""
-        rows = self.heads.where(level="head", quantity=quantity).table
+        rows = self.heads.records.where(level="head", quantity=quantity).table
         if not len(rows):
             raise MissingEvidence("language_models", f"{self.name} has no {quantity} of heads")
         steps = rows["step"].to_numpy()
@@ -259,6 +307,7 @@ class TrainedModel:
 @dataclass(frozen=True)
 class LanguageModels:
     models: tuple[TrainedModel, ...]
+    selection: Selection | None = None  # the parameters that norms count
 
     def __iter__(self) -> Iterator[TrainedModel]:
         return iter(self.models)
@@ -273,28 +322,33 @@ class LanguageModels:
         return found
 
     @staticmethod
-    def read(records: Records) -> "LanguageModels":
-        corpora, heads = (records.made_by.get(key) or {} for key in ("corpora", "heads"))
+    def read(stored: StoredResult) -> "LanguageModels":
+        records = stored.records
+        given = stored.fields.get("selection")
+        known = {
+            **stored.fields,
+            "selection": given if isinstance(given, dict) and given.get("include") else None,
+        }
+        fields = converted(known, LanguageModelFields, "the stage language_models")
         found = []
-        for name, facts in records.made_by["models"].items():
-            table = records.where(run=f"{name}, heads").table
-            known = {
-                "command": "heads",
-                "runs": {f"{name}, heads": heads.get(name, {})},
-                "notes": [],
-                "problems": [],
-            }
+        for name, settings in fields.models.items():
+            run = f"{name}, heads"
+            heads = {"command": "heads", "runs": {run: asdict(fields.heads.get(name, HeadFields()))}}
+            corpus = fields.corpora.get(settings.corpus)
             found.append(
                 TrainedModel(
                     name=name,
-                    **{key: facts[key] for key in ("kind", "optimizer", "leaking", "corpus", "seed")},
-                    frequency_loss=corpora.get(facts["corpus"], {}).get("frequency_loss", nan),
+                    **{
+                        key: getattr(settings, key)
+                        for key in ("kind", "optimizer", "leaking", "corpus", "seed")
+                    },
+                    frequency_loss=corpus.frequency_loss if corpus else nan,
                     measured=records.where(run=name),
                     trace=Trace(records=records.where(run=f"{name}, checkpoints"), source=name),
-                    heads=Records(table, known),
+                    heads=Heads.from_stored(StoredResult(records.where(run=run), heads)),
                 )
             )
-        return LanguageModels(tuple(found))
+        return LanguageModels(tuple(found), fields.selection)
 
 
 # decay -------------------------------------------------------------------------------------------------

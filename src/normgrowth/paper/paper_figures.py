@@ -1,12 +1,11 @@
 """The paper's figures: what was measured here, with the published numbers where there are any."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normgrowth.lab.sweep_result import Sweep
-from normgrowth.network.heads.heads import Heads
 from normgrowth.network.saturation.saturation import Saturation
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.published.figure1 import t5_trace
@@ -50,9 +49,12 @@ def _own_trace(evidence: Evidence) -> list[Trace]:
 
 def _heads(evidence: Evidence) -> "Figure | None":
     models = evidence.language_models.where(optimizer="adamw")
-    facts = {run: known for model in models for run, known in model.heads.made_by["runs"].items()}
-    own = Records.joined([model.heads for model in models], {"command": "heads", "runs": facts})
-    return head_positions(Heads.from_records(own), published=figure3(PENN_WINDOW))
+    own = replace(
+        models[0].heads,
+        records=Records.joined([model.heads.records for model in models]),
+        models={run: known for model in models for run, known in model.heads.models.items()},
+    )
+    return head_positions(own, published=figure3(PENN_WINDOW))
 
 
 FIGURES: dict[str, PaperFigure] = {
@@ -70,7 +72,7 @@ FIGURES: dict[str, PaperFigure] = {
             "Saturation of trained and random networks",
             ("pretrained",),
             lambda evidence: saturation_levels(
-                Saturation.from_records(evidence.records_of("pretrained")), published=figure2()
+                Saturation.from_stored(evidence.stored_of("pretrained")), published=figure2()
             ),
         ),
         PaperFigure(
@@ -96,7 +98,7 @@ FIGURES: dict[str, PaperFigure] = {
             "fig6",
             "Where the norm grows, over learning rate and weight decay",
             ("decay",),
-            lambda evidence: phase(Sweep.from_records(evidence.records_of("decay"))),
+            lambda evidence: phase(Sweep.from_stored(evidence.stored_of("decay"))),
         ),
     )
 }

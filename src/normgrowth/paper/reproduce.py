@@ -28,9 +28,9 @@ from normgrowth.paper.paper_figures import FIGURES, draw_figures
 from normgrowth.paper.reproduction import Reproduction, StageOutcome, TableRow
 from normgrowth.paper.stages import STAGES
 from normgrowth.paper.stages.stage import Progress, Scale, Stage, StageContext, StageSettings, demo_corpus
-from normgrowth.records import Records
 from normgrowth.results import Provenance
 from normgrowth.schema import read_json
+from normgrowth.stored_result import StoredResult
 from normgrowth.workspace import Workspace, write_json
 
 KEY, LOG = "stage.json", "error.log"
@@ -66,7 +66,7 @@ def reproduce(
     try:
         with Workspace.open(out, Reproduction.kind, request, overwrite=overwrite) as workspace:
             assert workspace.folder is not None
-            records: dict[str, Records] = {}
+            stored: dict[str, StoredResult] = {}
             outcomes = []
             for name in (name for name in STAGES if name in needed):
                 folder = workspace.folder / "stages" / name
@@ -75,8 +75,8 @@ def reproduce(
                 )
                 outcomes.append(outcome)
                 if found is not None:
-                    records[name] = found
-            evidence = Evidence(records, {one.name: one.reason for one in outcomes if one.failed})
+                    stored[name] = found
+            evidence = Evidence(stored, {one.name: one.reason for one in outcomes if one.failed})
             result = Reproduction.of(
                 scale=scale,
                 only=tuple(only),
@@ -128,8 +128,8 @@ def run_stage(
     engine: Engine,
     data: Path | None = None,
     progress: Progress | None = None,
-) -> tuple[StageOutcome, Records | None]:
-    """The records of a stage: those in its folder if they have the same version and settings, else new ones."""
+) -> tuple[StageOutcome, StoredResult | None]:
+    """The result of a stage: the one in its folder if it has the same version and settings, else a new one."""
     key, log = stage.key(settings), folder / LOG
     if (kept := _kept(folder, key)) is not None:
         return StageOutcome(stage.name, stage.title, "kept"), kept
@@ -145,15 +145,14 @@ def run_stage(
         log.unlink(missing_ok=True)
         # Parts of another version or other settings stay where they are and are not used.
         context = StageContext(folder / f"work-{key[:8]}", engine, data, told)
-        records = stage.run(context, settings)
-        (folder / KEY).unlink(
-            missing_ok=True
-        )  # a kill between the two must not leave records under another key
-        records.write(folder)
+        made = stage.run(context, settings)
+        # A kill between the two must not leave records under another key.
+        (folder / KEY).unlink(missing_ok=True)
+        made.write(folder)
         write_json(folder / KEY, stage.facts(scale, settings))
     except Exception as error:  # one stage does not stop the others, whatever went wrong
         return StageOutcome(stage.name, stage.title, "failed", reason=_logged(error, log)), None
-    return StageOutcome(stage.name, stage.title, "ran", time.monotonic() - start), records
+    return StageOutcome(stage.name, stage.title, "ran", time.monotonic() - start), made
 
 
 def _logged(error: Exception, log: Path) -> str:
@@ -166,11 +165,11 @@ def _logged(error: Exception, log: Path) -> str:
     return text if isinstance(error, InputError | OSError | ImportError) else f"{text} (traceback: {log})"
 
 
-def _kept(folder: Path, key: str) -> Records | None:
+def _kept(folder: Path, key: str) -> StoredResult | None:
     """What the stage left, if it had this key; None if it is missing or damaged."""
     try:
-        same = read_json(folder / KEY, {"key": str})["key"] == key
-        return Records.read(folder) if same else None
+        same = read_json(folder / KEY, dict).get("key") == key
+        return StoredResult.read(folder) if same else None
     except (SchemaError, InputError):
         return None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NotRequired, Self, TypedDict
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from normgrowth.errors import InputError, SchemaError
 from normgrowth.record_schema import refuse_newer
 from normgrowth.records import Block, Records
 from normgrowth.results import CLAIMS, Result
-from normgrowth.schema import read_json
+from normgrowth.schema import converted, read_json
+from normgrowth.stored_result import StoredResult
 from normgrowth.text import one_line
 from normgrowth.workspace import Workspace, replacing
 
@@ -84,6 +85,15 @@ class TableRow:
     measured: float | None
 
 
+class ClaimsFile(TypedDict):
+    """What claims.json of every version has."""
+
+    claims: list[dict[str, Any]]
+    errata: NotRequired[list[dict[str, Any]]]
+    stages: NotRequired[dict[str, Any] | list[dict[str, Any]]]
+    versions: NotRequired[dict[str, Any]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reproduction(Result):
     """The claims of the paper with verdicts. The records have every measured number, a row each."""
@@ -101,15 +111,13 @@ class Reproduction(Result):
     @classmethod
     def of(cls, **fields: Any) -> Self:
         """With the records that belong to these claims, errata and departures."""
-        found = cls(records=Records.from_blocks("reproduction", [_block("claim", "", {})], {}), **fields)
+        found = cls(records=Records.from_blocks("reproduction", [_block("claim", "", {})]), **fields)
         return found._with_records()
 
     def _with_records(self) -> Self:
         parts = {"claim": self.claims, "erratum": self.errata, "departure": self.departures}
         blocks = [_block(level, one.id, one.measured) for level, own in parts.items() for one in own]
-        return replace(
-            self, records=Records.from_blocks("reproduction", blocks or [_block("claim", "", {})], {})
-        )
+        return replace(self, records=Records.from_blocks("reproduction", blocks or [_block("claim", "", {})]))
 
     def __getitem__(self, name: str) -> Judgement | Check:
         """A claim, an erratum or a departure by its id."""
@@ -130,23 +138,24 @@ class Reproduction(Result):
             self.write(workspace.folder)
             return workspace.folder
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path | str) -> None:
         content = self.to_json()
         del content["records"]  # they are made from the rest
-        with replacing(folder / CLAIMS) as path:
+        with replacing(Path(folder) / CLAIMS) as path:
             path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path | str) -> Self:
         """The reproduction whose claims.json a folder holds, also of earlier versions."""
         path = Path(folder) / CLAIMS
-        content = read_json(path, {"claims": [dict], "stages?": (dict, [dict])}, advice=ADVICE)
+        content: dict[str, Any] = read_json(path, dict, advice=ADVICE)
+        converted(content, ClaimsFile, path, advice=ADVICE)
         refuse_newer(content, path)
         if content.get("kind") != cls.kind:
             content = _from_schema_1(content)
-        records = Records.from_blocks("reproduction", [_block("claim", "", {})], content)
+        records = Records.from_blocks("reproduction", [_block("claim", "", {})])
         try:
-            return super().from_records(records)._with_records()
+            return super().from_stored(StoredResult(records, content))._with_records()
         except SchemaError as error:
             raise SchemaError(path, error.place, error.problem, ADVICE) from error
 
@@ -158,8 +167,8 @@ class Reproduction(Result):
         return stage_results(folder)
 
     @classmethod
-    def from_records(cls, records: Records) -> Self:
-        stage = records.made_by.get("stage", "a part")
+    def from_stored(cls, stored: StoredResult) -> Self:
+        stage = stored.fields.get("stage", "a part")
         raise InputError(
             f"this is {stage!r} of a reproduction; load the output folder of `reproduce` instead"
         )

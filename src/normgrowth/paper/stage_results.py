@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from normgrowth.checkpoints.selection import Selection
-from normgrowth.network.heads.heads import Heads
 from normgrowth.paper.evidence import LanguageModels
-from normgrowth.records import Records, has_records
 from normgrowth.results import Result, result_of
+from normgrowth.stored_result import StoredResult, has_records
 from normgrowth.trace.result import Trace
 
 TABLES = ("theory",)  # whose records are tables of the reproduction
@@ -23,15 +21,13 @@ def stage_results(folder: Path) -> list[tuple[str, Result]]:
 
 
 def _results(folder: Path) -> Iterator[tuple[str, Result]]:
-    records = Records.read(folder)
-    if not (records.made_by.get("kind") or records.made_by.get("command")):
+    stored = StoredResult.read(folder)
+    if stored.kind is None:
         return  # numbers that no verb returns
-    if records.made_by.get("stage") != "language_models":
-        yield folder.name, result_of(records, folder)
+    if stored.fields.get("stage") != "language_models":
+        yield folder.name, result_of(stored, folder)
         return
-    models = LanguageModels.read(records).models
-    include = (records.made_by.get("selection") or {}).get("include")
-    selection = Selection(include) if include else None
+    models = LanguageModels.read(stored)
     for model in models:
         yield (
             f"{folder.name}/{model.name}",
@@ -39,9 +35,9 @@ def _results(folder: Path) -> Iterator[tuple[str, Result]]:
                 records=model.measured,
                 source=model.name,
                 run=model.name,
-                selection=selection,
+                selection=models.selection,
                 tracked=True,
             ),
         )
-    if models:
-        yield f"{folder.name}/heads", Heads.from_records(models[0].heads)  # one atlas is enough for a page
+    for model in models.models[:1]:  # one atlas is enough for a page
+        yield f"{folder.name}/heads", model.heads

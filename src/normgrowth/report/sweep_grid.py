@@ -47,9 +47,7 @@ class SweepGrid:
     def column(self, quantity: str) -> Floats:
         rows = self.records.where(level="column", quantity=quantity)
         if len(rows) not in (0, self.shape[0]):
-            raise InputError(
-                f"{self.run}: {len(rows)} columns have {quantity}, the grid has {self.shape[0]}"
-            )
+            raise InputError(f"{self.run}: {len(rows)} columns have {quantity}, the grid has {self.shape[0]}")
         return rows.table["value"].to_numpy() if len(rows) else np.full(self.shape[0], np.nan)
 
     @cached_property

@@ -46,7 +46,6 @@ def trace(
     from normgrowth.checkpoints.selection import Selection
     from normgrowth.lint.judge import judge_samples
     from normgrowth.trace.request import Tracing
-    from normgrowth.trace.store import Store
     from normgrowth.trace.stream import Reader
     from normgrowth.workspace import Workspace
 
@@ -62,6 +61,6 @@ def trace(
     )
     with Workspace.open(out, "trace", overwrite=overwrite) as workspace:
         result, _ = tracing.into(workspace, Reader(workers, engine, memory), progress)
-        Store(workspace.folder).write(result.records)
+        workspace.save(result)
     result.warn()
     return result

@@ -62,7 +62,7 @@ class MeasuredSteps:
 
     def records(self, run: str, tokens_per_step: float | None) -> Records:
         with no_collection():
-            records = Records.from_blocks(run, self._blocks(), {})
+            records = Records.from_blocks(run, self._blocks())
             return records if tokens_per_step is None else records.with_tokens(tokens_per_step)
 
     def _blocks(self) -> list[Block]:

@@ -4,11 +4,12 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from normgrowth.checkpoints.selection import CountedParameters, Selection
+from normgrowth.checkpoints.selection import CountedParameters, Selection, parameters_text
 from normgrowth.errors import SeriesWarning
 from normgrowth.lint.finding import Finding, fault_messages
-from normgrowth.records import Records, parameters_text
+from normgrowth.records import Records
 from normgrowth.results import Result
+from normgrowth.stored_result import StoredResult
 
 # Of records that another command wrote, what describes their norms.
 SHARED = ("source", "selection", "counted", "notes", "problems")
@@ -66,14 +67,18 @@ class Trace(Result):
 
     @classmethod
     def from_records(cls, records: Records) -> Self:
-        """Also from folders of earlier versions, and from records of other commands that hold norms."""
-        known: dict[str, Any] = {"run": (records.distinct("run") or [""])[0], **records.made_by}
+        """A trace of a table that holds norms, whose other fields are unknown."""
+        return cls.from_stored(StoredResult(records))
+
+    @classmethod
+    def from_stored(cls, stored: StoredResult) -> Self:
+        """Also from folders of earlier versions, and from those of other commands that measured norms."""
+        records = stored.records
+        known: dict[str, Any] = {"run": (records.distinct("run") or [""])[0], **stored.fields}
         command = known.get("command")
         if known.get("kind", command) not in ("trace", "tracker", None):
             known = {key: known[key] for key in ("run", *SHARED) if key in known}
-        if not known.get("selection"):
-            known.pop("selection", None)
         norms = records.where(quantity="norm")
         known.setdefault("steps", sorted((norms.where(level="model") or norms).distinct("step")))
         known.setdefault("tracked", command in ("tracker", "train", "run"))
-        return super().from_records(Records(records.table, known))
+        return super().from_stored(StoredResult(records, known))

@@ -24,7 +24,8 @@ import numpy as np
 
 from normgrowth.checksums import seal, unseal
 from normgrowth.moments.moments import Moments, Pair
-from normgrowth.records import Records, read_parquet, storable, write_parquet
+from normgrowth.records import storable
+from normgrowth.stored_result import read_parquet, write_parquet
 from normgrowth.workspace import read_json, replacing, write_json
 
 if TYPE_CHECKING:
@@ -135,10 +136,6 @@ class Store:
         """Their sums are in the moments of each step now."""
         if self.folder is not None:
             shutil.rmtree(self.folder / "stripes", ignore_errors=True)
-
-    def write(self, records: Records) -> None:
-        if self.folder is not None:
-            records.write(self.folder)
 
 
 def _load(step: int, path: Path, older: Callable[[int, str], int]) -> Stored | None:

@@ -124,7 +124,7 @@ class NormTracker:
         self._keeps = out is None or is_main()
         self._log = _open_log(out, resume_step, self._selection)
         self._run = run or self._log.run or (Path(out).name if out else "") or type(model).__name__
-        self._made_by = self._description(optimizer, every)
+        self._fields = self._description(optimizer, every)
         self._wants_warnings, self._looked = warn, self.step
         self._decay_so_far = _decay_so_far(self._log)
         self._begin()
@@ -170,7 +170,7 @@ class NormTracker:
             raise InputError(
                 "a tracker with a folder keeps its numbers on rank 0 only: use tracker.trace there, or ng.load(folder)"
             )
-        return Trace.from_records(self._log.records())
+        return Trace.from_stored(self._log.stored())
 
     def latest(
         self, quantities: Sequence[str] = LOGGED, levels: Sequence[str] = ("model", "layer")
@@ -271,7 +271,7 @@ class NormTracker:
         old = {reading.name for reading in self._watched.readings}
         self._watched: Watched = watch(self._model, self._selection)
         new = {reading.name for reading in self._watched.readings}
-        self._made_by["counted"] = self._watched.counted
+        self._fields["counted"] = self._watched.counted
         self._totals = False
         foreign = strangers(self._watched, optimizer)
         self._note(
@@ -297,7 +297,7 @@ class NormTracker:
         said = self._alarms.said if self._alarms else self._log.issued
         dtypes = [tensor.dtype for tensor in self._watched.tensors]
         self._alarms = Alarms(self._watched.readings, dtypes, said) if self._wants_warnings else None
-        self._log.begin(self._layout, self._made_by, self.step or BEFORE_START)
+        self._log.begin(self._layout, self._fields, self.step or BEFORE_START)
 
     def _note(self, text: str, issued: Sequence[tuple[str, str]] = ()) -> None:
         self._log.note(self.step, text, issued)

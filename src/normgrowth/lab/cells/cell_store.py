@@ -7,7 +7,7 @@ refused, since it would replace the records; with overwrite it does, and the cel
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,27 @@ from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.lab.cells.cell import Outcome
 from normgrowth.lab.cells.grid import Corpora
 from normgrowth.lab.settings import DEFAULTS, TrainSettings, difference
-from normgrowth.records import Records
-from normgrowth.schema import read_json
+from normgrowth.schema import converted, read_json
 from normgrowth.workspace import Workspace, write_json
 
 CELLS, FACTS = "cells", "sweep.json"
 CELL_VERSION = 1  # goes up when equal settings give another outcome
-KINDS = {"int": int, "float": (float, None), "bool": bool, "int | None": (int, None)}
-OUTCOME = {field.name: KINDS[getattr(field.type, "__name__", str(field.type))] for field in fields(Outcome)}
-CELL = {"settings": dict, "outcome": OUTCOME, "limit?": (float, None)}
+
+
+@dataclass(frozen=True)
+class SweepFacts:
+    """What sweep.json holds."""
+
+    request: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoredCell:
+    """The file of a cell: its settings, and what became of it; JSON has no NaN, and null stands for it."""
+
+    settings: dict[str, Any]
+    outcome: dict[str, int | float | bool | None]
+    limit: float | None = None
 
 
 class CellStore:
@@ -43,8 +55,8 @@ class CellStore:
                 if workspace.found.kind != "sweep":
                     workspace.clear()
             elif (folder.path / FACTS).is_file():
-                said = read_json(folder.path / FACTS, {"request?": dict}, advice="remove it to go on")
-                if different := difference(said.get("request", request), request):
+                said = read_json(folder.path / FACTS, SweepFacts, advice="remove it to go on")
+                if different := difference(said.request or request, request):
                     old, new = ({"kind": "sweep", **one} for one in different)
                     raise FolderMismatch(folder.path, old, new)
             there = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
@@ -78,15 +90,18 @@ class CellStore:
     def load(self, settings: TrainSettings, limit: float | None) -> Outcome | None:
         """What became of a cell, if it is known; one that ran out of time is known for this limit and shorter ones."""
         try:
-            stored = read_json(self._file(settings), CELL)
+            path = self._file(settings)
+            stored = read_json(path, StoredCell)
+            values = {
+                name: nan if value is None and name != "diverged_at" else value
+                for name, value in stored.outcome.items()
+            }
+            outcome = converted(values, Outcome, path)
         except SchemaError:
             return None  # not there, or damaged: it is run again
-        if {**DEFAULTS, **stored["settings"]} != json.loads(json.dumps(asdict(settings))):
+        if {**DEFAULTS, **stored.settings} != json.loads(json.dumps(asdict(settings))):
             return None
-        values: dict[str, Any] = {name: stored["outcome"][name] for name in OUTCOME}
-        values |= {name: nan for name, value in values.items() if value is None and name != "diverged_at"}
-        outcome = Outcome(**values)
-        if outcome.timed_out and (limit is None or limit > (stored.get("limit") or 0)):
+        if outcome.timed_out and (limit is None or limit > (stored.limit or 0)):
             return None
         return outcome
 
@@ -97,6 +112,3 @@ class CellStore:
         }
         content = {"settings": asdict(settings), "outcome": plain, "limit": limit, "together": stacked}
         write_json(self._file(settings), content)
-
-    def write(self, records: Records) -> None:
-        records.write(self.path)

@@ -7,7 +7,7 @@ from pathlib import Path
 from normgrowth.checkpoints.remote.hub.revisions import api_of, ask
 from normgrowth.checkpoints.remote.retry import TIMEOUT
 from normgrowth.errors import InputError
-from normgrowth.records import read_parquet
+from normgrowth.stored_result import read_parquet
 
 
 @dataclass(frozen=True)

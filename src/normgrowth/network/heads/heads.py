@@ -48,6 +48,7 @@ from normgrowth.network.measured import ModelInfo, each_once, from_sidecar, nami
 from normgrowth.network.result_folder import ResultFolder
 from normgrowth.records import Records
 from normgrowth.results import Provenance, Result
+from normgrowth.stored_result import StoredResult
 from normgrowth.text import one_line
 
 if TYPE_CHECKING:
@@ -188,11 +189,10 @@ class Heads(Result):
         return found
 
     @classmethod
-    def from_records(cls, records: Records) -> Self:
+    def from_stored(cls, stored: StoredResult) -> Self:
         """The result whose table and fields were read from a folder, also of an earlier version."""
-        if records.made_by.get("kind") != cls.kind:
-            records = _from_schema_1(records)
-        return super().from_records(records)
+        current = stored.fields.get("kind") == cls.kind
+        return super().from_stored(stored if current else _from_schema_1(stored))
 
 
 def heads(
@@ -280,7 +280,7 @@ def heads(
     notes = [f"{f'{part.source}: ' if several else ''}{note}" for part in parts for note in part.notes]
     result = replace(
         parts[0],
-        records=Records.joined([part.records for part in parts], {}),
+        records=Records.joined([part.records for part in parts]),
         source=", ".join(names),
         models={run: known for part in parts for run, known in part.models.items()},
         notes=tuple(notes),
@@ -334,15 +334,15 @@ def _table(run: str, step: int, rows: list[dict[str, Any]], known: MeasuredHeads
     )
 
 
-def _from_schema_1(records: Records) -> Records:
-    """Records of earlier versions, and of other commands that measured heads: what they say of each run."""
-    made_by = records.made_by
-    known = made_by.get("runs")
+def _from_schema_1(stored: StoredResult) -> StoredResult:
+    """Results of earlier versions, and of other commands that measured heads: what they say of each run."""
+    records, fields = stored.records, stored.fields
+    known = fields.get("runs")
     models: dict[str, Any] = {}
     first: Mapping[str, Any] = {}
     for run in records.distinct("run"):
         own = known.get(run) if isinstance(known, dict) else None
-        own = own if isinstance(own, dict) else made_by
+        own = own if isinstance(own, dict) else fields
         first = first or own
         rows = records.where(run=run, level="model").table.to_pylist()
         parts = {key: own[key] for key in ("kinds", "saturated_kinds", "patterns") if own.get(key)}
@@ -352,8 +352,8 @@ def _from_schema_1(records: Records) -> Records:
     added = {key: first[key] for key in kept if first.get(key) is not None}
     if isinstance(first.get("scales"), list):
         added["c"] = first["scales"]
-    shared = {key: made_by[key] for key in ("command", "source", "notes", "problems") if made_by.get(key)}
-    return Records(records.table, {**shared, **added, "models": models})
+    shared = {key: fields[key] for key in ("command", "source", "notes", "problems") if fields.get(key)}
+    return StoredResult(records, {**shared, **added, "models": models})
 
 
 __all__ = [

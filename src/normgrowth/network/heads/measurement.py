@@ -95,7 +95,7 @@ def measure(
     own, saturated = (_kinds(blocks[0], of_saturated) for of_saturated in (False, True))
     info = model_info(loaded, text, passes.sentences, passes.tokens)
     found = Heads(
-        records=Records.from_blocks(run, blocks, {}),
+        records=Records.from_blocks(run, blocks),
         source=loaded.source,
         models={run: MeasuredHeads(info, own, saturated)},
         exact=exact,

@@ -20,7 +20,7 @@ from torch import Tensor
 from normgrowth.errors import ConfigError, InputError
 from normgrowth.network.models.config import MOST_LAYERS, check_fits
 from normgrowth.network.models.encoders import Encoder, EncoderConfig, LanguageModel
-from normgrowth.records import replacing
+from normgrowth.workspace import replacing
 
 MODEL_TYPE = "normgrowth_encoder"
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"

@@ -36,6 +36,7 @@ from normgrowth.network.measured import ModelInfo, each_once, from_sidecar, nami
 from normgrowth.network.result_folder import ResultFolder
 from normgrowth.records import Records
 from normgrowth.results import Provenance, Result
+from normgrowth.stored_result import StoredResult
 
 if TYPE_CHECKING:
     from torch import nn
@@ -133,11 +134,10 @@ class Saturation(Result):
         return super().to_json(tensors=tensors)
 
     @classmethod
-    def from_records(cls, records: Records) -> Self:
+    def from_stored(cls, stored: StoredResult) -> Self:
         """The result whose table and fields were read from a folder, also of an earlier version."""
-        if records.made_by.get("kind") != cls.kind:
-            records = _from_schema_1(records)
-        return super().from_records(records)
+        current = stored.fields.get("kind") == cls.kind
+        return super().from_stored(stored if current else _from_schema_1(stored))
 
 
 def saturation(
@@ -257,7 +257,7 @@ def saturation(
     notes = [f"{f'{part.source}: ' if several else ''}{note}" for part in parts for note in part.notes]
     result = replace(
         parts[0],
-        records=Records.joined([part.records for part in parts], {}),
+        records=Records.joined([part.records for part in parts]),
         source=", ".join(names),
         models={run: known for part in parts for run, known in part.models.items()},
         notes=tuple(notes),
@@ -298,23 +298,20 @@ def _curve(
     return LayerCurve(run, c, random_weights, baseline, layers, values, errors, others, level.get(None, nan))
 
 
-def _from_schema_1(records: Records) -> Records:
-    """Records of earlier versions, and of other commands that measured levels: what they say of each run."""
-    made_by = records.made_by
-    if made_by.get("command") not in (
-        "saturation",
-        "published",
-        None,
-    ):  # one that also measured something else
-        made_by = {key: made_by[key] for key in ("notes", "problems") if made_by.get(key)}
-    known, series = made_by.get("runs"), made_by.get("saturation")
+def _from_schema_1(stored: StoredResult) -> StoredResult:
+    """Results of earlier versions, and of other commands that measured levels: what they say of each run."""
+    records, fields = stored.records, stored.fields
+    # Another command also measured something else.
+    if fields.get("command") not in ("saturation", "published", None):
+        fields = {key: fields[key] for key in ("notes", "problems") if fields.get(key)}
+    known, series = fields.get("runs"), fields.get("saturation")
     models = {}
     for run in records.distinct("run"):
         own = known.get(run) if isinstance(known, dict) else None
-        own = own if isinstance(own, dict) else series if isinstance(series, dict) else made_by
+        own = own if isinstance(own, dict) else series if isinstance(series, dict) else fields
         rows = records.where(run=run, level="model").table.to_pylist()
         models[run] = from_sidecar(run, own, {row["quantity"]: row["value"] for row in rows})
-    first = next(iter(known.values()), made_by) if isinstance(known, dict) else made_by
+    first = next(iter(known.values()), fields) if isinstance(known, dict) else fields
     first = first if isinstance(first, dict) else {}
     quantities = records.distinct("quantity")
     scales = [float(found[1]) for name in quantities if (found := SCALED.fullmatch(name))]
@@ -333,7 +330,7 @@ def _from_schema_1(records: Records) -> Records:
         )
     else:
         added["steps"] = []
-    return Records(records.table, {**made_by, **added})
+    return StoredResult(records, {**fields, **added})
 
 
 __all__ = ["LayerCurve", "Saturation", "quantity_at", "saturation"]

@@ -10,6 +10,7 @@ a key that names them: what was interrupted goes on where it was.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,9 +30,10 @@ from normgrowth.network.saturation.checkpoint_loader import Filler, weights_kept
 from normgrowth.network.saturation.saturation import Saturation
 from normgrowth.network.saturation.state_comparison import measure
 from normgrowth.record_schema import conformed
-from normgrowth.records import Records, concatenated, read_parquet, write_parquet
+from normgrowth.records import Records, concatenated
 from normgrowth.results import Provenance
 from normgrowth.schema import parse_json
+from normgrowth.stored_result import read_parquet, write_parquet
 from normgrowth.trace.request import Tracing
 from normgrowth.trace.store import KEY, Store
 from normgrowth.trace.stream import Reader
@@ -40,17 +42,23 @@ from normgrowth.workspace import Workspace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MADE_BY = {
-    "text": str,
-    "token_ids": str,
-    "unknown_share": (float, None),
-    "architecture": str,
-    "dtype": str,
-    "notes": [str],
-}
 LEVELS_VERSION = 2  # raise it when the same checkpoint would give other levels
 Progress = Callable[[int, int, str], None]  # checkpoints done, of how many, which one now
-Levels: TypeAlias = "tuple[pa.Table, dict[str, Any]]"  # of one step, and what made them
+
+
+@dataclass(frozen=True)
+class LevelsInfo:
+    """What the levels of a step were measured on; stored with them."""
+
+    text: str
+    token_ids: str
+    unknown_share: float | None
+    architecture: str
+    dtype: str
+    notes: list[str]
+
+
+Levels: TypeAlias = "tuple[pa.Table, LevelsInfo]"  # of one step
 
 
 def of_series(
@@ -141,11 +149,11 @@ def of_series(
         if not steps:
             raise InputError(problems[-1] if problems else f"{source}: no checkpoint has levels")
         last = steps[max(steps)][1]
-        said = dict.fromkeys(note for _, made_by in steps.values() for note in made_by["notes"])
+        said = dict.fromkeys(note for _, info in steps.values() for note in info.notes)
         result = Saturation(
             records=_joined(traced.records, name, [table for table, _ in steps.values()]),
             source=traced.source,
-            models={name: convert(from_sidecar(name, last, _sizes(steps[max(steps)][0])), ModelInfo)},
+            models={name: convert(from_sidecar(name, asdict(last), _sizes(steps[max(steps)][0])), ModelInfo)},
             c=c,
             exact=exact,
             hard_attention=hard_attention,
@@ -159,7 +167,7 @@ def of_series(
             problems=(*traced.problems, *problems),
             provenance=Provenance.now(),
         )
-        store.write(result.records)
+        workspace.save(result)
     traced.warn(stacklevel=3)
     return result
 
@@ -224,15 +232,8 @@ def _at_step(levels: Saturation, step: int) -> Levels:
     table = table.set_column(table.schema.get_field_index("step"), "step", steps)
     (known,) = levels.models.values()
     ids = {True: "tokenizer", False: "order of appearance", None: "given"}[known.text.tokenized]
-    made_by = {
-        "text": known.text.source,
-        "token_ids": ids,
-        "unknown_share": known.text.unknown_share,
-        "architecture": known.architecture,
-        "dtype": known.dtype,
-        "notes": list(levels.notes),
-    }
-    return table, made_by
+    text, share = known.text.source, known.text.unknown_share
+    return table, LevelsInfo(text, ids, share, known.architecture, known.dtype, list(levels.notes))
 
 
 def _sizes(table: "pa.Table") -> dict[str, float]:
@@ -248,8 +249,8 @@ def _save(store: Store, step: int, key: str, levels: Levels) -> None:
     if (path := _path(store, step)) is None:
         return
     path.parent.mkdir(exist_ok=True)
-    table, made_by = levels
-    said = {KEY: key.encode(), b"made_by": json.dumps(made_by).encode()}
+    table, info = levels
+    said = {KEY: key.encode(), b"made_by": json.dumps(asdict(info)).encode()}
     write_parquet(table.replace_schema_metadata(said), path)
 
 
@@ -264,7 +265,7 @@ def _load(store: Store, step: int, key: str) -> "Levels | None":
         said = table.schema.metadata or {}
         if said.get(KEY) != key.encode():
             return None
-        return conformed(table, path), parse_json(said.get(b"made_by", b""), MADE_BY, path)
+        return conformed(table, path), parse_json(said.get(b"made_by", b""), LevelsInfo, path)
     except (pa.ArrowException, OSError, ValueError):
         return None  # damaged: it is measured again
 

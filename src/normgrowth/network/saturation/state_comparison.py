@@ -106,7 +106,7 @@ def measure(
     run = run or loaded.source
     stack = "encoder" if part is not model else "layer"
     return Saturation(
-        records=Records.from_blocks(run, _blocks(values, counts, stack), {}),
+        records=Records.from_blocks(run, _blocks(values, counts, stack)),
         source=loaded.source,
         models={run: model_info(loaded, text, len(counts), int(counts.sum()))},
         c=c,

@@ -158,8 +158,8 @@ def random_ids(config: EncoderConfig, seed: int) -> Tensor:
 
 
 def _result(parts: Sequence[tuple[ScaledNetwork, list[Block]]], **fields: Any) -> Scaling:
-    tables = [Records.from_blocks(network.run, blocks, {}) for network, blocks in parts]
-    return Scaling(records=Records.joined(tables, {}), networks=tuple(one for one, _ in parts), **fields)
+    tables = [Records.from_blocks(network.run, blocks) for network, blocks in parts]
+    return Scaling(records=Records.joined(tables), networks=tuple(one for one, _ in parts), **fields)
 
 
 def _curve(

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, SchemaError
 from normgrowth.network.result_folder import ResultFolder
 from normgrowth.network.scaling.convergence import Rate
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Provenance, Result
+from normgrowth.stored_result import SIDECAR, StoredResult
 from normgrowth.text import one_line
 
 if TYPE_CHECKING:
@@ -169,12 +170,12 @@ class Scaling(Result):
         return ScalingCurves(tuple(networks), scales, whole)
 
     @classmethod
-    def from_records(cls, records: Records) -> Self:
+    def from_stored(cls, stored: StoredResult) -> Self:
         """The result whose table and fields were read from a folder, also of an earlier version."""
-        runs = records.made_by.get("runs")
-        if "networks" not in records.made_by and isinstance(runs, dict):
-            records = _from_schema_1(records, runs)
-        return super().from_records(records)
+        runs = stored.fields.get("runs")
+        if "networks" not in stored.fields and isinstance(runs, dict):
+            stored = _from_schema_1(stored, runs)
+        return super().from_stored(stored)
 
 
 def scaling(
@@ -280,16 +281,19 @@ def _of_paper(
 
 def joined(parts: Sequence[Scaling], **fields: Any) -> Scaling:
     """The networks of several results as one. fields: those that are not the first result's."""
-    records = Records.joined([part.records for part in parts], {})
+    records = Records.joined([part.records for part in parts])
     networks = tuple(network for part in parts for network in part.networks)
     notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
     return replace(parts[0], **{"records": records, "networks": networks, "notes": notes, **fields})
 
 
-def _from_schema_1(records: Records, runs: Mapping[str, Any]) -> Records:
+def _from_schema_1(stored: StoredResult, runs: Mapping[str, Any]) -> StoredResult:
     """c was the quantity `scale` of each step, and each seed a run of its own."""
-    if not runs or not all(isinstance(facts, dict) and "group" in facts for facts in runs.values()):
-        raise InputError("these records hold no scaling curves: `normgrowth scaling -o` makes them")
+    if not runs or not all(
+        isinstance(facts, dict) and isinstance(facts.get("group"), str) for facts in runs.values()
+    ):
+        advice = "`normgrowth scaling -o` makes them"
+        raise SchemaError(SIDECAR, "runs", "these records hold no scaling curves", advice)
     networks, parts = [], []
     for run, facts in runs.items():
         rate = facts.get("rate")
@@ -298,8 +302,8 @@ def _from_schema_1(records: Records, runs: Mapping[str, Any]) -> Records:
         networks.append(
             {**facts, "rate": rate, "run": facts["group"], "undecided": facts.get("doubtful") or 0}
         )
-        parts.append(_with_axes(records.where(run=run), facts["group"], facts.get("seed")))
-    return Records.joined(parts, {**records.made_by, "networks": networks})
+        parts.append(_with_axes(stored.records.where(run=run), facts["group"], facts.get("seed")))
+    return StoredResult(Records.joined(parts), {**stored.fields, "networks": networks})
 
 
 def _with_axes(records: Records, run: str, seed: int | None) -> Records:

@@ -10,7 +10,7 @@ from normgrowth.dynamics import dynamics
 from normgrowth.dynamics.prediction import predict_norm
 from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, number
 from normgrowth.paper.evidence import Evidence, MissingEvidence
-from normgrowth.paper.published.figure1 import SCHEDULE, t5_records
+from normgrowth.paper.published.figure1 import SCHEDULE, t5_trace
 
 DEFAULT_RATE, DEFAULT_DECAY = 1e-3, 1e-2  # PyTorch's AdamW
 
@@ -33,7 +33,7 @@ class MisalignedDynamics(Claim):
 
     @classmethod
     def measure(cls, _: Evidence) -> Self:
-        t5 = dynamics(t5_records(), SCHEDULE)
+        t5 = dynamics(t5_trace(), SCHEDULE)
         assert t5.aligned is not None
         assert t5.misaligned is not None
         return cls(

@@ -9,7 +9,7 @@ from normgrowth.dynamics.direction import direction
 from normgrowth.fit import fit
 from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, number, undecided
 from normgrowth.paper.evidence import Evidence
-from normgrowth.paper.published.figure1 import t5_records
+from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.tables import published
 
 FIGURE_1, FIGURE_5 = "published (Figure 1)", "derived from Figure 1"
@@ -136,7 +136,7 @@ class DirectionConverges(Claim):
     @classmethod
     def measure(cls, _: Evidence) -> Self:
         """angle²/h falls as t^−q: see `normgrowth.dynamics.direction`."""
-        found = direction(t5_records())
+        found = direction(t5_trace().records)
         return cls(found.q, found.low, found.high, float(np.degrees(found.total[-1])))
 
     def judge(self) -> Ruling:

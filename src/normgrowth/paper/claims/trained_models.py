@@ -8,7 +8,7 @@ import numpy as np
 from normgrowth.dynamics.uniformity import uniformity
 from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, number
 from normgrowth.paper.evidence import Evidence
-from normgrowth.paper.published.figure1 import t5_records
+from normgrowth.paper.published.figure1 import t5_trace
 
 ONE, ALL = 0.1, 0.9  # of attended_spread: a head that attends to one position, and one that attends to all
 SATURATED = 0.98  # a level that is printed as 1.00
@@ -32,7 +32,7 @@ class UniformGrowth(Claim):
     def measure(cls, evidence: Evidence) -> Self:
         models = evidence.language_models.where(leaking=False)
         spreads = [uniformity(model.trace.records, level="layer").spread for model in models]
-        t5 = uniformity(t5_records(), level="layer")
+        t5 = uniformity(t5_trace().records, level="layer")
         return cls(min(t5.factor), max(t5.factor), min(spreads), max(spreads))
 
     def judge(self) -> Ruling:

@@ -6,7 +6,6 @@ from normgrowth.errors import InputError
 from normgrowth.paper.published import load
 from normgrowth.paper.published.figure1 import SCHEDULE
 from normgrowth.paper.published.tables import published
-from normgrowth.records import Records
 from normgrowth.trace.result import Trace
 
 
@@ -24,9 +23,9 @@ def series(name: str, quantity: str) -> tuple[str, dict[str, tuple[Any, Any]]]:
     return source, {f"layer {number}": (rows["step"], rows[quantity]) for number, rows in layers.items()}
 
 
-def trace(name: str) -> tuple[Records, str]:
-    """The series of T5 as records, and its schedule."""
+def trace(name: str) -> tuple[Trace, str]:
+    """The series of T5, and its schedule."""
     result = load(name)
     if not isinstance(result, Trace):
         raise InputError(f"published:{name} is a {result.kind}, not a trace; published:t5 is one")
-    return result.records, SCHEDULE
+    return result, SCHEDULE

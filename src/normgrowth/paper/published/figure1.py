@@ -5,11 +5,11 @@ are the encoder's alone: their squares do not add up to the total's.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from normgrowth.checkpoints.selection import Selection
 from normgrowth.moments.moments import PREVIOUS
 from normgrowth.paper.published.tables import Column, published
 from normgrowth.record_schema import COMPARISONS
@@ -20,7 +20,7 @@ RUN = "T5-base, published"
 SCHEDULE = "inverse_sqrt:lr=0.01,hold=10000"  # its learning rates
 
 
-def t5_records() -> Records:
+def t5_trace() -> Trace:
     """Norm and cosine as published; step size, alignment, angle and budget derived from them."""
     model = {name: published(name) for name in ("t5_norm", "t5_direction", "t5_steps")}
     layers = {name: published(f"{name}_by_layer") for name in model}
@@ -29,23 +29,18 @@ def t5_records() -> Records:
     for number in numbers:
         tables = [table.layer(number) for table in layers.values()]
         blocks += _blocks("layer", [f"encoder.{number - 1}"], [number - 1], tables)
-    made_by = {
-        "command": "published",
-        "source": f"{RUN} ({model['t5_norm'].source})",
-        "selection": {"include": "blocks"},  # the total's; see the notes
-        "steps": model["t5_norm"]["step"].tolist(),
-        "notes": [
+    return Trace(
+        records=Records.from_blocks(RUN, blocks),
+        source=f"{RUN} ({model['t5_norm'].source})",
+        run=RUN,
+        steps=tuple(model["t5_norm"]["step"].tolist()),
+        selection=Selection("blocks"),  # the total's; see the notes
+        notes=(
             "Norm and cosine are published; step size, alignment, angle and budget are derived from them.",
             "The total covers encoder and decoder blocks, the layers are the encoder's alone.",
-        ],
-        "problems": [],
-    }
-    return Records.from_blocks(RUN, blocks, made_by)
-
-
-def t5_trace() -> Trace:
-    """The same as the trace that figures take."""
-    return replace(Trace.from_records(t5_records()), published=True)
+        ),
+        published=True,
+    )
 
 
 def _blocks(

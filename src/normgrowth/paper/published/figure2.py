@@ -27,8 +27,8 @@ def figure2() -> Saturation:
         blocks = [
             block for name, quantity in QUANTITIES.items() for block in _blocks(tables[name], model, quantity)
         ]
-        parts.append(Records.from_blocks(model, blocks, {}))
-    records = Records.joined(parts, {})
+        parts.append(Records.from_blocks(model, blocks))
+    records = Records.joined(parts)
     return Saturation(
         records=records,
         source="; ".join(table.source for table in tables.values()),

@@ -33,7 +33,7 @@ def figure3(window: int | None = None) -> Heads:
             names, none = [f"head.{i}" for i in range(len(values))], [None] * len(values)
             run = f"{data}, {encoder}"
             block = Block("head", names, none, none, [0], {"attended_window": values[None]})
-            parts.append(Records.from_blocks(run, [block], {}))
-    records = Records.joined(parts, {})
+            parts.append(Records.from_blocks(run, [block]))
+    records = Records.joined(parts)
     models = {run: MeasuredHeads(ModelInfo(run)) for run in records.distinct("run")}
     return Heads(records=records, source=table.source, models=models, window=window, notes=(NOTE,))

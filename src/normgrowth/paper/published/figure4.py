@@ -22,7 +22,7 @@ def figure4() -> Scaling:
             values = {"cosine_flattened": table["cosine_to_saturated"][rows][:, None]}
             points = table["c"][rows].tolist()
             block = Block("model", ["model"], [None], [None], points, values, axis="scale")
-            parts.append(Records.from_blocks(run, [block], {}))
+            parts.append(Records.from_blocks(run, [block]))
             networks.append(ScaledNetwork(run, kind=kind, bias=bias == "bias"))
-    records = Records.joined(parts, {})
+    records = Records.joined(parts)
     return Scaling(records=records, source=table.source, networks=tuple(networks), notes=(NOTE,))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
-from normgrowth.records import Records
+from normgrowth.stored_result import StoredResult
 
 Span = tuple[float, float, int]  # from, to, how many: logarithmic
 
@@ -25,7 +25,7 @@ class DecayGrid(StageSettings):
         return replace(self, corpus=corpus, min_count=min_count)
 
 
-def decay_grid(context: StageContext, settings: DecayGrid) -> Records:
+def decay_grid(context: StageContext, settings: DecayGrid) -> StoredResult:
     from normgrowth.lab.cells.grid import Axis
     from normgrowth.lab.settings import preset
     from normgrowth.lab.sweep import sweep
@@ -45,7 +45,7 @@ def decay_grid(context: StageContext, settings: DecayGrid) -> Records:
         data=context.data,
         engine=context.engine,
         progress=context.progress,
-    ).records
+    ).stored
 
 
 DECAY = Stage(

@@ -7,7 +7,7 @@ trace of its checkpoints, "NAME, heads" its heads at every checkpoint. At the la
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -18,19 +18,24 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from normgrowth import engine
+from normgrowth.checkpoints.selection import Selection
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
 from normgrowth.lab.evaluate import NextToken
+from normgrowth.lab.run import Run
 from normgrowth.lab.settings import TrainSettings, preset
 from normgrowth.lab.sweep import one_thread
 from normgrowth.lab.train import train
-from normgrowth.network.heads.heads import heads
+from normgrowth.network.heads.heads import Heads, heads
 from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.network.models.load import load_model
+from normgrowth.paper.evidence import HeadFields, LanguageModelFields, ModelFields
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
 from normgrowth.records import Block, Records
+from normgrowth.schema import converted
+from normgrowth.stored_result import StoredResult
 from normgrowth.trace import trace
 
 # Of evaluations and of the tracker, of model and layers: what pages draw and claims are judged by.
@@ -110,17 +115,21 @@ def measured(
     *,
     window: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Records:
+) -> StoredResult:
     """What is kept of a run that `train` has made. window: for the published form of Figure 3, at the last step."""
-    run, name, series = Records.read(folder), folder.resolve().name, folder / "checkpoints"
+    run, name, series = (
+        Run.from_stored(StoredResult.read(folder)),
+        folder.resolve().name,
+        folder / "checkpoints",
+    )
     checkpoints = sorted(series.iterdir())
     parts = [
-        _only(run, KEPT),
+        _only(run.records, KEPT),
         _only(trace(series, run=f"{name}, checkpoints").records, TRACED),
         _authors_perplexity(name, checkpoints[-1], settings, corpus),
     ]
     lines = sentences(corpus)
-    facts_of_heads: dict[str, Any] = {}
+    found: Heads | None = None
     for path in checkpoints:
         last = path == checkpoints[-1]
         tell(f"{name}: heads of {path.name}")
@@ -132,43 +141,40 @@ def measured(
             run=f"{name}, heads",
         )
         parts.append(found.records)
-        (known,) = found.models.values()
-        facts_of_heads = {
-            "window": found.window,
-            "tolerance": found.tolerance,
-            "thresholds": found.thresholds,
-            "kinds": known.kinds,
-            "saturated_kinds": known.saturated_kinds,
-            "notes": list(found.notes),
-        }
-    facts: dict[str, Any] = {
-        key: run.made_by[key] for key in ("settings", "steps", "best_step", "parameters")
+    fields = {
+        "command": "lab",
+        "settings": asdict(run.settings),
+        "steps": run.steps,
+        "best_step": run.best_step,
+        "parameters": run.parameters,
+        "corpus": describe(corpus, settings.dev_sentences),
+        "heads": asdict(_head_fields(found)) if found else {},
     }
-    facts["corpus"] = describe(corpus, settings.dev_sentences)
-    facts["heads"] = facts_of_heads
-    return Records.joined(parts, {"command": "lab", **facts})
+    return StoredResult(Records.joined(parts), fields)
 
 
-def joined_models(models: Mapping[str, Records]) -> Records:
-    """The records of several models as one table, which claims are judged by."""
-    facts = {
-        name: {
-            key: one.made_by["settings"][key] for key in ("kind", "optimizer", "leaking", "corpus", "seed")
-        }
-        for name, one in models.items()
-    }
-    made_by = {
-        "command": "reproduce",
-        "stage": "language_models",
-        "models": facts,
-        "selection": {"include": next(iter(models.values())).made_by["settings"].get("include")},
-        "heads": {name: one.made_by["heads"] for name, one in models.items()},
-        "corpora": {one.made_by["settings"]["corpus"]: one.made_by["corpus"] for one in models.values()},
-    }
-    return Records.joined(models.values(), made_by)
+def _head_fields(heads: Heads) -> HeadFields:
+    """What is kept of the heads at the last checkpoint, beside their records."""
+    (known,) = heads.models.values()
+    kinds = {"kinds": known.kinds, "saturated_kinds": known.saturated_kinds}
+    return HeadFields(heads.window, heads.tolerance, heads.thresholds, **kinds, notes=heads.notes)
 
 
-def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettings]) -> Records:
+def joined_models(models: Mapping[str, StoredResult]) -> StoredResult:
+    """What was measured on several models as one result, which claims are judged by."""
+    known = {name: converted(one.fields, ModelFields, name) for name, one in models.items()}
+    include = next(iter(known.values())).settings.include
+    fields = LanguageModelFields(
+        models={name: one.settings for name, one in known.items()},
+        heads={name: one.heads for name, one in known.items()},
+        corpora={one.settings.corpus: one.corpus for one in known.values()},
+        selection=Selection(include) if include else None,
+    )
+    said = {"command": "reproduce", "stage": "language_models", **asdict(fields)}
+    return StoredResult(Records.joined([one.records for one in models.values()]), said)
+
+
+def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettings]) -> StoredResult:
     """The task of one model: trained with one thread, so that its weights do not depend on the machine's cores."""
     folder, settings = Path(task[0]), task[1]
     with one_thread():
@@ -178,9 +184,9 @@ def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettin
 
 def train_models(
     context: StageContext, models: Mapping[str, TrainSettings], *, window: bool = True
-) -> Records:
+) -> StoredResult:
     """Train these models, in folders of their names, and keep what `measured` keeps of each."""
-    found: dict[str, Records] = {}
+    found: dict[str, StoredResult] = {}
     by_corpus: dict[str, list[str]] = {}
     for name, settings in models.items():
         by_corpus.setdefault(settings.corpus, []).append(name)
@@ -188,13 +194,13 @@ def train_models(
         corpus = corpus_of(models[names[0]], context.data)
         tasks = [(str(context.folder / name), models[name]) for name in names]
         work = partial(train_and_measure, corpus, window)
-        for place, records in engine.map(work, tasks, on=context.engine):
-            found[names[place]] = records
+        for place, stored in engine.map(work, tasks, on=context.engine):
+            found[names[place]] = stored
             context.done(len(found), len(models), names[place])
     return joined_models({name: found[name] for name in models})
 
 
-def language_models(context: StageContext, settings: LanguageModels) -> Records:
+def language_models(context: StageContext, settings: LanguageModels) -> StoredResult:
     return train_models(context, settings.models())
 
 
@@ -208,7 +214,7 @@ def _authors_perplexity(name: str, checkpoint: Path, settings: TrainSettings, co
     nats = sentence_losses(model, corpus.valid[: settings.dev_sentences])
     values = {"perplexity_authors": np.array([[np.exp2(nats).mean()]])}
     block = Block("model", ["model"], [None], [None], [_step(checkpoint)], values)
-    return Records.from_blocks(name, [block], {})
+    return Records.from_blocks(name, [block])
 
 
 def sentence_losses(model: LanguageModel, rows: Sequence[Row], batch: int = 16) -> NDArray[np.float64]:
@@ -235,7 +241,7 @@ def _only(records: Records, quantities: Sequence[str]) -> Records:
         for level in ("model", "layer")
         for quantity in quantities
     ]
-    return Records.joined([part for part in parts if len(part)], records.made_by)
+    return Records.joined([part for part in parts if len(part)])
 
 
 LANGUAGE_MODELS = Stage(

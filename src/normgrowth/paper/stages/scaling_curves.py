@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
-from normgrowth.records import Records
+from normgrowth.stored_result import StoredResult
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Curves(StageSettings):
     points: int
 
 
-def scaling_curves(context: StageContext, settings: Curves) -> Records:
+def scaling_curves(context: StageContext, settings: Curves) -> StoredResult:
     from normgrowth.network.scaling.curves import paper_configs
     from normgrowth.network.scaling.scaling import Scaling, joined, scaling
 
@@ -25,12 +25,12 @@ def scaling_curves(context: StageContext, settings: Curves) -> Records:
     c = np.geomspace(1, 10, settings.points).tolist()
     for i, config in enumerate(configs):
 
-        def measured(config: Any = config) -> Records:
-            return scaling(config, c=c, seeds=list(settings.seeds)).records
+        def measured(config: Any = config) -> StoredResult:
+            return scaling(config, c=c, seeds=list(settings.seeds)).stored
 
-        parts.append(Scaling.from_records(context.cached(f"part-{i}", measured)))
+        parts.append(Scaling.from_stored(context.cached(f"part-{i}", measured)))
         context.done(i + 1, len(configs), config.kind)
-    return joined(parts).records
+    return joined(parts).stored
 
 
 SCALING = Stage(

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from normgrowth.engine import Engine
 from normgrowth.errors import InputError
-from normgrowth.records import SIDECAR, Records
+from normgrowth.stored_result import SIDECAR, StoredResult
 
 Scale = Literal["demo", "paper"]
 Progress = Callable[[int, int, str], None]  # parts done, of how many, the last one
@@ -44,15 +44,15 @@ class StageContext:
     data: Path | None = None
     progress: Progress | None = None
 
-    def cached(self, name: str, make: Callable[[], Records]) -> Records:
+    def cached(self, name: str, make: Callable[[], StoredResult]) -> StoredResult:
         """A part of a stage, saved as soon as it is known: a stage that was stopped resumes after it."""
         folder = self.folder / name
         if (folder / SIDECAR).is_file():  # the last that is written
             with suppress(InputError):
-                return Records.read(folder)
-        records = make()
-        records.write(folder)
-        return records
+                return StoredResult.read(folder)
+        made = make()
+        made.write(folder)
+        return made
 
     def done(self, count: int, of: int, label: str) -> None:
         if self.progress:
@@ -71,7 +71,7 @@ class Stage(Generic[S]):
     version: int
     settings: Mapping[Scale, S]
     takes: Mapping[Scale, str]
-    run: Callable[[StageContext, S], Records] = field(compare=False)
+    run: Callable[[StageContext, S], StoredResult] = field(compare=False)
 
     def key(self, settings: StageSettings) -> str:
         """Names everything that the records depend on."""

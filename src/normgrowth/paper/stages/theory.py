@@ -28,12 +28,13 @@ from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
 from normgrowth.paper.stages.table1_networks import EXPONENTIAL, TABLE, Row, built
 from normgrowth.records import Block, Records
+from normgrowth.stored_result import StoredResult
 
 LOW, HIGH = 1e4, 1e6  # scales between which degrees are measured
 LONGEST = {"anbn": 10, "anbncn": 8, "dyck1": 10, "majority": 10}  # symbols: all strings up to there
 
 
-def theory(context: StageContext | None = None, settings: StageSettings | None = None) -> Records:
+def theory(context: StageContext | None = None, settings: StageSettings | None = None) -> StoredResult:
     """All of it; there is nothing to set."""
     del settings
     work = [*((f"table1: {row.component}", lambda row=row: table1(row)) for row in TABLE), *_others()]
@@ -42,7 +43,7 @@ def theory(context: StageContext | None = None, settings: StageSettings | None =
         parts.append(numbers(run, measure()))
         if context:
             context.done(i + 1, len(work), run)
-    return Records.joined(parts, {"command": "reproduce", "stage": "theory"})
+    return StoredResult(Records.joined(parts), {"command": "reproduce", "stage": "theory"})
 
 
 def _others() -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
@@ -57,7 +58,7 @@ def _others() -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
 def numbers(run: str, values: Mapping[str, float]) -> Records:
     """A run of one step: one number for each quantity."""
     arrays = {name: np.array([[value]], np.float64) for name, value in values.items()}
-    return Records.from_blocks(run, [Block("model", ["model"], [None], [None], [0], arrays)], {})
+    return Records.from_blocks(run, [Block("model", ["model"], [None], [None], [0], arrays)])
 
 
 # Table 1 and section D ---------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ from normgrowth.errors import InputError
 from normgrowth.lab.run import Run
 from normgrowth.measurements import is_named, named_result
 from normgrowth.paper.reproduction import Reproduction
-from normgrowth.records import Records, has_records
+from normgrowth.records import Records
 from normgrowth.report.page.content import Entry
 from normgrowth.results import Result, load_all
+from normgrowth.stored_result import has_records
 from normgrowth.trace.result import Trace
 
 TRACKER = "tracker"  # the folder in that of a training run
@@ -46,9 +47,7 @@ def _in_folder(folder: Path) -> Iterator[tuple[Path, Result]]:
         if isinstance(result, Reproduction):
             yield from ((path / "stages" / stage, one) for stage, one in result.stage_results(path))
     if empty:
-        raise InputError(
-            f"{folder}: no results here or in folders below; commands write them with -o DIR"
-        )
+        raise InputError(f"{folder}: no results here or in folders below; commands write them with -o DIR")
 
 
 def _with_tracker(result: Trace | Run, folder: Path) -> Trace | Run:
@@ -61,7 +60,7 @@ def _with_tracker(result: Trace | Run, folder: Path) -> Trace | Run:
         parts = [norms.where(level=level) for level in ("tensor", "role") if level not in there]
     else:
         parts = [tracked]
-    return replace(result, records=Records.joined([result.records, *parts], {}))
+    return replace(result, records=Records.joined([result.records, *parts]))
 
 
 def _name(result: Result) -> str:

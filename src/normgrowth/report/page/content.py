@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, TypeVar
 
+from normgrowth.checkpoints.selection import parameters_text
 from normgrowth.errors import InputError
 from normgrowth.fit import fit
 from normgrowth.fit.result import SeriesFit
@@ -48,6 +49,12 @@ class ShownRun:
     @property
     def provenance(self) -> Provenance:
         return "published" if isinstance(self.result, Trace) and self.result.published else "measured"
+
+    @property
+    def parameters(self) -> str:
+        """Which parameters its norms count; "" where it is unknown."""
+        selection = self.result.selection
+        return parameters_text(selection, self.result.counted) if selection else ""
 
     def grows(self) -> bool:
         return bool(self.grids.steps)

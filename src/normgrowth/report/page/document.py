@@ -112,7 +112,9 @@ def library() -> list[str]:
         folder = files("bokeh") / "server" / "static" / "js"
         return [_whole((folder / name).read_text(encoding="utf-8")) for name in LIBRARY]
     except (ImportError, OSError):
-        raise InputError("the HTML report needs BokehJS; install it with `pip install 'bokeh>=3.4'`") from None
+        raise InputError(
+            "the HTML report needs BokehJS; install it with `pip install 'bokeh>=3.4'`"
+        ) from None
 
 
 def _own(name: str) -> str:

@@ -19,7 +19,7 @@ MOST_TENSORS = 1500  # rows and curves of all runs together; those that changed 
 
 def counted_notes(runs: Sequence[ShownRun]) -> list[str]:
     """Which parameters the norms of each run count; one sentence if all runs count the same."""
-    said = {run.label: run.records.parameters for run in runs if run.grows() and run.records.parameters}
+    said = {run.label: run.parameters for run in runs if run.grows() and run.parameters}
     if len(set(said.values())) == 1:
         return [f"Parameters: {next(iter(said.values()))}."]
     return [f"{visible(run)}: parameters: {parameters}." for run, parameters in said.items()]

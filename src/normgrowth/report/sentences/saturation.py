@@ -42,7 +42,9 @@ def text_sentence(text: TextInfo) -> str:
 def checked_curves(result: Saturation) -> list[LayerCurve]:
     """The curves of a result; an error if it has none."""
     if not (found := result.curves):
-        raise InputError("no saturation in these records; measure it with `normgrowth saturation MODEL -o DIR`")
+        raise InputError(
+            "no saturation in these records; measure it with `normgrowth saturation MODEL -o DIR`"
+        )
     return found
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from math import isfinite
 
-from normgrowth.records import Records, parameters_text
+from normgrowth.checkpoints.selection import parameters_text
+from normgrowth.records import Records
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import cosine, number, percent, signed, small, times
 from normgrowth.text import visible

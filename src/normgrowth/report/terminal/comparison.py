@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from normgrowth.compare.result import Comparison
 from normgrowth.report.numbers import cosine, number, percent, small, times
 from normgrowth.report.sentences.comparison import sentences
-from normgrowth.report.terminal.console import Cells, layer_cells, say, say_parameters, say_remarks
+from normgrowth.report.terminal.console import Cells, layer_cells, say, say_counted, say_remarks
 from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def show(comparison: Comparison, console: "Console") -> None:
             columns.append(_cells(f"{title}\nb/a", ratios, times, 5 * rank))
     for name, side in (("a", a), ("b", b)):
         say(console, f"{name}: {side.source}", "bold")
-        say_parameters(console, side)
+        say_counted(console, side.parameters)
     for place, sentence in enumerate(sentences(comparison)):
         say(console, sentence, "bold red" if place == 0 and not comparison.comparable else "")
     show_table(console, columns, last_bold=True)

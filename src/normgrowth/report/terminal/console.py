@@ -7,8 +7,9 @@ changes the title of the window; both are printed literally.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from normgrowth.checkpoints.selection import CountedParameters, Selection, parameters_text
 from normgrowth.results import Result
 from normgrowth.text import visible
 
@@ -30,13 +31,6 @@ class Cells:
     rank: int = 0  # columns that do not fit are hidden from the highest rank on; rank 0 never
     right: bool = True
     widest: float = 0.5  # share of the width of the console; longer text is wrapped
-
-
-class HasParameters(Protocol):
-    """Records or results that know which parameters their norms count."""
-
-    @property
-    def parameters(self) -> str: ...
 
 
 def layer_cells(things: Sequence[tuple[str, str]]) -> Cells:
@@ -69,10 +63,17 @@ def say(console: "Console", text: str, style: str = "") -> None:
     console.print(literal(console, text, style))
 
 
-def say_parameters(console: "Console", given: "HasParameters") -> None:
+def say_parameters(
+    console: "Console", selection: Selection | None, counted: CountedParameters | None = None
+) -> None:
     """Which parameters the norms below count."""
-    if given.parameters:
-        say(console, f"parameters: {given.parameters}", "dim")
+    say_counted(console, parameters_text(selection, counted) if selection else "")
+
+
+def say_counted(console: "Console", parameters: str) -> None:
+    """Which parameters the norms below count, in words; nothing if it is unknown."""
+    if parameters:
+        say(console, f"parameters: {parameters}", "dim")
 
 
 def say_remarks(console: "Console", result: Result) -> None:

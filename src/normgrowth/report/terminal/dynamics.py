@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from normgrowth.dynamics.result import Dynamics
 from normgrowth.report.numbers import number, small
 from normgrowth.report.sentences import dynamics as sentences
-from normgrowth.report.terminal.console import Cells, literal, say, say_parameters, say_remarks, spread
+from normgrowth.report.terminal.console import Cells, literal, say, say_counted, say_remarks, spread
 from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def show(d: Dynamics, console: "Console") -> None:
 
     about = d.name if d.schedule is None else f"{d.name}, {d.schedule}"
     say(console, f"{d.source}: {about}", "bold")
-    say_parameters(console, d)
+    say_counted(console, d.parameters)
     columns = [column("step", d.steps, lambda step: f"{step:,}"), column("norm", d.norms)]
     if d.aligned is not None and d.misaligned is not None:
         columns += [

@@ -8,7 +8,7 @@ from normgrowth.fit.points import points
 from normgrowth.fit.result import Fits, LawFit, SeriesFit
 from normgrowth.report.numbers import number
 from normgrowth.report.sentences.fits import PAPER_LAW, estimate, notes, r2, share, verdict
-from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks
+from normgrowth.report.terminal.console import Cells, say, say_counted, say_remarks
 from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ def show(fits: Fits, console: "Console", *, full: bool = False) -> None:
         fit = fits.only
         title = ", ".join(part for part in (fits.source, fit.name) if part)
         say(console, f"{f'{title}: ' if title else ''}{points(fit.points)}", "bold")
-        say_parameters(console, fits)
+        say_counted(console, fits.parameters)
         _one(fit, fits.confidence, console)
     else:
         say(console, f"{fits.source}: {len(fits.series)} series", "bold")
-        say_parameters(console, fits)
+        say_counted(console, fits.parameters)
         _several(list(fits.series.values()), console)
     say_remarks(console, fits)
 

@@ -72,7 +72,7 @@ def show(result: "Run", console: "Console") -> None:
     settings = result.settings
     shape = f"{settings.kind}, {settings.layers} layers of {settings.width}"
     say(console, f"{grids.run}: {shape}, {settings.optimizer} on {result.corpus.name}", "bold")
-    say_parameters(console, result.records)
+    say_parameters(console, result.selection, result.counted)
     show_table(console, [column for column in columns if column is not None])
     for sentence in sentences(result):
         say(console, sentence)

@@ -61,7 +61,11 @@ def _show_models(result: Saturation, console: "Console") -> None:
     if any(np.isfinite(line.others).any() for line in drawn):
         say(console, EXCESS, "dim")
     if roomy:
-        say(console, "±: standard error over sentences; for random baselines, standard deviation over seeds.", "dim")
+        say(
+            console,
+            "±: standard error over sentences; for random baselines, standard deviation over seeds.",
+            "dim",
+        )
     say_remarks(console, result)
 
 
@@ -71,7 +75,7 @@ def _show_series(result: Saturation, console: "Console") -> None:
     said = [text_sentence(model.text) for model in result.models.values()]
     each = f", each {said[0]}" if said and said[0] else ""
     say(console, f"{profile.run}: {len(profile.steps)} checkpoints{each}", "bold")
-    say_parameters(console, result.records)
+    say_parameters(console, result.selection, result.counted)
     rows = spread(len(profile.steps), ROWS)
 
     def column(title: str, values: Floats, rank: int = 0) -> Cells:

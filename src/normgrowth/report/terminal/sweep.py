@@ -24,7 +24,7 @@ def show(result: "Sweep", console: "Console") -> None:
     found = SweepGrid(result)
     shape = f"{settings.kind}, {settings.layers} layers of {settings.width}"
     say(console, f"{found.run}: {shape}, {settings.optimizer} on {result.corpus.name}", "bold")
-    say_parameters(console, records)
+    say_parameters(console, result.selection)
     for line in _signs(found):
         say(console, line)
     if len(records.where(level="column")):

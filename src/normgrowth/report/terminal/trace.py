@@ -28,7 +28,7 @@ def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
         count = f"{len(grids.steps)} {'measured steps' if trace.tracked else 'checkpoints'}"
         span, columns = f"steps {first:,} to {last:,}, {count}", _growth(grids)
     say(console, f"{trace.source or 'trace'}: {span}", "bold")
-    say_parameters(console, trace)
+    say_parameters(console, trace.selection, trace.counted)
     if first != last:
         say(console, _interval(grids), "dim")
     show_table(console, [layer_cells(grids.things()), *columns], last_bold=True)

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.records import Records
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import number, small, times
 from normgrowth.report.terminal.console import Cells, fitted
 from normgrowth.text import visible
+from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,12 +36,12 @@ def sparkline(values: NDArray[np.float64], width: int = WIDTH, bars: str = BARS)
     )
 
 
-def watch_table(records: Records, console: "Console") -> Any:
+def watch_table(trace: Trace, console: "Console") -> Any:
     """The table of a run so far, for rich to print."""
     from rich.console import Group
     from rich.text import Text
 
-    grids = Grids(records)
+    grids = Grids(trace)
     if not grids.steps:
         return Text("nothing measured yet")
     last = grids.steps[-1]
@@ -69,8 +69,8 @@ def watch_table(records: Records, console: "Console") -> Any:
         column("gradient", "gradient_norm", 4),
     ]
     title = f"{grids.run}: step {last:,}, {len(grids.steps):,} measured"
-    notes = [note for key in ("notes", "problems") for note in (records.made_by.get(key) or [])[-3:]]
+    notes = (*trace.notes[-3:], *trace.problems[-3:])
     shown, _ = fitted(console, [c for c in columns if c is not None])
     said = (Text(visible(note), style="yellow") for note in notes)
-    counted = [Text(visible(f"parameters: {records.parameters}"), style="dim")] if records.parameters else []
+    counted = [Text(visible(f"parameters: {trace.parameters}"), style="dim")] if trace.parameters else []
     return Group(Text(visible(title), style="bold"), *counted, *said, shown)

@@ -5,17 +5,25 @@ A journal is a line of JSON that says what the steps are, then one block of numb
 
 import sys
 import zlib
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from normgrowth.record_schema import sidecar_shape
-from normgrowth.records import JOURNAL
 from normgrowth.schema import parse_json
-from normgrowth.tracking.log.step_file import ADVICE, LAYOUT, StepFile, layout_from
-from normgrowth.tracking.log.step_records import OF_RUN, STATE
+from normgrowth.stored_result import JOURNAL
+from normgrowth.tracking.log.step_file import ADVICE, StepFile, checked_layout
+from normgrowth.tracking.log.step_records import OF_RUN, STATE, StepLayout
 
-HEADER = {"layout": LAYOUT, "made_by": sidecar_shape, "step_checksums?": bool}
+
+@dataclass(frozen=True)
+class JournalHeader:
+    """The first line. made_by: the fields of the result."""
+
+    layout: StepLayout
+    made_by: dict[str, Any]
+    step_checksums: bool = False
 
 
 def read_journal(path: Path) -> StepFile | None:
@@ -25,12 +33,12 @@ def read_journal(path: Path) -> StepFile | None:
     except FileNotFoundError:
         return None
     header, _, body = content.partition(b"\n")
-    said = parse_json(header, HEADER, path, advice=ADVICE)
+    said = parse_json(header, JournalHeader, path, advice=ADVICE)
     columns = [name for name in OF_RUN if name not in STATE]  # the numbers of a run that a journal has
-    layout = layout_from({**said["layout"], "of_run": columns}, path)
+    layout = checked_layout(replace(said.layout, of_run=columns), path)
     values = layout.shape[0] * layout.shape[1]
     size = 8 * (1 + values)
-    sealed = said.get("step_checksums", False)
+    sealed = said.step_checksums
     length = size + 8 * sealed
     steps, rows, damaged = [], [], 0
     for start in range(0, len(body) - length + 1, length):
@@ -40,7 +48,7 @@ def read_journal(path: Path) -> StepFile | None:
             continue
         steps.append(int(np.frombuffer(body, np.int64, 1, start)[0]))
         rows.append(np.frombuffer(body, np.float64, values, start + 8).reshape(layout.shape))
-    return StepFile(layout, said["made_by"], 0, np.array(steps, np.int64), rows, damaged)
+    return StepFile(layout, said.made_by, 0, np.array(steps, np.int64), rows, damaged)
 
 
 __all__ = ["JOURNAL", "read_journal"]

@@ -14,7 +14,8 @@ import numpy as np
 
 from normgrowth.checksums import seal_json, unseal_json
 from normgrowth.errors import InputError, SeriesWarning
-from normgrowth.records import FILE, LOG_FOLDER, SIDECAR, Block, Records, concatenated, read_parquet
+from normgrowth.records import Records, concatenated
+from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult, read_parquet
 from normgrowth.tracking.log.journal import JOURNAL, read_journal
 from normgrowth.tracking.log.step_file import Bytes, EncodedSteps, Rows, StepFile, header_length
 from normgrowth.tracking.log.step_records import TOTALS, StepLayout, Totals, blocks
@@ -49,8 +50,8 @@ class Note:
         return Note(int(said["part"]), int(said["step"]), str(said["text"]), issued)
 
 
-def read_run(folder: str | Path, levels: Sequence[str] | None = None) -> Records:
-    """The records of a run, also of one that goes on or was killed. levels: only these."""
+def read_run(folder: str | Path, levels: Sequence[str] | None = None) -> StoredResult:
+    """The trace of a run, also of one that goes on or was killed. levels: only these."""
     folder = Path(folder)
     if (exported := _exported(folder)) is not None:
         return exported
@@ -123,8 +124,8 @@ def records_of(
     earlier: "pa.Table | None",
     notes: Sequence[str],
     levels: Sequence[str] | None = None,
-) -> Records:
-    """The records of all parts. levels: only these."""
+) -> StoredResult:
+    """The records of all parts, and the fields of the last. levels: only these."""
     from_steps = [part.from_step for part in parts]
     tables: list[pa.Table] = []
     if earlier is not None:
@@ -144,12 +145,10 @@ def records_of(
             at = steps[start : start + size].tolist()
             rows = np.stack([part.rows[i] for i in chosen[start : start + size]])
             before = _totals_before(tables, at[0]) if whole else None
-            tables.append(Records.from_blocks(layout.run, blocks(layout, at, rows, before), {}).table)
+            tables.append(Records.from_blocks(layout.run, blocks(layout, at, rows, before)).table)
         last = int(steps[-1])
-    made_by = {**(parts[-1].made_by if parts else {}), "notes": list(notes)}
-    if not tables:
-        return Records.from_blocks("", [Block("model", [], [], [], [], {})], made_by)
-    return Records(tables[0] if len(tables) == 1 else concatenated(tables), made_by)
+    fields = {**(parts[-1].fields if parts else {}), "notes": list(notes)}
+    return StoredResult(Records(tables[0] if len(tables) == 1 else concatenated(tables)), fields)
 
 
 def last_rows(parts: Sequence[EncodedSteps], step: int) -> tuple[StepLayout, int, Rows] | None:
@@ -185,7 +184,7 @@ def log_files(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in paths if path.is_file()}
 
 
-def _exported(folder: Path) -> Records | None:
+def _exported(folder: Path) -> StoredResult | None:
     """records.parquet, if it was made from the log as it is now."""
     try:
         said = read_json(folder / SIDECAR).get(EXPORTED)
@@ -193,8 +192,9 @@ def _exported(folder: Path) -> Records | None:
         return None
     if said is None or said != log_files(folder) or not (folder / FILE).is_file():
         return None
-    records = Records.read_files(folder)
-    return Records(records.table, {key: said for key, said in records.made_by.items() if key != EXPORTED})
+    stored = StoredResult.read_files(folder)
+    del stored.fields[EXPORTED]
+    return stored
 
 
 def earlier_table(folder: Path) -> "pa.Table | None":
@@ -202,15 +202,20 @@ def earlier_table(folder: Path) -> "pa.Table | None":
     return read_parquet(path) if path.is_file() else None
 
 
-def read_earlier_version(folder: Path) -> Records:
-    """The records of a folder without parts: records.parquet and, of a run that was not closed, a journal."""
+def read_earlier_version(folder: Path) -> StoredResult:
+    """The trace of a folder without parts: records.parquet and, of a run that was not closed, a journal."""
     journal = read_journal(folder / JOURNAL)
     if journal is None:
-        return Records.read_files(folder, torn=True)
-    notes = list(journal.made_by.get("notes") or [])
+        return StoredResult.read_files(folder, torn=True)
+    notes = texts(journal.fields.get("notes"))
     if journal.damaged:
         count = journal.damaged + len(journal.steps)
         notes.append(f"{folder / JOURNAL}: {journal.damaged} of {count} steps are damaged and left out")
         warnings.warn(notes[-1], SeriesWarning, stacklevel=2)
-    table = Records.read_files(folder, torn=True).table if (folder / FILE).is_file() else None
+    there = (folder / FILE).is_file()
+    table = StoredResult.read_files(folder, torn=True).records.table if there else None
     return records_of([replace(journal, from_step=NEVER)], table, notes)
+
+
+def texts(notes: object) -> list[str]:
+    return [str(note) for note in notes] if isinstance(notes, list) else []

@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.checkpoints.parameter_names import Reading
 from normgrowth.checksums import seal_json
 from normgrowth.errors import SchemaError
-from normgrowth.record_schema import sidecar_shape
 from normgrowth.schema import parse_json
 from normgrowth.tracking.log.step_records import StepLayout
 
@@ -36,17 +34,16 @@ KEY = b"normgrowth"
 START = b"\xff\xff\xff\xff"  # of every message of an Arrow stream; the length of its metadata follows
 LONGEST_PREFIX = 4096  # bytes of a batch before its values
 ADVICE = "remove it to go on without"
-READING = {"name": str, "stack": str, "layer": (int, None), "role": str, "counted": bool, "reason": str}
-LAYOUT = {
-    "run": str,
-    "readings": [READING],
-    "numel": [int],
-    "references": [str],
-    "levels": [str],
-    "totals": bool,
-    "of_run?": [str],
-}
-HEADER = {"layout": LAYOUT, "made_by": sidecar_shape, "from_step": int, "step_bytes": int}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the schema message says. made_by: the fields of the result, as records.json has them."""
+
+    layout: StepLayout
+    made_by: dict[str, Any]
+    from_step: int
+    step_bytes: int
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class StepFile:
     """One part of a log: its steps have one layout, and replace the steps after from_step of earlier parts."""
 
     layout: StepLayout
-    made_by: dict[str, Any]
+    fields: dict[str, Any]
     from_step: int
     steps: NDArray[np.int64]
     rows: Sequence[Rows] | Rows  # (steps, tensors, columns)
@@ -64,7 +61,7 @@ class StepFile:
 class StepEncoder:
     """Bytes of a file: the header, then one message for each step."""
 
-    def __init__(self, layout: StepLayout, made_by: dict[str, Any], from_step: int) -> None:
+    def __init__(self, layout: StepLayout, fields: dict[str, Any], from_step: int) -> None:
         import pyarrow as pa
 
         values = layout.shape[0] * layout.shape[1]
@@ -72,7 +69,7 @@ class StepEncoder:
         batch = pa.record_batch([pa.array([0]), zeros, pa.array([0])], schema=_schema(values))
         message = batch.serialize().to_pybytes()
         self._prefix = message[: -_tail(values)]
-        said = {"layout": asdict(layout), "made_by": made_by, "from_step": from_step}
+        said = {"layout": asdict(layout), "made_by": fields, "from_step": from_step}
         sealed = json.dumps(seal_json({**said, "step_bytes": len(message)}))
         self.header = _schema(values).with_metadata({KEY: sealed.encode()}).serialize().to_pybytes()
 
@@ -91,10 +88,9 @@ class EncodedSteps:
         start = header_length(content)
         assert start is not None
         said = _read_header(path, content[:start].tobytes())
-        self.layout = layout_from(said["layout"], path)
-        self.made_by, self.from_step = said["made_by"], said["from_step"]
+        self.layout, self.fields, self.from_step = said.layout, said.made_by, said.from_step
         values = self.layout.shape[0] * self.layout.shape[1]
-        self._size, self._tail = said["step_bytes"], _tail(values)
+        self._size, self._tail = said.step_bytes, _tail(values)
         if not self._tail < self._size <= self._tail + LONGEST_PREFIX:
             raise SchemaError(path, "step_bytes", f"{self._size} of steps with {values} values", ADVICE)
         body = content[start:]
@@ -124,7 +120,7 @@ class EncodedSteps:
         whole = np.array([self._is_whole(i) for i in range(len(self))], bool)
         steps, rows = self._values(self._messages if whole.all() else self._messages[whole])
         damaged = len(self) - int(whole.sum())
-        return StepFile(self.layout, self.made_by, self.from_step, steps, rows, damaged)
+        return StepFile(self.layout, self.fields, self.from_step, steps, rows, damaged)
 
     def _is_whole(self, i: int) -> bool:
         message = self._messages[i]
@@ -145,18 +141,18 @@ def header_length(content: Bytes) -> int | None:
     return None if content[:4].tobytes() == START and length > len(content) else max(length, 8)
 
 
-def layout_from(said: dict[str, Any], path: Path) -> StepLayout:
-    own = {key: said[key] for key in (name.removesuffix("?") for name in LAYOUT) if key in said}
-    readings = [Reading(**{key: reading[key] for key in READING}) for reading in own["readings"]]
-    layout = StepLayout(**{**own, "readings": readings})
-    if len(layout.numel) != len(readings):
-        raise SchemaError(path, "layout.numel", f"{len(layout.numel)} sizes of {len(readings)} tensors")
-    if any(not 0 <= (reading.layer or 0) < 2**31 for reading in readings):
+def checked_layout(layout: StepLayout, path: Path) -> StepLayout:
+    """The layout. Raises SchemaError if its parts contradict each other."""
+    if len(layout.numel) != len(layout.readings):
+        raise SchemaError(
+            path, "layout.numel", f"{len(layout.numel)} sizes of {len(layout.readings)} tensors"
+        )
+    if any(not 0 <= (reading.layer or 0) < 2**31 for reading in layout.readings):
         raise SchemaError(path, "layout.readings", "a layer number is out of range")
     return layout
 
 
-def _read_header(path: Path, content: bytes) -> dict[str, Any]:
+def _read_header(path: Path, content: bytes) -> Header:
     import pyarrow as pa
 
     try:
@@ -164,8 +160,8 @@ def _read_header(path: Path, content: bytes) -> dict[str, Any]:
     except (pa.ArrowException, OSError, ValueError) as error:
         said = f"not readable as an Arrow stream: {str(error).splitlines()[0]}"
         raise SchemaError(path, "", said, ADVICE) from error
-    said = parse_json((schema.metadata or {}).get(KEY, b""), HEADER, path, advice=ADVICE)
-    layout = layout_from(said["layout"], path)
+    said = parse_json((schema.metadata or {}).get(KEY, b""), Header, path, advice=ADVICE)
+    layout = checked_layout(said.layout, path)
     if not schema.equals(_schema(layout.shape[0] * layout.shape[1])):
         raise SchemaError(path, "schema", "its columns are not those of its layout", ADVICE)
     return said

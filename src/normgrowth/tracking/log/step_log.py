@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.errors import FolderMismatch, InputError, SeriesWarning
-from normgrowth.records import FILE, LOG_FOLDER, SIDECAR, Records, write_parquet
+from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult, write_parquet
 from normgrowth.tracking.log.journal import JOURNAL
 from normgrowth.tracking.log.log_reader import (
     EARLIER,
@@ -36,6 +36,7 @@ from normgrowth.tracking.log.log_reader import (
     read_earlier_version,
     read_notes,
     records_of,
+    texts,
 )
 from normgrowth.tracking.log.step_file import Rows, StepEncoder, StepFile
 from normgrowth.tracking.log.step_records import StepLayout
@@ -117,12 +118,13 @@ class StepLog:
             self.last_step = (before[0], before[2]) if before else None
             self._replaces = last is not None and last[1] > step
         elif (folder / FILE).exists() or (folder / JOURNAL).exists():
-            records = read_earlier_version(folder)
+            earlier = read_earlier_version(folder)
+            records = earlier.records
             self.run = next(iter(records.distinct("run")[-1:]), None)
             self._replaces = len(records) > 0
             (folder / LOG_FOLDER).mkdir(exist_ok=True)
             write_parquet(records.table, folder / LOG_FOLDER / EARLIER)
-            self._notes = [Note(-1, 0, text) for text in records.made_by.get("notes") or []]
+            self._notes = [Note(-1, 0, text) for text in texts(earlier.fields.get("notes"))]
             for note in self._notes:
                 self._write(folder / NOTES, note.to_line())
         self._notes = [note for note in self._notes if note.step <= step] if step else []
@@ -136,13 +138,13 @@ class StepLog:
         """Warnings that were given: of what, and of which tensor."""
         return {pair for note in self._notes for pair in note.issued}
 
-    def begin(self, layout: StepLayout, made_by: dict[str, Any], step: int) -> None:
+    def begin(self, layout: StepLayout, fields: dict[str, Any], step: int) -> None:
         """Start a new part: from here on, after `step`, steps have this layout."""
         self._part += 1
         if self.folder is None:
-            self._memory.append((layout, made_by, step, [], []))
+            self._memory.append((layout, fields, step, [], []))
             return
-        self._encoder = StepEncoder(layout, made_by, step)
+        self._encoder = StepEncoder(layout, fields, step)
         self._waiting.append((self._path, self._encoder.header))
 
     def append(self, step: int, rows: Rows) -> None:
@@ -166,12 +168,12 @@ class StepLog:
             if not wait:
                 self._write_waiting()
 
-    def records(self, levels: Sequence[str] | None = None) -> Records:
-        """All records so far, also of steps that could not be written yet. levels: only these."""
+    def stored(self, levels: Sequence[str] | None = None) -> StoredResult:
+        """The trace so far, also of steps that could not be written yet. levels: only these."""
         if self.folder is None:
             parts = [
-                StepFile(layout, made_by, begin, np.array(steps, np.int64), rows)
-                for layout, made_by, begin, steps, rows in self._memory
+                StepFile(layout, fields, begin, np.array(steps, np.int64), rows)
+                for layout, fields, begin, steps, rows in self._memory
             ]
             return records_of(parts, None, self.notes, levels)
         queued = self._files.queued()
@@ -204,8 +206,8 @@ class StepLog:
         assert self.folder is not None
         files = log_files(self.folder)
         if sum(files.values()) <= EXPORT_BYTES:
-            records = self.records()
-            Records(records.table, {**records.made_by, EXPORTED: files}).write(self.folder)
+            stored = self.stored()
+            StoredResult(stored.records, {**stored.fields, EXPORTED: files}).write(self.folder)
         else:
             for name in (FILE, SIDECAR):  # of the run before it was resumed
                 (self.folder / name).unlink(missing_ok=True)
@@ -248,15 +250,15 @@ def _check(folder: Path, step: int | None, selection: Mapping[str, Any] | None) 
     """Raise InputError if the folder holds something else, or a run that was not asked to be resumed."""
     parts = encoded_parts(folder)
     if parts:
-        made_by, last = parts[-1].made_by, last_rows(parts, NEVER)
+        fields, last = parts[-1].fields, last_rows(parts, NEVER)
         measured = last[1] if last else None
     elif (folder / FILE).exists() or (folder / JOURNAL).exists():
-        records = read_earlier_version(folder)
-        made_by = records.made_by
+        earlier = read_earlier_version(folder)
+        records, fields = earlier.records, earlier.fields
         measured = int(np.max(records.table["step"].to_numpy())) if len(records) else None
     else:
         return
-    command = made_by.get("command", "another program")
+    command = fields.get("command", "another program")
     if command != COMMAND:
         raise InputError(f"{folder}: has records of {command}; choose another folder for those of a run")
     if step is None and measured:
@@ -264,11 +266,11 @@ def _check(folder: Path, step: int | None, selection: Mapping[str, Any] | None) 
             f"{folder}: has records of a run up to step {measured}; give resume_step= to resume from a step of it "
             "(0 starts again: later records are dropped), or choose another folder"
         )
-    earlier = made_by.get("selection")
-    if step and selection and isinstance(earlier, dict) and earlier != selection:
-        differ = [name for name in selection if earlier.get(name) != selection[name]]
+    before = fields.get("selection")
+    if step and selection and isinstance(before, dict) and before != selection:
+        differ = [name for name in selection if before.get(name) != selection[name]]
         old, new = (
-            {"kind": COMMAND, **{name: said.get(name) for name in differ}} for said in (earlier, selection)
+            {"kind": COMMAND, **{name: said.get(name) for name in differ}} for said in (before, selection)
         )
         advice = "resume with the same parameters, start again with resume_step=0, or choose another folder"
         raise FolderMismatch(folder, old, new, advice)

@@ -1,0 +1,126 @@
+"""The files of a result: ``records.parquet`` has the table, ``records.json`` the kind, the schema and all fields.
+
+Both files have checksums, and ``records.json`` that of the table it was written with: damaged files, and files of two
+different runs, are refused.
+"""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normgrowth.checksums import from_parquet, to_parquet
+from normgrowth.errors import InputError, RecordsMismatch
+from normgrowth.record_schema import conformed, refuse_newer, with_include
+from normgrowth.records import Records
+from normgrowth.workspace import read_json, replacing, write_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE, SIDECAR = "records.parquet", "records.json"
+LOG_FOLDER, JOURNAL = "steps", "journal"  # measured steps of a run: `tracking.step_log`, and earlier versions
+PAIRED = "records_sha256"  # in records.json: the checksum of the records.parquet that was written with it
+PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds to wait for a writer that has replaced one of the two files
+# Folders of earlier versions name the command that wrote them instead of a kind.
+COMMANDS = {"train": "run", "reproduce": "reproduction", "tracker": "trace"}
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """A result as its files have it. fields: JSON values; `Result.from_stored` converts them to types."""
+
+    records: Records
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> Any:
+        """The kind that the fields state; None if they state none."""
+        said = self.fields.get("kind") or self.fields.get("command")
+        return COMMANDS.get(said, said) if isinstance(said, str) else said
+
+    def write(self, folder: Path | str) -> None:
+        """Write both files. A reader sees the old pair or the new pair, never one file of each."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        checksum = write_parquet(self.records.table, folder / FILE)
+        write_json(folder / SIDECAR, {**self.fields, PAIRED: checksum})
+
+    @staticmethod
+    def read(folder: Path | str) -> "StoredResult":
+        """The result of a folder, also of a run that goes on or was killed."""
+        folder = Path(folder)
+        if has_log(folder):
+            from normgrowth.tracking.log.log_reader import read_run
+
+            return read_run(folder)
+        return StoredResult.read_files(folder)
+
+    @staticmethod
+    def read_files(folder: Path | str, *, torn: bool = False) -> "StoredResult":
+        """The content of both files. Raises RecordsMismatch if they do not belong together.
+
+        torn: read them all the same, as where a journal of an earlier version knows what was written last.
+        """
+        folder = Path(folder)
+        path = folder / FILE
+        if not path.is_file():
+            missing = f"{FILE} is missing" if folder.exists() else "no such folder"
+            raise InputError(f"{folder}: no records here ({missing}); `normgrowth trace -o` makes them")
+        table, said = _read_pair(folder, torn)
+        refuse_newer(said, folder / SIDECAR)
+        return StoredResult(Records(conformed(table, path, said.get("kind"))), with_include(said))
+
+
+def has_log(folder: Path) -> bool:
+    """Whether a tracker wrote measured steps here."""
+    return any((folder / LOG_FOLDER).glob("part-*.arrows")) or (folder / JOURNAL).is_file()
+
+
+def has_records(folder: Path) -> bool:
+    """Whether a folder holds a table of records, or a log that makes one."""
+    return (folder / FILE).is_file() or has_log(folder)
+
+
+def _read_pair(folder: Path, torn: bool) -> "tuple[pa.Table, dict[str, Any]]":
+    for pause in (*PAUSES, 0):
+        table, checksum = _read_table(folder / FILE)
+        said = _read_sidecar(folder / SIDECAR)
+        if said is None or said.pop(PAIRED, None) == checksum or torn:
+            return table, said or {}
+        time.sleep(pause)
+    raise RecordsMismatch(folder)
+
+
+def _read_table(path: Path) -> "tuple[pa.Table, str | None]":
+    import pyarrow as pa
+
+    try:
+        return from_parquet(path.read_bytes())
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path}: not readable as records: {str(error).splitlines()[0]}") from error
+
+
+def _read_sidecar(sidecar: Path) -> dict[str, Any] | None:
+    if not sidecar.is_file():
+        return None
+    try:
+        return read_json(sidecar)
+    except (OSError, ValueError) as error:
+        said = str(error).splitlines()[0]
+        raise InputError(
+            f"{sidecar}: not readable: {said}; without this file, the table is read alone"
+        ) from error
+
+
+def write_parquet(table: "pa.Table", target: Path, **options: Any) -> str:
+    """Write a table with a checksum, and return the checksum."""
+    content, checksum = to_parquet(table, **options)
+    with replacing(target) as path:  # written by Python: Arrow refuses paths that are not valid text
+        path.write_bytes(content)
+    return checksum
+
+
+def read_parquet(path: Path) -> "pa.Table":
+    """The table of a file. Raises ChecksumError if its checksum does not match."""
+    return from_parquet(path.read_bytes())[0]
