@@ -60,7 +60,7 @@ def test_a_norm_that_stays_is_no_norm_that_falls():
 
 def test_cells_over_their_time_are_said():
     found = small_sweep(cell={"timed_out": [1.0, 1.0] + [0.0] * 10}, limit=2.5)
-    assert numbers(sentences(found)[1]) == ["2", "2.5"]
+    assert numbers(sentences(found)[1]) == ["2.5", "2"]
 
 
 def test_decay_that_rounding_takes_away_is_said():

@@ -23,8 +23,8 @@ def _with_scales(given: dict[str, Any], arguments: argparse.Namespace) -> dict[s
     from normgrowth.errors import InputError
 
     if not 1 < arguments.largest < float("inf") or arguments.scales < 2:
-        given = f"{arguments.largest:g} and {arguments.scales}"
-        raise InputError(f"--largest must be > 1 and --scales >= 2, got {given}")
+        got = f"{arguments.largest:g} and {arguments.scales}"
+        raise InputError(f"--largest must be > 1 and --scales >= 2, got {got}")
     return {**given, "c": [float(c) for c in np.geomspace(1, arguments.largest, arguments.scales)]}
 
 
