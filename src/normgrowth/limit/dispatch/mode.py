@@ -18,7 +18,7 @@ from normgrowth.limit.dispatch.half_precision import (
     remembered,
     result_dtype,
 )
-from normgrowth.limit.dispatch.operations import RULES, Operation
+from normgrowth.limit.dispatch.operations import RULES, TAKE_UNFINISHED, Operation
 from normgrowth.limit.dispatch.partial_writes import write_part
 from normgrowth.limit.dispatch.schemas import BOUNDING, OpSchema, schema_of
 from normgrowth.limit.dispatch.storage import (
@@ -34,7 +34,7 @@ from normgrowth.limit.dispatch.storage import (
     wide,
 )
 from normgrowth.limit.pass_log import Context
-from normgrowth.limit.power_series import Series, constant, nonzero
+from normgrowth.limit.power_series import Series, constant, finished, nonzero
 
 SEVERAL = (list, tuple)
 VIEW_AS_DTYPE = torch.ops.aten.view.dtype
@@ -158,9 +158,10 @@ class LimitMode(TorchDispatchMode):
                 f'`@normgrowth.limit.rule("{name}")`',
                 [None if mark.zero else mark.degree for mark in marks.values()],
             )
-        args = tuple([_lifted(value, marks) for value in args])
+        unfinished = name in TAKE_UNFINISHED
+        args = tuple([_lifted(value, marks, unfinished) for value in args])
         if kwargs:
-            kwargs = {key: _lifted(value, marks) for key, value in kwargs.items()}
+            kwargs = {key: _lifted(value, marks, unfinished) for key, value in kwargs.items()}
         if half or dtype in HALVES:  # a rule sees series and constants in float32
             args, kwargs = _map(lambda value: exact_argument(value, self), (args, kwargs))
         return found(Operation(func, self.context, dtype, (args, kwargs)), *args, **kwargs)
@@ -199,6 +200,8 @@ class LimitMode(TorchDispatchMode):
                 return value.to(dtype)
             return value
         top, exact = value.top.value, None
+        if value.unfinished is not None and not top.is_contiguous():
+            value = finished(value)
         if not owns_its_storage(top) or shares_storage(top, inputs or ()):
             top = top.clone(memory_format=torch.contiguous_format)
         if dtype in HALVES and top.dtype == torch.float32:
@@ -209,7 +212,8 @@ class LimitMode(TorchDispatchMode):
 
     def _write(self, tensor: Tensor, value: Series) -> None:
         """Put a series where a tensor is, which may be a part of a storage."""
-        value = value.move(lambda v: v.to(wide(tensor.dtype)).expand(tensor.shape))
+        if value.unfinished is None:  # otherwise it was made from this tensor, and is laid out as it is
+            value = value.move(lambda v: v.to(wide(tensor.dtype)).expand(tensor.shape))
         if not owns_its_storage(tensor):
             _hang(tensor, write_part(tensor, value, self.growth(tensor), self.run))
             return
@@ -219,13 +223,13 @@ class LimitMode(TorchDispatchMode):
         _hang(tensor, mark)
 
 
-def _lifted(value: Any, marks: Marks) -> Any:
+def _lifted(value: Any, marks: Marks, unfinished: bool) -> Any:
     """An argument as a rule gets it: series for tensors that grow."""
     mark = marks.get(id(value))
     if mark is not None:
-        return series_of(value, mark)
+        return series_of(value, mark, unfinished)
     if isinstance(value, SEVERAL):
-        return type(value)([_lifted(item, marks) for item in value])
+        return type(value)([_lifted(item, marks, unfinished) for item in value])
     return value
 
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from normgrowth.limit.power_series import Exponential, Series, Term
+from normgrowth.limit.power_series import Exponential, Series, Term, Unfinished
 
 MARK = "_normgrowth"  # the attribute of a storage that holds its DegreeMark
 HALVES = (torch.bfloat16, torch.float16)
@@ -36,6 +36,16 @@ class DegreeMark:
     exact_zeros: bool = False
     diverges: Exception | None = None
     scales: dict[Fraction, Tensor] | None = None
+    unfinished: Unfinished | None = None  # only on a storage that one contiguous tensor fills
+
+    def finish(self) -> None:
+        """Compute the lower orders that were put off."""
+        if self.unfinished is None:
+            return
+        found = self.unfinished.finished()
+        like = torch.empty(found.shape, dtype=found.top.value.dtype, device=found.top.value.device)
+        self.lower, self.rest, self.scales = _hung(found.terms[1:], like), found.rest, found.scales
+        self.unfinished = None
 
 
 @dataclass(slots=True)
@@ -48,8 +58,14 @@ class HungExponential:
     zero: bool
 
 
-def series_of(tensor: Tensor, mark: DegreeMark) -> Series:
-    """What a tensor with a mark on its storage stands for."""
+def series_of(tensor: Tensor, mark: DegreeMark, unfinished: bool = False) -> Series:
+    """What a tensor with a mark on its storage stands for; unfinished: it may lack orders that were put off."""
+    waiting = None
+    if mark.unfinished is not None:
+        if unfinished and tensor.is_contiguous() and owns_its_storage(tensor):
+            waiting = mark.unfinished.viewed(tensor.shape)
+        if waiting is None:
+            mark.finish()
     top = tensor if mark.exact is None else same_place(tensor, mark.exact)
     if top.dtype in HALVES:  # a parameter: exact as it is
         top = top.float()
@@ -66,6 +82,7 @@ def series_of(tensor: Tensor, mark: DegreeMark) -> Series:
         mark.exact_zeros,
         mark.diverges,
         mark.scales,
+        waiting,
     )
 
 
@@ -95,6 +112,7 @@ def mark_of(
         series.exact_zeros,
         series.diverges,
         series.scales,
+        series.unfinished,
     )
 
 
