@@ -1,6 +1,6 @@
 """Runs PyTorch operations on the leading orders of their arguments: C++ code, caches, output classes see tensors."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from fractions import Fraction
 from functools import reduce
 from typing import Any
@@ -25,12 +25,12 @@ from normgrowth.limit.dispatch.storage import (
     HALVES,
     MARK,
     DegreeMark,
+    fills,
     flat,
     laid_out,
     mark_of,
     owns_its_storage,
     series_of,
-    shares_storage,
     wide,
 )
 from normgrowth.limit.pass_log import Context
@@ -62,11 +62,15 @@ class LimitMode(TorchDispatchMode):
             raise self.context.refuse(func, self._why_no_draw())
         tensors = _tensors(args, kwargs)
         marks: Marks = {}
+        storages: list[int] = []
         # Whether there are 16 bits, more than exact zeros, exponentially small parts, infinite values.
         half = grows = small = endless = False
         for tensor in tensors:
             half = half or tensor.dtype in HALVES
-            if (mark := self.growth(tensor)) is not None:
+            if (storage := _storage(tensor)) is None:
+                continue
+            storages.append(storage._cdata)
+            if (mark := self._mark(storage)) is not None:
                 marks[id(tensor)] = mark
                 if not mark.zero:
                     grows = True
@@ -86,9 +90,9 @@ class LimitMode(TorchDispatchMode):
         dtype = result_dtype(schema, args, kwargs, tensors, half) if half or kwargs else None
         result = self._ruled(func, schema.name, args, kwargs, marks, dtype, half)
         if isinstance(result, Series):
-            return self.attach(_diverging(_losing(result, lost), refusal), tensors, dtype)
+            return self.attach(_diverging(_losing(result, lost), refusal), storages, dtype)
         return _map(
-            lambda value: self.attach(_diverging(_losing(value, lost), refusal), tensors, dtype), result
+            lambda value: self.attach(_diverging(_losing(value, lost), refusal), storages, dtype), result
         )
 
     def _in_place(
@@ -167,10 +171,11 @@ class LimitMode(TorchDispatchMode):
         return found(Operation(func, self.context, dtype, (args, kwargs)), *args, **kwargs)
 
     def growth(self, tensor: Tensor) -> DegreeMark | None:
-        try:
-            found = getattr(tensor.untyped_storage(), MARK, None)
-        except (NotImplementedError, RuntimeError):  # sparse, meta: nothing grows there
-            return None
+        storage = _storage(tensor)
+        return None if storage is None else self._mark(storage)
+
+    def _mark(self, storage: torch.UntypedStorage) -> DegreeMark | None:
+        found = getattr(storage, MARK, None)
         if found is not None and found.run is not self.run:
             raise InputError(
                 f"a tensor of degree {found.degree} that another saturated(...) made: its parameters are not "
@@ -191,10 +196,8 @@ class LimitMode(TorchDispatchMode):
             whole = flat(tensor.untyped_storage(), tensor, tensor.dtype)
         _hang(tensor, DegreeMark(self.run, degree, sources, [], None, zero=not nonzero(whole)))
 
-    def attach(
-        self, value: Any, inputs: Iterable[Tensor] | None = None, dtype: torch.dtype | None = None
-    ) -> Any:
-        """A tensor of its own for a series; of 16 bits if `dtype` is. inputs: what the series was made from."""
+    def attach(self, value: Any, taken: Collection[int] = (), dtype: torch.dtype | None = None) -> Any:
+        """A tensor of its own for a series; of 16 bits if `dtype` is. taken: storages of what it was made from."""
         if not isinstance(value, Series):
             if dtype in HALVES and isinstance(value, Tensor) and value.is_floating_point():
                 return value.to(dtype)
@@ -202,12 +205,15 @@ class LimitMode(TorchDispatchMode):
         top, exact = value.top.value, None
         if value.unfinished is not None and not top.is_contiguous():
             value = finished(value)
-        if not owns_its_storage(top) or shares_storage(top, inputs or ()):
+        storage = top.untyped_storage()
+        if storage._cdata in taken or not fills(top, storage):
             top = top.clone(memory_format=torch.contiguous_format)
+            storage = top.untyped_storage()
         if dtype in HALVES and top.dtype == torch.float32:
             top = top.to(dtype)
             exact = laid_out(value.top.value, top)
-        _hang(top, mark_of(value, top, exact, self.run, inputs))
+            storage = top.untyped_storage()
+        setattr(storage, MARK, mark_of(value, top, exact, self.run, taken or None))
         return top
 
     def _write(self, tensor: Tensor, value: Series) -> None:
@@ -231,6 +237,13 @@ def _lifted(value: Any, marks: Marks, unfinished: bool) -> Any:
     if isinstance(value, SEVERAL):
         return type(value)([_lifted(item, marks, unfinished) for item in value])
     return value
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse, meta: nothing grows there
+        return None
 
 
 def _hang(tensor: Tensor, mark: DegreeMark) -> None:
