@@ -86,6 +86,10 @@ def differences(a: RunValues, b: RunValues) -> dict[str, Floats]:
         x, y = a.values[stage], b.values[stage]
         scale = _gradient_scale(a, b) if stage == "gradient" else 0.0
         found[stage] = _relative(x, y, scale)
+        if (
+            stage == "gradient_part"
+        ):  # there is none where decay goes through the gradient: a difference of decay
+            found[stage] = np.where(np.isnan(x) ^ np.isnan(y), np.nan, found[stage])
         if stage == "step":
             with np.errstate(invalid="ignore"):
                 found[stage] = np.fmax(found[stage], np.abs(a.alignment - b.alignment) / 2)

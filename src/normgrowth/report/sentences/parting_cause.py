@@ -138,7 +138,7 @@ def _learning_rate(one: Diagnosis) -> str:
     factor = f" (×{_factor(one.factor)})" if one.factor else ""
     return (
         f"different learning rates{factor}: {number(one.a or 0, 4)} in a, {number(one.b or 0, 4)} in b for "
-        f"{_share(one)}. Weights and gradients agree."
+        f"{_share(one)} ({_names(one)}). Weights and gradients agree."
     )
 
 
