@@ -26,6 +26,8 @@ ONE = Settings()
 def runs(tmp_path_factory):
     """Train a run once, and return the folder of its tracker."""
     folder, known = tmp_path_factory.mktemp("runs"), dict[Settings, Path]()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the model is so small that threads would only wait for each other
 
     def run(settings: Settings) -> Path:
         if settings not in known:
@@ -35,7 +37,8 @@ def runs(tmp_path_factory):
                 train(settings, known[settings])
         return known[settings]
 
-    return run
+    yield run
+    torch.set_num_threads(threads)
 
 
 def changed(folder: Path, change) -> ng.Trace:

@@ -13,12 +13,8 @@ from normgrowth.compare.stages import STAGES
 
 Floats = NDArray[np.float64]
 OF_SUMS = 1e-14  # relative: the rounding of the norms themselves
-AMPLIFIED = (
-    "gradient_part",
-    "step",
-    "weights_before",
-    "weights_after",
-)  # stages that rounding alone may decide
+# Stages that rounding alone may decide: those that depend on the weights or the step of the tensor itself.
+AMPLIFIED = ("decay_part", "gradient_part", "step", "weights_before", "weights_after")
 
 
 @dataclass(frozen=True)
