@@ -29,13 +29,14 @@ from normgrowth.tracking.log.step_records import (
     NONFINITE,
     StepLayout,
     blocks,
+    columns_of_run,
     packed,
     packed_start,
     unpacked,
 )
 from normgrowth.tracking.logits import Logits
-from normgrowth.tracking.measured_step import Held, done, hold, start
-from normgrowth.tracking.optimizer_rules import innermost, rules
+from normgrowth.tracking.measured_step import BeforeStep, capture, measure, start
+from normgrowth.tracking.optimizer_rules import read_rules, unwrap_optimizer
 from normgrowth.tracking.run_warnings import Alarms
 from normgrowth.tracking.tensor_sums import check_replicated, local
 from normgrowth.tracking.tracked_parameters import Watched, reshard, strangers, watch
@@ -69,6 +70,8 @@ class NormTracker:
     compare_first: also compare with the weights before the first step; this keeps a copy of them.
     logits: also `attention_logit`, the largest before a softmax, and `logit_rms`, `logit_largest` of the outputs, over
     the forward passes of a measured step; attention costs twice there.
+    optimizer_state: also `gradient_alignment`, the cosine of gradient and weights, and of Adam's state the norms
+    `first_moment_norm` ‖m‖ and `second_moment_norm` ‖√v‖, and their `moment_ratio`.
     warn: say what a person should know of now (NaN, steps below resolution, norms that run away, ...), once each.
     resume_step: the step from which a run is resumed, with the same parameters as before. Records of later steps, from
     before the interruption, are dropped; 0 starts again.
@@ -97,6 +100,7 @@ class NormTracker:
         levels: Sequence[str] = LEVELS,
         compare_first: bool = False,
         logits: bool = False,
+        optimizer_state: bool = False,
         warn: bool = True,
         run: str | None = None,
         resume_step: int | None = None,
@@ -107,7 +111,7 @@ class NormTracker:
         for unknown in set(levels) - set(LEVELS):
             raise InputError(f"levels: {unknown!r} is none of {', '.join(LEVELS)}")
         self.step = resume_step or 0
-        optimizer = innermost(optimizer)
+        optimizer = unwrap_optimizer(optimizer)
         self._model = model
         self._selection = Selection(include, select, exclude)
         self._watched = watch(model, self._selection)
@@ -118,7 +122,8 @@ class NormTracker:
         self._wants_first = compare_first and not self.step
         self._first: dict[str, Tensor] = {}
         self._totals = every == 1
-        self._held: Held | None = None
+        self._optimizer_state = optimizer_state
+        self._held: BeforeStep | None = None
         self._alarms: Alarms | None = None
         self._blind = False  # whether it was said that no logits are seen
         self._keeps = out is None or is_main()
@@ -210,7 +215,12 @@ class NormTracker:
         if not due:
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        self._held = hold(optimizer, self._watched.tensors, closure=closure is not None)
+        self._held = capture(
+            optimizer,
+            self._watched.tensors,
+            closure=closure is not None,
+            optimizer_state=self._optimizer_state,
+        )
 
     def _record_start(self) -> None:
         """Step 0: the weights before the first step."""
@@ -227,7 +237,7 @@ class NormTracker:
             return
         tensors = self._watched.tensors
         first = [self._first[reading.name] for reading in self._watched.readings] if self._first else None
-        columns, used = done(held, optimizer, tensors, first)
+        columns, used = measure(held, optimizer, tensors, first, optimizer_state=self._optimizer_state)
         scores = self._logits.take() if self._logits else (nan, nan, nan)
         if not self._keeps:
             return
@@ -238,14 +248,14 @@ class NormTracker:
             )
         skipped = bool(getattr(optimizer, "found_inf", None))  # a fused optimizer does nothing then
         moved = [there and not skipped for there in used]
-        rule = rules(optimizer, tensors, moved)
+        rules = read_rules(optimizer, held.owned, moved)
         before = np.array([self._decay_so_far.get(reading.name, 0.0) for reading in self._watched.readings])
         passed = 0 if skipped else self.step - self._looked
-        self._latest = packed(self._layout, columns.cpu().numpy(), rule, scores, before, passed)
+        self._latest = packed(self._layout, columns.cpu().numpy(), rules, scores, before, passed)
         self._log.append(self.step, self._latest)
         if np.isnan(self._latest[:, NONFINITE]).any():
             self._note(
-                f"step {self.step}: out of memory while the weights were copied: its numbers are missing (NaN)"
+                f"step {self.step}: out of memory while the step was measured: its numbers are missing (NaN)"
             )
             return
         if skipped:  # a scaler tries a scale, and infinite gradients are how it learns
@@ -293,6 +303,7 @@ class NormTracker:
             references=["previous", "first"] if self._wants_first else ["previous"],
             levels=self._levels,
             totals=self._totals,
+            of_run=columns_of_run(optimizer_state=self._optimizer_state),
         )
         said = self._alarms.said if self._alarms else self._log.issued
         dtypes = [tensor.dtype for tensor in self._watched.tensors]
