@@ -55,7 +55,7 @@ ALLOWED = {
     "limit": {"results", "records", "errors", "text"},
     "checkpoints": {"engine", "errors", "text", "foreign_files", "records", "results"},
     "moments": {"errors"},
-    "results": {"records", "stored_result", "record_schema", "schema", "errors", "workspace"},
+    "results": {"records", "stored_result", "record_schema", "schema", "errors", "text", "workspace"},
     "stored_result": {"records", "record_schema", "checksums", "errors", "workspace"},
     "records": {"record_schema", "errors", "text"},
     "record_schema": {"errors"},
@@ -67,7 +67,7 @@ ALLOWED = {
     "schedules": {"errors"},
     "measurements": {"records", "results", "stored_result", "checkpoints", "errors"},
     "engine": {"errors"},
-    "errors": set(),
+    "errors": {"text"},
 }
 # (file, module that it may import all the same)
 EXCEPTIONS = {

@@ -123,11 +123,12 @@ def test_compare_and_figures(series, tmp_path, capsys):
     other = write_series(tmp_path / "other", walk(4, seed=5))
     run(capsys, "trace", series, "-o", tmp_path / "a")
     run(capsys, "trace", other, "-o", tmp_path / "b")
+    assert run(capsys, "compare", tmp_path / "a", tmp_path / "a")[0] == 0
     code, out, _ = run(capsys, "compare", tmp_path / "a", tmp_path / "b")
-    assert code == 0
+    assert code == 1
     assert "layer.1" in out
     code, out, _ = run(capsys, "compare", tmp_path / "a", tmp_path / "b", "--json")
-    assert code == 0
+    assert code == 1
     assert json.loads(out)
     code, out, _ = run(capsys, "plot", tmp_path / "a", "--formats", "png")
     assert code == 0

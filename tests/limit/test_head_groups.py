@@ -102,19 +102,112 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v)
 
 
-def test_scores_of_all_heads_are_never_held_at_once():
-    torch.manual_seed(0)
-    x = torch.randn(1, 16, 512, 64)
-    limit = saturated(Attention())
-    limit(x)
+def peak(run) -> int:
+    """The most bytes that tensors made by a call take at once."""
     with torch.profiler.profile(
         profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]
     ) as seen:
-        limit(x)
+        run()
     held = most = 0
     for event in seen.profiler.kineto_results.events():
         if event.name() == "[memory]":
             held += event.nbytes()
             most = max(most, held)
+    return most
+
+
+def test_scores_of_all_heads_are_never_held_at_once():
+    torch.manual_seed(0)
+    x = torch.randn(1, 16, 512, 64)
+    limit = saturated(Attention())
+    limit(x)
     inputs = 4 * x.nbytes  # q, k, v, and a copy
-    assert most < inputs + 16 * 512 * 512 * 4 / 2, "half of the scores of all heads"
+    assert peak(lambda: limit(x)) < inputs + 16 * 512 * 512 * 4 / 2, "half of the scores of all heads"
+
+
+class Scores(nn.Module):
+    """Eager attention with fixed positions, so that there are lower orders, and a step between scores and softmax."""
+
+    def __init__(self, step=lambda scores, q, k, bias: scores) -> None:
+        super().__init__()
+        self.step = step
+        self.weight = nn.Parameter(torch.randn(3, 64, 64) / 8)
+        self.bias = nn.Parameter(torch.randn(4, 1, 1))
+        self.register_buffer("positions", torch.randn(1, 1, 512, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x @ w + self.positions[:, :, : x.shape[2]] for w in self.weight)
+        scores = self.step(q @ k.mT, q, k, self.bias)
+        return torch.softmax(scores, -1) @ v
+
+
+def test_lower_orders_of_scores_are_never_held_for_all_heads():
+    torch.manual_seed(0)
+    x = torch.randn(1, 16, 512, 64)
+    x[..., 1::2, :] = x[..., ::2, :]  # tokens that come twice
+    found = []
+    for orders in (1, 3):
+        limit = saturated(Scores(lambda scores, *_: scores / 8), orders=orders)
+        limit(x)
+        found.append(peak(lambda limit=limit: limit(x)))
+    one, three = found
+    scores = 16 * 512 * 512 * 4
+    assert three < one + scores, "one order of the scores of all heads more"
+
+
+def write_after(scores, q, k, bias):
+    scores = scores / 8
+    q.zero_()
+    k.mul_(2)
+    return scores
+
+
+def write_part(scores, q, k, bias):
+    scores[:, 0] = 1.0
+    return scores
+
+
+def write_mask_after(scores, q, k, bias):
+    mask = torch.zeros(scores.shape[-2:], dtype=scores.dtype).masked_fill(
+        torch.ones(scores.shape[-2:]).triu(1) > 0, -torch.inf
+    )
+    scores = scores + mask
+    mask.zero_()
+    return scores
+
+
+STEPS = {
+    "nothing": lambda scores, q, k, bias: scores,
+    "number": lambda scores, q, k, bias: 0.125 * scores,
+    "in place": lambda scores, q, k, bias: scores.div_(8).add_(bias),
+    "bias, then number": lambda scores, q, k, bias: (scores + bias) * 0.125,
+    "twice": lambda scores, q, k, bias: scores + scores,
+    "another view": lambda scores, q, k, bias: (scores.flatten(0, 1) + 1).view(scores.shape),
+    "columns": lambda scores, q, k, bias: scores.mT,
+    "clamp": lambda scores, q, k, bias: scores.abs(),
+    "cast": lambda scores, q, k, bias: scores.float() * 0.5,
+    "times a matrix": lambda scores, q, k, bias: scores * torch.ones_like(scores[0, 0]).tril(),
+    "queries written to afterwards": write_after,
+    "a part written to": write_part,
+    "a mask written to afterwards": write_mask_after,
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_scores_whose_lower_orders_are_put_off(monkeypatch, name, own_random_numbers):
+    """Whatever a network does to them, the result is that of scores with all orders at once."""
+    model = Scores(STEPS[name]).double()
+    x = torch.randn(2, 4, 12, 64).double()
+    x[..., 1::2, :] = x[..., ::2, :]
+    if name == "cast":
+        model, x = model.float(), x.float()
+    found = []
+    for size in (1, 1 << 30):
+        monkeypatch.setattr(head_groups, "GROUP", size)
+        limit = saturated(model, orders=3)
+        found.append((limit(x), limit))
+    (few, one), (every, all_) = found
+    assert one.ties or name == "columns"
+    assert torch.allclose(few, every, rtol=1e-6 if name == "cast" else 1e-9)
+    assert (one.ties, one.sums, one.outputs) == (all_.ties, all_.sums, all_.outputs)
+    assert (one.doubtful, one.cancelled, one.vanished) == (all_.doubtful, all_.cancelled, all_.vanished)

@@ -131,7 +131,7 @@ def test_later_layers_are_darker(trace):
 def test_many_stacks_share_one_panel(trace):
     records = trace(layers=6, steps=4, names=[f"stage{i}.0" for i in range(6)])
     figure = figure_norm_direction(of(records))
-    assert len(figure.axes) == 5
+    assert len(figure.axes) == 4
     assert len({line.get_color() for line in figure.axes[1].get_lines()}) == 6
 
 

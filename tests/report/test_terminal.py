@@ -271,8 +271,8 @@ def test_names_are_ticked_and_totalled():
     text = shown(print_parameters, listed)
     lines = [line.split() for line in text.splitlines()]
     assert ["✓", "a.weight", "10×20", "float32", "encoder.0", "attention.query"] in lines
-    assert ["scale", "scalar", "float32", "left", "out:", "a", "scalar"] in lines
-    assert ["embed", "50×2", "float32", "embedding,", "left", "out:", "an", "embedding"] in lines
+    assert ["scale", "scalar", "float32", "excluded:", "a", "scalar"] in lines
+    assert ["embed", "50×2", "float32", "embedding,", "excluded:", "an", "embedding"] in lines
     assert all(part in text for part in ("1 of 3", "200 of 301"))
 
 

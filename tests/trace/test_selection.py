@@ -24,7 +24,7 @@ from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 
 COUNTED = CountedParameters(
-    tensors=10, of_tensors=12, values=1104, of_values=1280
+    tensors=10, of_tensors=12, values=1104, of_values=1280, dtypes={"F32": 10}
 )  # of checkpoints.tiny_state
 HEADER = "blocks (10 of 12 tensors, 1,104 of 1,280 values)"
 
@@ -91,7 +91,7 @@ def test_a_head_stored_as_a_copy_of_the_embedding_counts_nowhere(tmp_path):
     states = [{**state, "lm_head.weight": state["transformer.wte.weight"].clone()} for state in walk(2)]
     with pytest.warns(SeriesWarning, match="counted once"):
         found = normgrowth.trace(write_series(tmp_path, states), include="all")
-    assert found.counted == CountedParameters(tensors=11, of_tensors=11, values=1192, of_values=1192)
+    assert found.counted == CountedParameters(11, 11, 1192, 1192, {"F32": 11})
 
 
 def test_every_table_says_what_counts(traced, tmp_path, capsys):

@@ -86,7 +86,7 @@ def of_transformers(folder: Path) -> dict:
         learning_rate=3e-3,
         logging_steps=2,  # where the ranks meet to add their losses
         save_strategy="no",
-        report_to=[],
+        report_to=["tensorboard"],
         disable_tqdm=True,
         use_cpu=True,
         ddp_backend="gloo",

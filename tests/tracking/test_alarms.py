@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from tiny_configs import tiny_config
 from torch import nn
+from tracking.tiny_training import WholeTracker, backward, tiny
 
 from normgrowth import NormTracker
 from normgrowth.errors import SeriesWarning
@@ -263,3 +264,30 @@ def test_losses_are_the_same_to_the_bit_with_logits():
         return found
 
     assert losses(True) == losses(False)
+
+
+def test_a_loop_can_stop_by_itself():
+    """`ok` and `warnings`: which tensors, the value and the threshold that it passed."""
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with WholeTracker(model, optimizer, every=1) as tracker:
+        backward(model, 1)
+        optimizer.step()
+        assert tracker.ok
+        assert tracker.warnings == ()
+        backward(model, 2)
+        model.layers[0].linear1.weight.grad[0, 0] = torch.inf
+        with pytest.warns(SeriesWarning):
+            optimizer.step()
+    assert not tracker.ok
+    kinds = {warning.kind: warning for warning in tracker.warnings}
+    assert {"weights", "gradient"} <= kinds.keys()
+    found = kinds["weights"]
+    assert (found.step, found.names, found.value, found.threshold) == (
+        2,
+        ("layers.0.linear1.weight",),
+        1.0,
+        0.0,
+    )
+    assert str(found).startswith("step 2: NaN or infinite weights in layers.0.linear1.weight")
+    assert [str(warning) for warning in tracker.warnings] == list(tracker.trace.notes)

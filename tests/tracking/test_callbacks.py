@@ -51,11 +51,11 @@ def test_the_trainer_of_transformers(tmp_path, monkeypatch, capsys):
         np.sqrt(sum(float(t.double().square().sum()) for t in blocks)), rel=1e-12
     )
     shown = board(tmp_path / "checkpoints") or board(tmp_path)
-    (tag,) = [tag for tag in shown if tag.endswith("normgrowth/model/norm")]
+    (tag,) = [tag for tag in shown if tag.endswith("normgrowth/norm/model")]
     assert shown[tag] == {
         step: pytest.approx(norm, rel=1e-6) for step, norm in zip(steps[1:], norms[1:], strict=True)
     }
-    assert any(tag.endswith("normgrowth/layer.1/relative_step") for tag in shown)
+    assert any(tag.endswith("normgrowth/relative_step/layer.1") for tag in shown)
 
     run("track_hf.py", monkeypatch, tmp_path, "--steps", 40, "--resume")
     again = Records.read(tmp_path / "norms")
@@ -73,11 +73,11 @@ def test_lightning(tmp_path, monkeypatch):
     steps, norms = records.series("norm")
     assert steps.tolist() == [0, 5, 10, 15, 20]
     with (tmp_path / "logs" / "version_0" / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["normgrowth/model/norm"]]
+        rows = [row for row in csv.DictReader(file) if row["normgrowth/norm/model"]]
     assert [int(row["step"]) for row in rows] == steps[1:].tolist()
-    assert [float(row["normgrowth/model/norm"]) for row in rows] == pytest.approx(norms[1:].tolist())
+    assert [float(row["normgrowth/norm/model"]) for row in rows] == pytest.approx(norms[1:].tolist())
     gradients = records.series("gradient_norm")[1]
-    assert [float(row["normgrowth/model/gradient_norm"]) for row in rows] == pytest.approx(gradients.tolist())
+    assert [float(row["normgrowth/gradient_norm/model"]) for row in rows] == pytest.approx(gradients.tolist())
 
 
 def two_optimizers():
@@ -156,7 +156,7 @@ def test_lightning_with_two_optimizers_that_step_unequally(tmp_path):
     with (tmp_path / "first" / "version_0" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     for i in range(2):
-        tag = f"normgrowth/optimizer-{i}/model/gradient_norm"
+        tag = f"normgrowth/optimizer-{i}/gradient_norm/model"
         logged = {int(row["step"]): float(row[tag]) for row in rows if row[tag]}
         assert logged == pytest.approx(dict(enumerate(recorded(i, "gradient_norm"), 1)))
     first.save_checkpoint(tmp_path / "checkpoint")
@@ -176,36 +176,108 @@ def test_lightning_with_two_optimizers_that_step_unequally(tmp_path):
     assert_recorded(resumed.seen, early)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_the_trainers_own_log_is_not_left_out(tmp_path):
-    """A log of ours at the same step counted as the Trainer's, and its loss was lost."""
-    pytest.importorskip("accelerate")
+def logged_by_tensorboard(folder):
+    return board(folder)
+
+
+def logged_by_wandb(folder):
+    (file,) = folder.rglob("run-*.wandb")
+    found = {}
+    for row in wandb_history(file):
+        for name, value in row.items():
+            found.setdefault(name, {})[row["train/global_step"]] = value
+    return found
+
+
+def logged_by_mlflow(folder):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"file:{folder / 'mlruns'}")
+    (run,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    return {
+        name: {point.step: point.value for point in client.get_metric_history(run.info.run_id, name)}
+        for name in run.data.metrics
+    }
+
+
+def logged_by_trackio(folder):
+    import sqlite3
+
+    (file,) = [path for path in (folder / "trackio").rglob("*.db") if "tiny" in path.name]
+    found = {}
+    with sqlite3.connect(file) as database:
+        for (text,) in database.execute("select metrics from metrics"):
+            row = json.loads(text)
+            for name, value in row.items():
+                found.setdefault(name, {})[row["train/global_step"]] = value
+    return found
+
+
+def tiny_trainer(folder, **settings):
     import torch
     import transformers
 
-    from normgrowth.tracking.integrations.transformers import NormCallback
-
+    torch.manual_seed(0)
     ends = {"bos_token_id": 0, "eos_token_id": 0}
-    config = transformers.GPT2Config(vocab_size=64, n_positions=8, n_embd=8, n_layer=1, n_head=1, **ends)
+    config = transformers.GPT2Config(vocab_size=64, n_positions=8, n_embd=8, n_layer=11, n_head=1, **ends)
     data = [{"input_ids": torch.randint(64, (8,)), "labels": torch.randint(64, (8,))} for _ in range(16)]
-    settings = transformers.TrainingArguments(
-        output_dir=str(tmp_path),
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
         max_steps=6,
         per_device_train_batch_size=2,
         logging_steps=2,
-        report_to=[],
         disable_tqdm=True,
         use_cpu=True,
-        save_strategy="no",
+        **{"report_to": [], "save_strategy": "no", **settings},
     )
-    trainer = transformers.Trainer(
-        model=transformers.GPT2LMHeadModel(config), args=settings, train_dataset=data
+    return transformers.Trainer(
+        model=transformers.GPT2LMHeadModel(config), args=arguments, train_dataset=data
     )
-    trainer.add_callback(NormCallback(every=1).log_to(trainer))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("reporter", ["tensorboard", "wandb", "mlflow", "trackio"])
+def test_reporters_of_the_trainer(tmp_path, monkeypatch, capsys, reporter):
+    """They get our values and the loss; log_history, trainer_state.json and the console get the loss only."""
+    pytest.importorskip("accelerate")
+    from normgrowth.tracking.integrations.transformers import NormCallback
+
+    monkeypatch.chdir(tmp_path)
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "WANDB_DIR": str(tmp_path),
+        "MLFLOW_TRACKING_URI": f"file:{tmp_path / 'mlruns'}",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    pytest.importorskip(reporter)  # trackio reads its folder when it is imported
+    more = {"project": "tiny"} if reporter == "trackio" else {}
+    trainer = tiny_trainer(
+        tmp_path / "run", report_to=[reporter], save_strategy="steps", save_steps=6, run_name="tiny", **more
+    )
+    callback = NormCallback(every=1, include="all").log_to(trainer)
+    trainer.add_callback(callback)
     trainer.train()
-    history = trainer.state.log_history
-    assert [row["step"] for row in history if "loss" in row] == [2, 4, 6]
-    assert [row["step"] for row in history if "normgrowth/model/norm" in row] == [1, 2, 3, 4, 5, 6]
+    if reporter == "wandb":
+        pytest.importorskip("wandb").teardown()  # which writes the last rows
+    shown = globals()[f"logged_by_{reporter}"](tmp_path)
+    prefix = "" if reporter == "mlflow" else "train/"
+    norms = dict(
+        zip(*(series[1:].tolist() for series in callback.tracker.trace.records.series("norm")), strict=True)
+    )
+    assert shown[f"{prefix}normgrowth/norm/model"] == pytest.approx(norms, rel=1e-6)
+    layers = sorted(name for name in shown if name.startswith(f"{prefix}normgrowth/angle/layer."))
+    assert layers == [f"{prefix}normgrowth/angle/layer.{i:02d}" for i in range(11)]
+    assert sorted(shown[f"{prefix}loss"]) == [2, 4, 6]
+    saved = json.loads((tmp_path / "run" / "checkpoint-6" / "trainer_state.json").read_text())
+    for history in (trainer.state.log_history, saved["log_history"]):
+        assert [row["step"] for row in history if "loss" in row] == [2, 4, 6]
+        assert not [name for row in history for name in row if "normgrowth" in name]
+    console = capsys.readouterr()
+    assert "'loss'" in console.out
+    assert "normgrowth/" not in console.out + console.err
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -217,12 +289,12 @@ def test_a_plain_loop_with_tensorboard_and_wandb(tmp_path, monkeypatch):
     records = Records.read(tmp_path / "norms")
     steps, norms = records.series("norm")
     assert steps.tolist() == [0, 5, 10]
-    assert board(tmp_path / "logs")["model/norm"] == {
+    assert board(tmp_path / "logs")["norm/model"] == {
         step: pytest.approx(norm, rel=1e-6) for step, norm in zip(steps[1:], norms[1:], strict=True)
     }
     (file,) = tmp_path.rglob("run-*.wandb")
     logged = wandb_history(file)
-    assert [row["model/norm"] for row in logged] == pytest.approx(norms[1:].tolist())
+    assert [row["norm/model"] for row in logged if "norm/model" in row] == pytest.approx(norms[1:].tolist())
 
 
 def wandb_history(file):
@@ -244,7 +316,7 @@ def wandb_history(file):
             if record.WhichOneof("record_type") == "history":
                 items = record.history.item
                 rows.append({i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in items})
-    return [row for row in rows if "model/norm" in row]
+    return rows
 
 
 @pytest.mark.parametrize("library", ["transformers", "lightning"])

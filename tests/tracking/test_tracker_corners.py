@@ -278,7 +278,7 @@ def test_a_closed_tracker_lets_the_weights_go():
     gc.collect()
     assert weights() is None
     assert value(tracker.trace.records, "norm") > 0
-    assert tracker.latest()["model/norm"] == value(tracker.trace.records, "norm")
+    assert tracker.latest()["norm/model"] == value(tracker.trace.records, "norm")
 
 
 def test_news_of_a_layout_that_is_gone():

@@ -1,7 +1,8 @@
 """Which parameters a norm counts: the one default, the choice of a user, and how many that are."""
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -54,7 +55,8 @@ class Selection:
         counted = [reading for reading in readings.values() if reading.counted]
         if not counted:
             raise NothingCounts(label, self, len(parameters), self._alternatives(tensors, aliases))
-        return Chosen(counted, {name: tensors[name].numel for name in parameters})
+        dtypes = {reading.name: tensors[reading.name].dtype for reading in counted}
+        return Chosen(counted, {name: tensors[name].numel for name in parameters}, dtypes)
 
     def _alternatives(self, tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, int]:
         """How many parameters each other choice would count, by how to ask for it."""
@@ -92,12 +94,13 @@ def stored_copies(checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> di
 
 @dataclass(frozen=True)
 class CountedParameters:
-    """How many tensors and values count, and of how many."""
+    """How many tensors and values count, and of how many. dtypes: how many tensors have each number type, if known."""
 
     tensors: int
     of_tensors: int
     values: int
     of_values: int
+    dtypes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ class Chosen:
 
     readings: list[Reading]
     sizes: Mapping[str, int]  # of every parameter: no buffers, no optimizer state, tied ones once
+    dtypes: Mapping[str, str]  # of those that count
 
     def counts(self, copies: Mapping[str, str] = MappingProxyType({})) -> CountedParameters:
         """How many tensors and values count, and of how many; copies count nowhere."""
@@ -116,6 +120,7 @@ class Chosen:
             of_tensors=len(sizes),
             values=sum(sizes[name] for name in counted),
             of_values=sum(sizes.values()),
+            dtypes=dict(Counter(self.dtypes[name] for name in counted)),
         )
 
 

@@ -5,13 +5,28 @@ from normgrowth.cli.options import Option
 
 COMMAND = Command(
     verb="normgrowth.compare:compare",
-    summary="compare two traces: norm, growth, direction and budget of each layer",
-    description="Compare two traces at the last step that both have: norm, growth, direction and budget per layer.",
-    examples="""  normgrowth compare traces/adamw traces/sgd
-  normgrowth compare traces/ddp traces/fsdp --json""",
+    summary="find where two runs part and why; compare their growth per layer",
+    description="Find the first step and tensor at which two runs differ by more than rounding explains, and the\n"
+    "cause: initialization, gradients, learning rate, weight decay, optimizer, data, rounding. Compare\n"
+    "norm, growth, direction and budget per layer at the last step that both have.",
+    examples="""  normgrowth compare runs/ddp/norms runs/fsdp/norms
+  normgrowth compare runs/ddp/norms runs/fsdp/norms --control runs/ddp-again/norms
+  normgrowth compare traces/adamw traces/sgd --json
+
+Exit codes: 0 no difference beyond rounding; 1 the runs part, or share nothing to compare; 2 nothing could be read.""",
     positional=("a", "b"),
     own={
-        "a": Option("output folder of a trace", "A"),
-        "b": Option("output folder of another trace", "B"),
+        "a": Option("output folder of a tracker or a trace", "A"),
+        "b": Option("output folder of another one", "B"),
+        "control": Option(
+            "output folder of a third run that should agree with A; its differences from A are the noise floor "
+            "(default: from the number types and the growth of differences)",
+            "C",
+        ),
+        "tolerance": Option(
+            "relative difference that counts as equal, where it is above the noise floor", "T"
+        ),
     },
+    draws=True,
+    code=lambda comparison, _: int(comparison.parted or not comparison.judged),
 )

@@ -1,4 +1,4 @@
-"""Compare: two traces side by side."""
+"""Compare: where two runs part, and their growth side by side."""
 
 TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
 if TYPE_CHECKING:
@@ -9,12 +9,22 @@ if TYPE_CHECKING:
     from normgrowth.trace.result import Trace
 
 
-def compare(a: "Trace | Records | str | Path", b: "Trace | Records | str | Path") -> "Comparison":
-    """Norm, growth, direction and budget of each layer and of the model, in two traces.
+def compare(
+    a: "Trace | Records | str | Path",
+    b: "Trace | Records | str | Path",
+    *,
+    control: "Trace | Records | str | Path | None" = None,
+    tolerance: float = 0.0,
+) -> "Comparison":
+    """The first step and tensor at which two runs differ by more than rounding, the cause, and their growth.
 
-    a, b: traces, their records, or output folders. Taken at the last step that both have, unless one of them begins
-    there, when there would be no growth to compare: then at each one's own last step; `matched` says which.
+    a, b: traces, their records, or output folders; of trackers, of checkpoints, or one of each.
+    control: a third run that should agree with a, such as a repetition; its differences from a are the noise floor.
+    tolerance: relative difference that counts as equal, where it is above the noise floor.
+
+    Growth (`rows`) is taken at the last step that both have, unless one of them begins there, when there would be no
+    growth to compare: then at each one's own last step; `matched` says which.
     """
-    from normgrowth.compare.side_by_side import compared_traces
+    from normgrowth.compare.runs import compared_runs
 
-    return compared_traces(a, b)
+    return compared_runs(a, b, control, tolerance)

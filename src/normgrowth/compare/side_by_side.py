@@ -1,16 +1,14 @@
 """The same quantities of two traces, at a step that both have."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite, nan
-from pathlib import Path
 
 import numpy as np
 
-from normgrowth.compare.result import Comparison, Row, Side, Values
+from normgrowth.compare.result import Row, Side, Values
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Matrix, Records
-from normgrowth.results import Provenance
-from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 
 Thing = tuple[str, str]  # level and name
@@ -54,8 +52,20 @@ class _Grids:
         return float(grid.curve(name)[at[0]]) if len(at) else nan
 
 
-def compared_traces(a: Trace | Records | str | Path, b: Trace | Records | str | Path) -> Comparison:
-    traces = [_trace(given) for given in (a, b)]
+@dataclass(frozen=True)
+class GrowthSideBySide:
+    """A row for each layer and for the model, which comes last. matched: both sides are taken at the same step."""
+
+    a: Side
+    b: Side
+    matched: bool
+    rows: tuple[Row, ...]
+    records: Records
+
+
+def growth_side_by_side(a: Trace, b: Trace) -> GrowthSideBySide:
+    """Norm, growth, direction and budget of each layer and of the model, in two traces."""
+    traces = (a, b)
     grids = [_Grids(trace) for trace in traces]
     steps, matched = _common_step(*(one.steps for one in grids))
     things = sorted(dict.fromkeys(thing for one in grids for thing in one.things()), key=_model_last)
@@ -64,25 +74,17 @@ def compared_traces(a: Trace | Records | str | Path, b: Trace | Records | str | 
         for thing in things
     )
     sides = [
-        Side(trace.source or trace.run, trace.run, step, trace.parameters)
+        Side(
+            trace.source or trace.run,
+            trace.run,
+            step,
+            trace.parameters,
+            trace.ranks,
+            trace.counted.dtypes if trace.counted else {},
+        )
         for trace, step in zip(traces, steps, strict=True)
     ]
-    return Comparison(
-        records=_records(sides, rows),
-        a=sides[0],
-        b=sides[1],
-        matched=matched,
-        rows=rows,
-        provenance=Provenance.now(),
-    )
-
-
-def _trace(given: Trace | Records | str | Path) -> Trace:
-    if isinstance(given, Trace):
-        return given
-    if isinstance(given, Records):
-        return Trace.from_records(given)
-    return Trace.from_stored(StoredResult.read(given))
+    return GrowthSideBySide(sides[0], sides[1], matched, rows, _records(sides, rows))
 
 
 def _common_step(a: Sequence[int], b: Sequence[int]) -> tuple[tuple[int, int], bool]:

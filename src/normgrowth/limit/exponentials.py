@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normgrowth.limit.power_series import ZERO, Exponential, Series, Term, combine
+from normgrowth.limit.power_series import ZERO, Exponential, Series, Term, combine, finished
 
 
 def nothing(like: Tensor) -> Exponential:
@@ -33,7 +33,14 @@ def weighted(part: Exponential, factor: Any) -> Exponential:
 
 def times(x: Series, factor: Any) -> Series:
     """A constant factor; what is exactly 0 stays so."""
+    unfinished = None
+    if x.unfinished is not None:
+        if not isinstance(factor, Tensor) or factor.dim() == 0:
+            unfinished = x.unfinished.times(float(factor))
+        if unfinished is None:
+            x = finished(x)
     found = x.map(lambda value: value * factor)
+    found.unfinished = unfinished  # nobody else has it yet
     if x.exact_zeros and not isinstance(factor, Tensor):
         found = found.changed(exact_zeros=True)
     if (scales := x.scales) is not None and (not isinstance(factor, Tensor) or factor.numel() == 1):

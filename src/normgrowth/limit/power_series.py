@@ -13,7 +13,7 @@ values rank that are equal in the limit, what their ratio is where they vanish, 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +38,30 @@ class Exponential:
     decay: "Series"
 
 
+class Unfinished(Protocol):
+    """Lower orders that are computed only if something asks for them: those of attention scores."""
+
+    def finished(self) -> "Series":
+        """The series with all of its orders."""
+        ...
+
+    def part(self, place: tuple[slice, slice]) -> "Series":
+        """All orders of a part of the leading two dimensions of four: batch, heads."""
+        ...
+
+    def viewed(self, shape: torch.Size) -> "Unfinished | None":
+        """The same of a contiguous view of this shape; None if it cannot be said of one."""
+        ...
+
+    def times(self, factor: float) -> "Unfinished | None":
+        """The same of scores times a number; None if they have to be finished first."""
+        ...
+
+    def plus(self, scores: "Series", other: "Series") -> "Series | None":
+        """The sum of unfinished scores and something else; None if they have to be finished first."""
+        ...
+
+
 @dataclass(slots=True)
 class Series:
     terms: tuple[Term, ...]  # of falling degree, at least one
@@ -53,6 +77,7 @@ class Series:
     scales: dict[Fraction, Tensor] | None = (
         None  # of scores: by degree, |q||k| of each matrix; they round by that
     )
+    unfinished: Unfinished | None = None  # what `terms` lack; None: nothing but what `rest` says
 
     @property
     def top(self) -> Term:
@@ -88,6 +113,7 @@ class Series:
             self.exact_zeros,
             self.diverges,
             self.scales,
+            self.unfinished,
         )
         for name, value in fields.items():
             setattr(found, name, value)
@@ -142,6 +168,11 @@ def broadcast_shape(a: torch.Size, b: torch.Size) -> torch.Size:
     if len(a) < len(b):
         a, b = b, a
     return a if a[len(a) - len(b) :] == b else torch.broadcast_shapes(a, b)
+
+
+def finished(x: Series) -> Series:
+    """A series with all of its orders."""
+    return x if x.unfinished is None else x.unfinished.finished().changed(lost=x.lost)
 
 
 def constant(value: Tensor) -> Series:

@@ -178,7 +178,7 @@ class Limit:
         kind = type(module).__name__
         for tensor in tensors:
             growth = mode.growth(tensor)
-            if growth is not None and not growth.lower:
+            if growth is not None and not growth.lower and growth.unfinished is None:
                 degree = None if growth.zero else growth.degree
                 self.outputs.append(Output(name, kind, degree, (), growth.sources))
                 return

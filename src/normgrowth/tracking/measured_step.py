@@ -4,90 +4,192 @@ Weights are copied where the optimizer may move them, and nowhere else. PyTorch'
 a whole step and not around a group of parameters, so that all copies are there at once.
 """
 
-from collections.abc import Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from math import nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from normgrowth.tracking.tensor_sums import add_over_ranks, local, local_gradient, summed
-from normgrowth.tracking.tracked_parameters import place
+from normgrowth.tracking.tensor_sums import (
+    REF_DOT,
+    REF_SQUARE,
+    SQUARE,
+    add_over_ranks,
+    local,
+    local_gradient,
+    summed,
+    to_double,
+)
+from normgrowth.tracking.tracked_parameters import memory_key
+
+ALIGNMENT = 64  # bytes: where a copy begins
+
+
+class Owned(NamedTuple):
+    """What an optimizer has of one tracked tensor: parameters in the same memory, and their settings."""
+
+    parameters: list[Tensor]
+    group: dict[str, Any] | None  # None: the optimizer does not hold it
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.parameters if p.grad is not None]
 
 
 class Gradients(NamedTuple):
-    """Σg² of each parameter, and which ones have a gradient that the optimizer uses."""
+    """Σg² of each parameter, Σgθ if it was asked for, and which ones have a gradient that the optimizer uses."""
 
-    squares: Tensor
-    there: list[bool]
+    sums: Tensor | None  # None if there was no memory for them
+    used: list[bool]
 
 
-class Held(NamedTuple):
+class BeforeStep(NamedTuple):
     """The weights before a step, and what is known only then."""
 
-    before: list[Tensor] | None  # None if there was no memory for a copy
+    weights: list[Tensor] | None  # None if there was no memory for a copy
     gradients: Gradients | None  # None where the step itself computes them
     scale: Tensor | None  # what a gradient scaler leaves to a fused optimizer to divide by
+    owned: list[Owned]
 
 
-def hold(optimizer: Optimizer, tensors: Sequence[Tensor], *, closure: bool) -> Held:
-    """closure: the step computes the gradients itself. Else they are summed now: some optimizers change them."""
-    moves = {place(p) for group in optimizer.param_groups for p in group["params"]}
+@contextmanager
+def surviving_out_of_memory() -> Iterator[None]:
+    """Training goes on where measuring has no memory left."""
     try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        pass
+    except RuntimeError as error:  # the CPU's allocator has no type of its own
+        if "not enough memory" not in str(error):
+            raise
+
+
+def owned_by(optimizer: Optimizer, tensors: Sequence[Tensor]) -> list[Owned]:
+    """What the optimizer has of each tensor."""
+    found: dict[Hashable, Owned] = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            found.setdefault(memory_key(p), Owned([], group)).parameters.append(p)
+    return [found.get(memory_key(tensor)) or Owned([], None) for tensor in tensors]
+
+
+def capture(
+    optimizer: Optimizer, tensors: Sequence[Tensor], *, closure: bool, optimizer_state: bool = False
+) -> BeforeStep:
+    """closure: the step computes the gradients itself. Else they are summed now: some optimizers change them."""
+    owned, weights = owned_by(optimizer, tensors), None
+    with surviving_out_of_memory():
         # What the optimizer does not hold stays as it is, and is its own copy.
-        before = [local(p).clone() if place(p) in moves else local(p) for p in tensors]
-    except torch.OutOfMemoryError:
-        before = None
-    found = None if closure else _gradients(optimizer, tensors)
-    return Held(before, found, getattr(optimizer, "grad_scale", None))
+        flat = [local(p) for p in tensors]
+        moved = [i for i, own in enumerate(owned) if own.parameters]
+        for i, copy in zip(moved, _copies([flat[i] for i in moved]), strict=True):
+            flat[i] = copy
+        weights = flat
+    found = None if closure else _gradients(owned, tensors, weights, dot=optimizer_state)
+    return BeforeStep(weights, found, getattr(optimizer, "grad_scale", None), owned)
 
 
 def start(tensors: Sequence[Tensor]) -> Tensor:
     """The sums of the weights before the first step, over all ranks; NaN where a rank ran out of memory."""
     sums = torch.full((len(tensors), 3), nan, dtype=torch.float64)
-    with suppress(torch.OutOfMemoryError):
+    with surviving_out_of_memory():
         sums = summed([local(p) for p in tensors])
     add_over_ranks(sums, tensors)
     return sums
 
 
-def done(
-    held: Held, optimizer: Optimizer, tensors: Sequence[Tensor], first: Sequence[Tensor] | None
+def measure(
+    before: BeforeStep,
+    optimizer: Optimizer,
+    tensors: Sequence[Tensor],
+    first: Sequence[Tensor] | None,
+    *,
+    optimizer_state: bool = False,
 ) -> tuple[Tensor, list[bool]]:
-    """The sums of the step over all ranks, Σg² behind the kernel's columns; and which parameters it moved.
+    """The sums of the step over all ranks; and which parameters it moved.
 
-    Where a rank ran out of memory all sums are NaN. It still takes part in the reduction: others wait for it.
+    Behind the columns of `summed` comes Σg², and with `optimizer_state` also Σgθ, and Σm² and Σv of Adam's moments.
+    Where a rank ran out of memory its sums are NaN. It still takes part in the reduction: others wait for it.
     """
     references = 2 if first else 1
-    sums = torch.full((len(tensors), 3 + 3 * references), nan, dtype=torch.float64)
-    if held.before is not None:
-        with suppress(torch.OutOfMemoryError):
-            sums = summed([local(p) for p in tensors], held.before, *([first] if first else []))
-    squares, there = held.gradients or _gradients(optimizer, tensors)
-    if held.scale is not None and held.gradients is not None:
-        squares = squares / held.scale.to(squares) ** 2
-    columns = torch.cat([sums, squares.to(sums.device)[:, None]], dim=1)
+    width = 3 + 3 * references + (4 if optimizer_state else 1)
+    columns = torch.full((len(tensors), width), nan, dtype=torch.float64)
+    gradients = before.gradients or _gradients(before.owned, tensors, before.weights, dot=optimizer_state)
+    if before.weights is not None and gradients.sums is not None:
+        with surviving_out_of_memory():
+            sums = summed([local(p) for p in tensors], before.weights, *([first] if first else []))
+            parts = [sums, gradients.sums.to(sums.device)]
+            if before.scale is not None and before.gradients is not None:
+                scale = before.scale.to(sums)
+                parts[1] = parts[1] / torch.stack([scale**2, scale]).flatten()[: parts[1].shape[1]]
+            if optimizer_state:
+                parts.append(_moments(optimizer, before.owned, tensors).to(sums.device))
+            columns = torch.cat(parts, dim=1)
     add_over_ranks(columns, tensors)
-    return columns, there
+    return columns, gradients.used
 
 
-def _gradients(optimizer: Optimizer, tensors: Sequence[Tensor]) -> Gradients:
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of flat tensors.
+
+    Those on a CPU share one array of numpy, which asks for large pages: the first touch of each 4 kB page of fresh
+    memory takes longer than the copy itself.
+    """
+    here = [i for i, tensor in enumerate(tensors) if tensor.device.type == "cpu"]
+    ends = np.cumsum([-(-tensors[i].nbytes // ALIGNMENT) * ALIGNMENT for i in here], dtype=np.int64).tolist()
+    buffer = torch.from_numpy(np.empty(ends[-1] if ends else 0, np.uint8))
+    found = list(tensors)
+    for i, begin in zip(here, [0, *ends[:-1]], strict=True):
+        found[i] = buffer[begin : begin + tensors[i].nbytes].view(tensors[i].dtype).copy_(tensors[i])
+    return [copy.clone() if copy is tensor else copy for copy, tensor in zip(found, tensors, strict=True)]
+
+
+def _gradients(
+    owned: Sequence[Owned], tensors: Sequence[Tensor], weights: Sequence[Tensor] | None, *, dot: bool
+) -> Gradients:
     """Of what another optimizer moves, or none, a gradient may lie about: this step does not use it."""
-    used: dict[Hashable, list[Tensor]] = {}
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.grad is not None:
-                used.setdefault(place(p), []).append(p.grad)
-    found = [used.get(place(p), []) for p in tensors]
-    values = [_together(p, gradients) for p, gradients in zip(tensors, found, strict=True)]
-    return Gradients(summed(values)[:, 0], [bool(gradients) for gradients in found])
+    used, sums = [bool(own.gradients) for own in owned], None
+    with surviving_out_of_memory():
+        pairs = [
+            _beside(own.gradients, tensor, local(tensor) if weights is None else weights[i])
+            for i, (own, tensor) in enumerate(zip(owned, tensors, strict=True))
+        ]
+        gradients = [gradient for gradient, _ in pairs]
+        if dot:
+            found = summed([theta for _, theta in pairs], gradients)
+            # The gradient is the reference of θ, so Σgθ = Σg² + Σg(θ − g).
+            sums = torch.stack([found[:, REF_SQUARE], found[:, REF_SQUARE] + found[:, REF_DOT]], 1)
+        else:
+            sums = summed(gradients)[:, :1]
+    return Gradients(sums, used)
 
 
-def _together(parameter: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-    """More than one where parameters share their memory: as a norm of all gradients has them, side by side."""
+def _beside(gradients: Sequence[Tensor], parameter: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient and the weights that it belongs to, flat.
+
+    There are more gradients than one where parameters share their memory: as a norm of all gradients has them.
+    """
+    if not gradients:
+        return weights[:0], weights[:0]
+    if len(gradients) == 1 and gradients[0].is_sparse:
+        sparse = gradients[0].coalesce()
+        rows = weights.reshape(parameter.shape)[tuple(sparse.indices())]
+        return local(sparse), rows.reshape(-1)
     parts = [local_gradient(gradient, parameter) for gradient in gradients]
-    if not parts:
-        return local(parameter)[:0]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return (parts[0], weights) if len(parts) == 1 else (torch.cat(parts), weights.repeat(len(parts)))
+
+
+def _moments(optimizer: Optimizer, owned: Sequence[Owned], tensors: Sequence[Tensor]) -> Tensor:
+    """Σm² and Σv of Adam's first and second moment; NaN where the optimizer keeps none."""
+    sums = torch.full((len(owned), 2), nan, dtype=torch.float64)
+    for i, (own, tensor) in enumerate(zip(owned, tensors, strict=True)):
+        state = optimizer.state.get(own.parameters[0], {}) if own.parameters else {}
+        first, second = state.get("exp_avg"), state.get("exp_avg_sq")
+        if first is not None and second is not None:
+            m, v = (local_gradient(moment, tensor) for moment in (first, second))
+            sums[i] = torch.stack([summed([m])[0, SQUARE], to_double(v).sum()])
+    return sums

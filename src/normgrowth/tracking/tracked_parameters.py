@@ -38,7 +38,7 @@ class Watched:
         )
 
 
-def place(tensor: Tensor) -> Hashable:
+def memory_key(tensor: Tensor) -> Hashable:
     """The same for parameters that share their memory, as after `head.weight.data = embedding.weight.data`."""
     plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
     if plain and tensor.numel() and (address := tensor.data_ptr()):
@@ -75,9 +75,9 @@ def watch(model: nn.Module, selection: Selection) -> Watched:
     tensors = {clean: known[name] for clean, name in stored.items()}
     first: dict[Hashable, str] = {}
     aliases = {
-        name: first[place(tensor)]
+        name: first[memory_key(tensor)]
         for name, tensor in tensors.items()
-        if first.setdefault(place(tensor), name) != name
+        if first.setdefault(memory_key(tensor), name) != name
     }
     entries = {name: Entry(_word(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()}
     chosen = selection.choose(type(model).__name__, entries, aliases)

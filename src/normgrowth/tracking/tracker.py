@@ -29,14 +29,15 @@ from normgrowth.tracking.log.step_records import (
     NONFINITE,
     StepLayout,
     blocks,
+    columns_of_run,
     packed,
     packed_start,
     unpacked,
 )
 from normgrowth.tracking.logits import Logits
-from normgrowth.tracking.measured_step import Held, done, hold, start
-from normgrowth.tracking.optimizer_rules import innermost, rules
-from normgrowth.tracking.run_warnings import Alarms
+from normgrowth.tracking.measured_step import BeforeStep, capture, measure, start
+from normgrowth.tracking.optimizer_rules import read_rules, unwrap_optimizer
+from normgrowth.tracking.run_warnings import RunWarning, RunWarnings
 from normgrowth.tracking.tensor_sums import check_replicated, local
 from normgrowth.tracking.tracked_parameters import Watched, reshard, strangers, watch
 
@@ -69,7 +70,10 @@ class NormTracker:
     compare_first: also compare with the weights before the first step; this keeps a copy of them.
     logits: also `attention_logit`, the largest before a softmax, and `logit_rms`, `logit_largest` of the outputs, over
     the forward passes of a measured step; attention costs twice there.
-    warn: say what a person should know of now (NaN, steps below resolution, norms that run away, ...), once each.
+    optimizer_state: also `gradient_alignment`, the cosine of gradient and weights, and of Adam's state the norms
+    `first_moment_norm` ‖m‖ and `second_moment_norm` ‖√v‖, and their `moment_ratio`.
+    warn: issue a SeriesWarning for NaN, steps below resolution, norms that run away and others, once each; `warnings`
+    has them with their thresholds, `ok` says whether there was none.
     resume_step: the step from which a run is resumed, with the same parameters as before. Records of later steps, from
     before the interruption, are dropped; 0 starts again.
 
@@ -97,6 +101,7 @@ class NormTracker:
         levels: Sequence[str] = LEVELS,
         compare_first: bool = False,
         logits: bool = False,
+        optimizer_state: bool = False,
         warn: bool = True,
         run: str | None = None,
         resume_step: int | None = None,
@@ -107,7 +112,7 @@ class NormTracker:
         for unknown in set(levels) - set(LEVELS):
             raise InputError(f"levels: {unknown!r} is none of {', '.join(LEVELS)}")
         self.step = resume_step or 0
-        optimizer = innermost(optimizer)
+        optimizer = unwrap_optimizer(optimizer)
         self._model = model
         self._selection = Selection(include, select, exclude)
         self._watched = watch(model, self._selection)
@@ -118,8 +123,10 @@ class NormTracker:
         self._wants_first = compare_first and not self.step
         self._first: dict[str, Tensor] = {}
         self._totals = every == 1
-        self._held: Held | None = None
-        self._alarms: Alarms | None = None
+        self._optimizer_state = optimizer_state
+        self._held: BeforeStep | None = None
+        self._checks: RunWarnings | None = None
+        self._warnings: list[RunWarning] = []
         self._blind = False  # whether it was said that no logits are seen
         self._keeps = out is None or is_main()
         self._log = _open_log(out, resume_step, self._selection)
@@ -172,10 +179,20 @@ class NormTracker:
             )
         return Trace.from_stored(self._log.stored())
 
+    @property
+    def warnings(self) -> tuple[RunWarning, ...]:
+        """What was warned of since this tracker was made, with reason, value and threshold; empty on other ranks."""
+        return tuple(self._warnings)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there were no warnings; a loop can stop where this is False."""
+        return not self._warnings
+
     def latest(
         self, quantities: Sequence[str] = LOGGED, levels: Sequence[str] = ("model", "layer")
     ) -> dict[str, float]:
-        """The values of the latest measured step, for a logger: {"model/norm": 2.0, "layer.0/norm": ...}.
+        """The values of the latest measured step, for a logger: {"norm/model": 2.0, "norm/layer.03": ...}.
 
         Empty if nothing was measured since the last call, and on ranks that keep no records; NaN is left out.
         """
@@ -183,14 +200,15 @@ class NormTracker:
         if rows is None:
             return {}
         layout = replace(self._layout, levels=list(levels))
-        return {
-            f"{name}/{quantity}": float(value)
-            for block in blocks(layout, [self.step], rows[None], None)
-            for quantity in quantities
-            if quantity in block.values
-            for name, value in zip(block.names, block.values[quantity][0], strict=True)
-            if not np.isnan(value)
-        }
+        digits = len(str(max((reading.layer or 0 for reading in layout.readings), default=0)))
+        found: dict[str, float] = {}
+        for block in blocks(layout, [self.step], rows[None], None):
+            names = [_padded(name, digits) if block.level == "layer" else name for name in block.names]
+            for quantity in quantities:
+                for name, value in zip(names, block.values.get(quantity, np.zeros((1, 0)))[0], strict=False):
+                    if not np.isnan(value):
+                        found[f"{quantity}/{name}"] = float(value)
+        return found
 
     # The hooks -------------------------------------------------------------------------------------------
 
@@ -210,7 +228,12 @@ class NormTracker:
         if not due:
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        self._held = hold(optimizer, self._watched.tensors, closure=closure is not None)
+        self._held = capture(
+            optimizer,
+            self._watched.tensors,
+            closure=closure is not None,
+            optimizer_state=self._optimizer_state,
+        )
 
     def _record_start(self) -> None:
         """Step 0: the weights before the first step."""
@@ -227,7 +250,7 @@ class NormTracker:
             return
         tensors = self._watched.tensors
         first = [self._first[reading.name] for reading in self._watched.readings] if self._first else None
-        columns, used = done(held, optimizer, tensors, first)
+        columns, used = measure(held, optimizer, tensors, first, optimizer_state=self._optimizer_state)
         scores = self._logits.take() if self._logits else (nan, nan, nan)
         if not self._keeps:
             return
@@ -238,14 +261,14 @@ class NormTracker:
             )
         skipped = bool(getattr(optimizer, "found_inf", None))  # a fused optimizer does nothing then
         moved = [there and not skipped for there in used]
-        rule = rules(optimizer, tensors, moved)
+        rules = read_rules(optimizer, held.owned, moved)
         before = np.array([self._decay_so_far.get(reading.name, 0.0) for reading in self._watched.readings])
         passed = 0 if skipped else self.step - self._looked
-        self._latest = packed(self._layout, columns.cpu().numpy(), rule, scores, before, passed)
+        self._latest = packed(self._layout, columns.cpu().numpy(), rules, scores, before, passed)
         self._log.append(self.step, self._latest)
         if np.isnan(self._latest[:, NONFINITE]).any():
             self._note(
-                f"step {self.step}: out of memory while the weights were copied: its numbers are missing (NaN)"
+                f"step {self.step}: out of memory while the step was measured: its numbers are missing (NaN)"
             )
             return
         if skipped:  # a scaler tries a scale, and infinite gradients are how it learns
@@ -254,8 +277,9 @@ class NormTracker:
         moments, run = unpacked(self._layout, self._latest)
         names = (reading.name for reading in self._watched.readings)
         self._decay_so_far |= dict(zip(names, run["decay_so_far"].tolist(), strict=True))
-        for line, issued in self._alarms.look(self.step, moments, run) if self._alarms else ():
-            self._note(line, issued)
+        for warning in self._checks.check(self.step, moments, run) if self._checks else ():
+            self._warnings.append(warning)
+            self._note(str(warning), [(warning.kind, name) for name in warning.names])
 
     # What is watched -------------------------------------------------------------------------------------
 
@@ -293,10 +317,11 @@ class NormTracker:
             references=["previous", "first"] if self._wants_first else ["previous"],
             levels=self._levels,
             totals=self._totals,
+            of_run=columns_of_run(optimizer_state=self._optimizer_state),
         )
-        said = self._alarms.said if self._alarms else self._log.issued
+        issued = self._checks.issued if self._checks else self._log.issued
         dtypes = [tensor.dtype for tensor in self._watched.tensors]
-        self._alarms = Alarms(self._watched.readings, dtypes, said) if self._wants_warnings else None
+        self._checks = RunWarnings(self._watched.readings, dtypes, issued) if self._wants_warnings else None
         self._log.begin(self._layout, self._fields, self.step or BEFORE_START)
 
     def _note(self, text: str, issued: Sequence[tuple[str, str]] = ()) -> None:
@@ -322,6 +347,12 @@ class NormTracker:
             },
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
+
+
+def _padded(layer: str, digits: int) -> str:
+    """The name of a layer as loggers sort it: layer.03 before layer.10."""
+    stack, _, number = layer.rpartition(".")
+    return f"{stack}.{number.zfill(digits)}"
 
 
 def _open_log(out: str | Path | None, step: int | None, selection: Selection) -> StepLog:

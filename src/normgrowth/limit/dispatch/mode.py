@@ -1,6 +1,6 @@
 """Runs PyTorch operations on the leading orders of their arguments: C++ code, caches, output classes see tensors."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from fractions import Fraction
 from functools import reduce
 from typing import Any
@@ -18,23 +18,23 @@ from normgrowth.limit.dispatch.half_precision import (
     remembered,
     result_dtype,
 )
-from normgrowth.limit.dispatch.operations import RULES, Operation
+from normgrowth.limit.dispatch.operations import RULES, TAKE_UNFINISHED, Operation
 from normgrowth.limit.dispatch.partial_writes import write_part
 from normgrowth.limit.dispatch.schemas import BOUNDING, OpSchema, schema_of
 from normgrowth.limit.dispatch.storage import (
     HALVES,
     MARK,
     DegreeMark,
+    fills,
     flat,
     laid_out,
     mark_of,
     owns_its_storage,
     series_of,
-    shares_storage,
     wide,
 )
 from normgrowth.limit.pass_log import Context
-from normgrowth.limit.power_series import Series, constant, nonzero
+from normgrowth.limit.power_series import Series, constant, finished, nonzero
 
 SEVERAL = (list, tuple)
 VIEW_AS_DTYPE = torch.ops.aten.view.dtype
@@ -62,11 +62,15 @@ class LimitMode(TorchDispatchMode):
             raise self.context.refuse(func, self._why_no_draw())
         tensors = _tensors(args, kwargs)
         marks: Marks = {}
+        storages: list[int] = []
         # Whether there are 16 bits, more than exact zeros, exponentially small parts, infinite values.
         half = grows = small = endless = False
         for tensor in tensors:
             half = half or tensor.dtype in HALVES
-            if (mark := self.growth(tensor)) is not None:
+            if (storage := _storage(tensor)) is None:
+                continue
+            storages.append(storage._cdata)
+            if (mark := self._mark(storage)) is not None:
                 marks[id(tensor)] = mark
                 if not mark.zero:
                     grows = True
@@ -86,9 +90,9 @@ class LimitMode(TorchDispatchMode):
         dtype = result_dtype(schema, args, kwargs, tensors, half) if half or kwargs else None
         result = self._ruled(func, schema.name, args, kwargs, marks, dtype, half)
         if isinstance(result, Series):
-            return self.attach(_diverging(_losing(result, lost), refusal), tensors, dtype)
+            return self.attach(_diverging(_losing(result, lost), refusal), storages, dtype)
         return _map(
-            lambda value: self.attach(_diverging(_losing(value, lost), refusal), tensors, dtype), result
+            lambda value: self.attach(_diverging(_losing(value, lost), refusal), storages, dtype), result
         )
 
     def _in_place(
@@ -158,18 +162,20 @@ class LimitMode(TorchDispatchMode):
                 f'`@normgrowth.limit.rule("{name}")`',
                 [None if mark.zero else mark.degree for mark in marks.values()],
             )
-        args = tuple([_lifted(value, marks) for value in args])
+        unfinished = name in TAKE_UNFINISHED
+        args = tuple([_lifted(value, marks, unfinished) for value in args])
         if kwargs:
-            kwargs = {key: _lifted(value, marks) for key, value in kwargs.items()}
+            kwargs = {key: _lifted(value, marks, unfinished) for key, value in kwargs.items()}
         if half or dtype in HALVES:  # a rule sees series and constants in float32
             args, kwargs = _map(lambda value: exact_argument(value, self), (args, kwargs))
         return found(Operation(func, self.context, dtype, (args, kwargs)), *args, **kwargs)
 
     def growth(self, tensor: Tensor) -> DegreeMark | None:
-        try:
-            found = getattr(tensor.untyped_storage(), MARK, None)
-        except (NotImplementedError, RuntimeError):  # sparse, meta: nothing grows there
-            return None
+        storage = _storage(tensor)
+        return None if storage is None else self._mark(storage)
+
+    def _mark(self, storage: torch.UntypedStorage) -> DegreeMark | None:
+        found = getattr(storage, MARK, None)
         if found is not None and found.run is not self.run:
             raise InputError(
                 f"a tensor of degree {found.degree} that another saturated(...) made: its parameters are not "
@@ -190,26 +196,30 @@ class LimitMode(TorchDispatchMode):
             whole = flat(tensor.untyped_storage(), tensor, tensor.dtype)
         _hang(tensor, DegreeMark(self.run, degree, sources, [], None, zero=not nonzero(whole)))
 
-    def attach(
-        self, value: Any, inputs: Iterable[Tensor] | None = None, dtype: torch.dtype | None = None
-    ) -> Any:
-        """A tensor of its own for a series; of 16 bits if `dtype` is. inputs: what the series was made from."""
+    def attach(self, value: Any, taken: Collection[int] = (), dtype: torch.dtype | None = None) -> Any:
+        """A tensor of its own for a series; of 16 bits if `dtype` is. taken: storages of what it was made from."""
         if not isinstance(value, Series):
             if dtype in HALVES and isinstance(value, Tensor) and value.is_floating_point():
                 return value.to(dtype)
             return value
         top, exact = value.top.value, None
-        if not owns_its_storage(top) or shares_storage(top, inputs or ()):
+        if value.unfinished is not None and not top.is_contiguous():
+            value = finished(value)
+        storage = top.untyped_storage()
+        if storage._cdata in taken or not fills(top, storage):
             top = top.clone(memory_format=torch.contiguous_format)
+            storage = top.untyped_storage()
         if dtype in HALVES and top.dtype == torch.float32:
             top = top.to(dtype)
             exact = laid_out(value.top.value, top)
-        _hang(top, mark_of(value, top, exact, self.run, inputs))
+            storage = top.untyped_storage()
+        setattr(storage, MARK, mark_of(value, top, exact, self.run, taken or None))
         return top
 
     def _write(self, tensor: Tensor, value: Series) -> None:
         """Put a series where a tensor is, which may be a part of a storage."""
-        value = value.move(lambda v: v.to(wide(tensor.dtype)).expand(tensor.shape))
+        if value.unfinished is None:  # otherwise it was made from this tensor, and is laid out as it is
+            value = value.move(lambda v: v.to(wide(tensor.dtype)).expand(tensor.shape))
         if not owns_its_storage(tensor):
             _hang(tensor, write_part(tensor, value, self.growth(tensor), self.run))
             return
@@ -219,14 +229,21 @@ class LimitMode(TorchDispatchMode):
         _hang(tensor, mark)
 
 
-def _lifted(value: Any, marks: Marks) -> Any:
+def _lifted(value: Any, marks: Marks, unfinished: bool) -> Any:
     """An argument as a rule gets it: series for tensors that grow."""
     mark = marks.get(id(value))
     if mark is not None:
-        return series_of(value, mark)
+        return series_of(value, mark, unfinished)
     if isinstance(value, SEVERAL):
-        return type(value)([_lifted(item, marks) for item in value])
+        return type(value)([_lifted(item, marks, unfinished) for item in value])
     return value
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse, meta: nothing grows there
+        return None
 
 
 def _hang(tensor: Tensor, mark: DegreeMark) -> None:

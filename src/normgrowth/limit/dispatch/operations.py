@@ -14,18 +14,22 @@ from normgrowth.limit.power_series import Series
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}  # name of an ATen operation -> rule(operation, *arguments)
+TAKE_UNFINISHED: set[str] = set()  # those whose rules take series that are unfinished
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str, unfinished: bool = False) -> Callable[[Rule], Rule]:
     """Register what operations become in the limit.
 
     A rule gets the Operation, then the arguments: Series for tensors that grow, plain tensors for the rest. It
-    returns a Series, a plain tensor (no part of it grows), or a tuple of these.
+    returns a Series, a plain tensor (no part of it grows), or a tuple of these. unfinished: the rule takes series
+    that lack orders which were put off.
     """
 
     def register(function: Rule) -> Rule:
         for name in names:
             RULES[name] = function
+        if unfinished:
+            TAKE_UNFINISHED.update(names)
         return function
 
     return register

@@ -14,6 +14,7 @@ def write_part(tensor: Tensor, value: Series, old: DegreeMark | None, run: objec
     whole = flat(tensor.untyped_storage(), tensor, tensor.dtype)
     if old is None:
         old = DegreeMark(run, ZERO, 0, [], None, not nonzero(whole))
+    old.finish()
     leading = whole if old.exact is None else flat(old.exact, tensor, torch.float32)
     kept = {} if old.zero else {old.degree: (leading.to(wide(tensor.dtype), copy=True), old.sources)}
     kept |= {d: (flat(s, tensor, wide(tensor.dtype)).clone(), src) for d, s, src in old.lower}

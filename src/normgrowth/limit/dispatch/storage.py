@@ -5,14 +5,14 @@ lower terms hang on its storage, so views share them, and operations in place ch
 term is a storage of the same layout.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from normgrowth.limit.power_series import Exponential, Series, Term
+from normgrowth.limit.power_series import Exponential, Series, Term, Unfinished
 
 MARK = "_normgrowth"  # the attribute of a storage that holds its DegreeMark
 HALVES = (torch.bfloat16, torch.float16)
@@ -36,6 +36,16 @@ class DegreeMark:
     exact_zeros: bool = False
     diverges: Exception | None = None
     scales: dict[Fraction, Tensor] | None = None
+    unfinished: Unfinished | None = None  # only on a storage that one contiguous tensor fills
+
+    def finish(self) -> None:
+        """Compute the lower orders that were put off."""
+        if self.unfinished is None:
+            return
+        found = self.unfinished.finished()
+        like = torch.empty(found.shape, dtype=found.top.value.dtype, device=found.top.value.device)
+        self.lower, self.rest, self.scales = _hung(found.terms[1:], like), found.rest, found.scales
+        self.unfinished = None
 
 
 @dataclass(slots=True)
@@ -48,8 +58,14 @@ class HungExponential:
     zero: bool
 
 
-def series_of(tensor: Tensor, mark: DegreeMark) -> Series:
-    """What a tensor with a mark on its storage stands for."""
+def series_of(tensor: Tensor, mark: DegreeMark, unfinished: bool = False) -> Series:
+    """What a tensor with a mark on its storage stands for; unfinished: it may lack orders that were put off."""
+    waiting = None
+    if mark.unfinished is not None:
+        if unfinished and tensor.is_contiguous() and owns_its_storage(tensor):
+            waiting = mark.unfinished.viewed(tensor.shape)
+        if waiting is None:
+            mark.finish()
     top = tensor if mark.exact is None else same_place(tensor, mark.exact)
     if top.dtype in HALVES:  # a parameter: exact as it is
         top = top.float()
@@ -66,6 +82,7 @@ def series_of(tensor: Tensor, mark: DegreeMark) -> Series:
         mark.exact_zeros,
         mark.diverges,
         mark.scales,
+        waiting,
     )
 
 
@@ -74,18 +91,18 @@ def mark_of(
     tensor: Tensor,
     exact: torch.UntypedStorage | None,
     run: object,
-    inputs: Iterable[Tensor] | None = None,
+    taken: Collection[int] | None = None,
 ) -> DegreeMark:
     """What to hang on a tensor that is all of its storage and holds the leading coefficients of a series.
 
-    inputs: what the series was made from, if its lower terms may be taken as they are where they share nothing with it.
+    taken: storages of what the series was made from, if a lower term that is in none of them may be hung as it is.
     """
     top, lower, part = series.terms[0], series.terms[1:], series.exponential
     return DegreeMark(
         run,
         top.degree,
         top.sources,
-        _hung(lower, tensor, inputs) if lower else [],
+        _hung(lower, tensor, taken) if lower else [],
         series.rest,
         series.zero,
         series.doubt,
@@ -95,6 +112,7 @@ def mark_of(
         series.exact_zeros,
         series.diverges,
         series.scales,
+        series.unfinished,
     )
 
 
@@ -106,12 +124,12 @@ def _exponential(part: HungExponential, like: Tensor) -> Exponential:
     return Exponential(same_place(like, part.weight), Series(_terms(part.decay, like), part.rest, part.zero))
 
 
-def _hung(terms: Iterable[Term], like: Tensor, inputs: Iterable[Tensor] | None = None) -> Hung:
+def _hung(terms: Iterable[Term], like: Tensor, taken: Collection[int] | None = None) -> Hung:
     return [
         (
             term.degree,
             term.value.untyped_storage()
-            if inputs is not None and _may_hang(term.value, like, inputs)
+            if taken is not None and _may_hang(term.value, like, taken)
             else laid_out(term.value, like),
             term.sources,
         )
@@ -119,7 +137,7 @@ def _hung(terms: Iterable[Term], like: Tensor, inputs: Iterable[Tensor] | None =
     ]
 
 
-def _may_hang(value: Tensor, like: Tensor, inputs: Iterable[Tensor]) -> bool:
+def _may_hang(value: Tensor, like: Tensor, taken: Collection[int]) -> bool:
     """Whether a lower term is laid out as the leading one and no tensor of the network: that may be written to."""
     return (
         value.dtype == wide(like.dtype)
@@ -128,7 +146,8 @@ def _may_hang(value: Tensor, like: Tensor, inputs: Iterable[Tensor]) -> bool:
         and not value.is_conj()
         and not value.is_neg()
         and owns_its_storage(value)
-        and not shares_storage(value, (like, *inputs))
+        and (pointer := value.untyped_storage()._cdata) not in taken
+        and pointer != like.untyped_storage()._cdata
     )
 
 
@@ -161,14 +180,14 @@ def laid_out(value: Tensor, like: Tensor) -> torch.UntypedStorage:
     return storage.untyped_storage()
 
 
-def shares_storage(tensor: Tensor, others: Iterable[Tensor]) -> bool:
-    pointer = tensor.untyped_storage()._cdata
-    return pointer in [other.untyped_storage()._cdata for other in others]
-
-
 def owns_its_storage(tensor: Tensor) -> bool:
     """Whether the tensor is all that its storage holds, each value once."""
-    if tensor.storage_offset() or tensor.nbytes != tensor.untyped_storage().nbytes():
+    return fills(tensor, tensor.untyped_storage())
+
+
+def fills(tensor: Tensor, storage: torch.UntypedStorage) -> bool:
+    """Whether the tensor is all that this storage, its own, holds."""
+    if tensor.storage_offset() or tensor.nbytes != storage.nbytes():
         return False
     return tensor.is_contiguous() or not any(
         n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)

@@ -1,7 +1,6 @@
 """Rules for sums and products."""
 
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from normgrowth.limit.power_series import (
     broadcast_shape,
     constant,
     decided,
+    finished,
     hides,
     highest,
     masked,
@@ -180,10 +180,15 @@ def shortened(x: Series, most: int) -> Series:
     return x
 
 
-@rule("add")
+@rule("add", unfinished=True)
 def addition(operation: Operation, a: Any, b: Any, *, alpha: Any = 1) -> Series:
     a, b = _both(a, b)
-    return summed(operation, a, b, alpha)
+    x, y = (b, a) if a.unfinished is None else (a, b)
+    if alpha == 1 and x.unfinished is not None:
+        found = x.unfinished.plus(x, finished(y))
+        if found is not None:
+            return found
+    return summed(operation, finished(a), finished(b), alpha)
 
 
 @rule("sub")
@@ -205,11 +210,12 @@ def _both(a: Any, b: Any) -> tuple[Series, Series]:
 
 
 # --- products ------------------------------------------------------------------------------------------------
-@rule("mul")
+@rule("mul", unfinished=True)
 def multiplication(operation: Operation, a: Any, b: Any) -> Series:
     for x, y in ((a, b), (b, a)):
         if not isinstance(y, Series):
-            return _scaled(x, y)
+            return scaled(x, y)
+    a, b = finished(a), finished(b)
     found = of_product(product(torch.mul, a, b, operation.orders), a, b)
     exact = (a.exact_zeros and bool(b.top.value.all())) or (b.exact_zeros and bool(a.top.value.all()))
     if exact or a.doubt or b.doubt:
@@ -217,107 +223,12 @@ def multiplication(operation: Operation, a: Any, b: Any) -> Series:
     return found
 
 
-def _scaled(x: Series, factor: Any) -> Series:
+def scaled(x: Series, factor: Any) -> Series:
     """A constant factor: every term keeps its degree, unless all of it is gone."""
     found = times(x, factor)
     if nonzero(factor) if isinstance(factor, Tensor) else factor:
         return found
     return Series(found.terms[:1], None, zero=True)
-
-
-@rule("_grouped_mm")
-def grouped_product(
-    operation: Operation, a: Any, b: Any, offs: Any = None, bias: Any = None, *_: Any
-) -> Series:
-    """Each expert's rows times its matrix: bilinear like any product. By hand, for float64 has no kernel."""
-    a, b = series(a), series(b)
-    if offs is None or len(a.shape) != 2 or len(b.shape) != 3 or bias is not None:
-        raise operation.refuse(
-            "only rows in groups times a matrix for each group, without a bias, have a rule"
-        )
-    ends = offs.tolist()
-
-    def grouped(x: Tensor, y: Tensor) -> Tensor:
-        found = x.new_zeros(x.shape[0], y.shape[-1])
-        for expert, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            found[start:end] = x[start:end] @ y[expert]
-        return found
-
-    return product(grouped, a, b, operation.orders)
-
-
-@rule("mm", "bmm", "mv", "dot")
-def matrix_product(operation: Operation, a: Any, b: Any) -> Series:
-    a, b = series(a), series(b)
-    if a.doubt:
-        weigh(operation, a, b)
-    if b.doubt:
-        weigh(operation, *(x.map(lambda v: v.transpose(-1, -2) if v.dim() > 1 else v) for x in (b, a)))
-    found = sized(product(operation.func, a, b, operation.orders), a, b)
-    if (a.exact_zeros or b.exact_zeros) and _sums_of_zeros(operation, found, a, b):
-        return found.changed(exact_zeros=True)
-    return found
-
-
-def _sums_of_zeros(operation: Operation, found: Series, a: Series, b: Series) -> bool:
-    """Whether each element that is 0 is a sum of products with exact zeros, and not one whose parts cancel."""
-    zeros = found.vanishes()
-    if not bool(zeros.any()):
-        return True
-    counts = [
-        (~x.vanishes() if x.exact_zeros else torch.ones_like(x.top.value)).to(torch.float32) for x in (a, b)
-    ]
-    return not bool((zeros & (operation(*counts) > 0)).any())
-
-
-def sized(scores: Series, queries: Series, keys: Series) -> Series:
-    """Scores with the size of what they are summed from: equal keys differ by its rounding, however small a sum is."""
-    if len(scores.shape) < 3 or scores.zero or queries.top.degree <= 0 or keys.top.degree <= 0:
-        return scores
-    rows = {t.degree: longest(t.value, -1) for t in queries.terms}
-    columns = {t.degree: longest(t.value, -2) for t in keys.terms}
-    scales: dict[Fraction, Tensor] = {}
-    for i, row in rows.items():
-        for j, column in columns.items():
-            here = (row * column).expand(scores.shape[:-2])
-            scales[i + j] = torch.maximum(scales[i + j], here) if i + j in scales else here
-    return scores.changed(scales=scales)
-
-
-def longest(value: Tensor, dim: int) -> Tensor:
-    """The norm of the longest row (dim -1) or column (-2) of each matrix."""
-    return torch.linalg.vector_norm(value, dim=dim).amax(-1)
-
-
-def weigh(operation: Operation, shares: Series, values: Series) -> None:
-    """Whether a tie in doubt matters: not if the keys that tie have equal values."""
-    p, v = shares.top.value, values.top.value
-    squares = torch.matmul(p, v.square())
-    spread = squares - torch.matmul(p, v).square()
-    noise = 4096 * operation.context.eps(v.dtype) * squares.amax(-1, keepdim=True)
-    operation.context.doubtful += int((spread > noise).sum())
-
-
-@rule("addmm", "addmv", "baddbmm")
-def product_and_sum(
-    operation: Operation, x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, **_: Any
-) -> Series:
-    a, b = series(a), series(b)
-    found = sized(product(torch.matmul, a, b, operation.orders), a, b)
-    found = found if alpha == 1 else times(found, alpha)
-    x = series(x) if beta == 1 else _scaled(series(x), beta)
-    if x.zero and len(x.shape) == 1:
-        return shortened(found, operation.orders)
-    # A bias of a linear map is soon nothing; what is added to scores (ALiBi) may decide a tie.
-    bias = x.top.value.dim() == 1
-    if bias and operation.orders == 1 and not (x.zero or found.zero) and x.top.degree < found.top.degree:
-        note(operation, found, x)
-        if decided([found.top.value]):
-            lower = highest(x.top.degree, x.rest, found.rest, *(t.degree for t in found.terms[1:]))
-            return Series(found.terms[:1], lower)
-        return shortened(add(found, x), 1)
-    found = summed(operation, found, x)
-    return shortened(found, operation.orders) if bias else found
 
 
 @rule("addcmul")
@@ -331,16 +242,7 @@ def add_product(operation: Operation, x: Any, a: Any, b: Any, *, value: Any = 1)
 def interpolation(operation: Operation, start: Any, end: Any, weight: Any) -> Series:
     start, end = series(start), series(end)
     if not isinstance(weight, Series):  # linear: nothing need be left out
-        return summed(operation, _scaled(start, 1 - weight), _scaled(end, weight))
+        return summed(operation, scaled(start, 1 - weight), scaled(end, weight))
     difference = summed(operation, end, start, -1)
     step = product(torch.mul, difference, series(weight, difference), operation.orders)
     return summed(operation, start, step)
-
-
-@rule("convolution", "_convolution")
-def convolution(operation: Operation, x: Any, weight: Any, bias: Any, *args: Any) -> Series:
-    found = product(lambda a, b: operation(a, b, None, *args), series(x), series(weight), operation.orders)
-    if bias is None:
-        return found
-    shape = (1, -1, *[1] * (len(found.shape) - 2))
-    return shortened(summed(operation, found, series(bias).map(lambda v: v.view(shape))), operation.orders)

@@ -6,8 +6,17 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.power_series import ZERO, Series, Term, all_nonzero, from_parts, highest, product
-from normgrowth.limit.rules.arithmetic import add, series, summed
+from normgrowth.limit.power_series import (
+    ZERO,
+    Series,
+    Term,
+    all_nonzero,
+    decided,
+    highest,
+    product,
+    without_zeros,
+)
+from normgrowth.limit.rules.arithmetic import add, series, shortened, summed
 from normgrowth.limit.rules.elementwise.powers import power
 
 FLAT = 64  # units of rounding: a row that varies by no more beside its mean varies by rounding only
@@ -38,25 +47,37 @@ def distance_from_mean(x: Series, dims: list[int]) -> Series:
 
 def _centred(operation: Operation, x: Series, dims: list[int]) -> Series:
     """A row whose values are equal has no distance from its mean, whatever rounding says."""
+    if (short := shortened(x, operation.orders)) is not x:
+        away, rows = _distances(operation, short, dims)
+        if not away.zero and rows is None and decided([term.value for term in away.terms]):
+            return away
+    away, lost = _distances(operation, x, dims)
+    if lost is not None and x.rest is not None:  # an order left out might be what is left of such a row
+        for term in away.terms:
+            if term.degree > x.rest:
+                lost = lost & (term.value == 0).all(dims, keepdim=True)
+        if count := int(lost.sum()):
+            operation.context.cancelled[operation.context.module] += count
+    return away
+
+
+def _distances(operation: Operation, x: Series, dims: list[int]) -> tuple[Series, Tensor | None]:
+    """Distances from the mean of each row, and the rows in which some order is constant; None if there are none."""
     away = distance_from_mean(x, dims)
     if away.zero:
-        return away
-    terms, lost, left = [], None, None
+        return away, None
+    terms, lost = [], None
     for t in away.terms:
         original = x.at(t.degree)
         assert original is not None, "the mean has the degrees of what it is the mean of"
         noise = FLAT * operation.context.eps(t.value.dtype) * original.abs().amax(dims, keepdim=True)
         flat = t.value.abs().amax(dims, keepdim=True) <= noise
-        terms.append(Term(t.degree, t.value.masked_fill(flat, 0.0), t.sources))
-        gone = flat & (noise > 0)
-        lost = gone if lost is None else lost | gone
-        if x.rest is None or t.degree > x.rest:
-            left = ~flat if left is None else left | ~flat
-    if x.rest is not None and lost is not None:  # an order left out might be what is left of such a row
-        unknown = lost if left is None else lost & ~left
-        if count := int(unknown.sum()):
-            operation.context.cancelled[operation.context.module] += count
-    return from_parts({t.degree: (t.value, t.sources) for t in terms}, away.rest)
+        if bool(flat.any()):
+            gone = flat & (noise > 0)
+            lost = gone if lost is None else lost | gone
+            t = Term(t.degree, t.value.masked_fill(flat, 0.0), t.sources)
+        terms.append(t)
+    return without_zeros(terms, away.rest), lost
 
 
 def gained(operation: Operation, x: Series, gain: Any, bias: Any) -> Series:

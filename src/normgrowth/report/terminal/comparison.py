@@ -1,18 +1,21 @@
-"""Two traces side by side: a row for each layer and one for the model."""
+"""Two runs: where they part, a heat map of their differences, and a row of growth for each layer and the model."""
 
 from collections.abc import Callable, Sequence
-from math import nan
+from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from normgrowth.compare.result import Comparison
+from normgrowth.report.difference_grid import TITLES, DifferenceGrid, difference_grid
 from normgrowth.report.numbers import cosine, number, percent, small, times
-from normgrowth.report.sentences.comparison import sentences
+from normgrowth.report.sentences.comparison import sentences, verdict
 from normgrowth.report.terminal.console import Cells, layer_cells, say, say_counted, say_remarks
 from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+MOST_ROWS, MOST_COLUMNS, WIDEST_NAME = 40, 100, 40  # of the heat map
+SAME, ROUNDING, SLIGHT, CLEAR, GROSS = "=", "·", "+", "x", "#"
 Write = Callable[[float], str]
 # field -> title, number format, rank (see Cells)
 COLUMNS: dict[str, tuple[str, Write, int]] = {
@@ -36,10 +39,66 @@ def show(comparison: Comparison, console: "Console") -> None:
     for name, side in (("a", a), ("b", b)):
         say(console, f"{name}: {side.source}", "bold")
         say_counted(console, side.parameters)
+    said = verdict(comparison)
+    say(console, said[0], "bold red" if comparison.parted or not comparison.judged else "bold green")
+    for sentence in said[1:]:
+        say(console, sentence)
+    if comparison.partings:
+        show_table(console, _partings(comparison))
+    room = max(8, min(MOST_COLUMNS, console.width - WIDEST_NAME - 2))
+    grid = difference_grid(comparison, most_rows=MOST_ROWS, most_columns=room)
+    for text in [] if grid is None or not comparison.parted else _heat_map(grid):
+        say(console, text)
     for place, sentence in enumerate(sentences(comparison)):
         say(console, sentence, "bold red" if place == 0 and not comparison.comparable else "")
     show_table(console, columns, last_bold=True)
     say_remarks(console, comparison)
+
+
+def _partings(comparison: Comparison) -> list[Cells]:
+    """The first difference of each stage."""
+    found = comparison.partings
+    return [
+        Cells("first difference of", [TITLES[one.stage] for one in found], right=False),
+        Cells("step", [f"{one.step:,}" for one in found]),
+        Cells("most in", [one.name for one in found], right=False, widest=0.3),
+        Cells("a", [number(nan if one.a is None else one.a) for one in found], 2),
+        Cells("b", [number(nan if one.b is None else one.b) for one in found], 2),
+        Cells("relative\ndifference", [f"{one.difference:.1e}" for one in found]),
+        Cells("noise\nfloor", [f"{one.floor:.1e}" for one in found], 1),
+        Cells("tensors", [f"{one.tensors:,}" for one in found], 3),
+    ]
+
+
+def _heat_map(grid: DifferenceGrid) -> list[str]:
+    """A row of signs for each tensor, or for each layer where there are many tensors."""
+    over, identical = grid.over_floor, grid.identical
+    width = min(WIDEST_NAME, max(map(len, grid.names)))
+    lines = [
+        f"Relative difference of the {TITLES[grid.stage]}, steps {grid.steps[0]:,} to {grid.steps[-1]:,}:"
+    ]
+    for name, row, same in zip(grid.names, over, identical, strict=True):
+        signs = [
+            SAME if equal else _sign(value) for value, equal in zip(row.tolist(), same.tolist(), strict=True)
+        ]
+        lines.append(f"{_cut(name, width):<{width}}  {''.join(signs)}")
+    lines.append(
+        f"{SAME} identical  {ROUNDING} rounding  {SLIGHT} beyond it  {CLEAR} over 10 times  {GROSS} over 1,000 times"
+    )
+    return lines
+
+
+def _sign(log_ratio: float) -> str:
+    if isnan(log_ratio):
+        return " "
+    if log_ratio <= 0:
+        return ROUNDING
+    return SLIGHT if log_ratio <= 1 else CLEAR if log_ratio <= 3 else GROSS
+
+
+def _cut(name: str, width: int) -> str:
+    """The end of a name tells more than its beginning."""
+    return name if len(name) <= width else f"…{name[1 - width :]}"
 
 
 def _cells(title: str, values: Sequence[float | None], write: Write, rank: int) -> Cells:

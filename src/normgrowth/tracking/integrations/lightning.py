@@ -1,16 +1,15 @@
 """A tracker as a callback of Lightning, which has none after the step: the optimizer's own hook logs."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback
 
-from normgrowth.tracking.due import Every
-from normgrowth.tracking.tracker import LOGGED, NormTracker
+from normgrowth.tracking.integrations.callback import TrackerCallback
+from normgrowth.tracking.tracker import NormTracker
 
 
-class NormCallback(Callback):
+class NormCallback(TrackerCallback, Callback):
     """For `Trainer(callbacks=[NormCallback(...)])`; its `trackers` have the traces, one for each optimizer.
 
     What is measured goes to every logger of the Trainer, at the optimizer's step. With several optimizers each has
@@ -18,20 +17,8 @@ class NormCallback(Callback):
     resume_step=0: a run that starts again in its old folder replaces what is there. options: as of `NormTracker`.
     """
 
-    def __init__(
-        self,
-        *,
-        every: Every = 10,
-        out: str | None = None,
-        quantities: Sequence[str] = LOGGED,
-        levels: Sequence[str] = ("model", "layer"),
-        prefix: str = "normgrowth/",
-        resume_step: int | None = None,
-        **options: Any,
-    ) -> None:
-        self.every, self.out, self.prefix = every, out, prefix
-        self.quantities, self.levels = tuple(quantities), tuple(levels)
-        self.resume_step, self.options = resume_step, options
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.trackers: list[NormTracker] = []
         self._hooks: list[Any] = []
         self._steps: list[int] = []  # of each optimizer, from a checkpoint
@@ -56,10 +43,7 @@ class NormCallback(Callback):
             folder = self.out if self.out is None or not several else str(Path(self.out) / f"optimizer-{i}")
             # Lightning counts the steps of all optimizers together: a checkpoint knows those of each.
             alike = trainer.global_step // len(trainer.optimizers)
-            step = known[i] if i < len(known) else alike or self.resume_step
-            tracker = NormTracker(
-                pl_module, optimizer, every=self.every, out=folder, resume_step=step, **self.options
-            )
+            tracker = self.new_tracker(pl_module, optimizer, folder, known[i] if i < len(known) else alike)
             where = f"{self.prefix}optimizer-{i}/" if several else self.prefix
             self._hooks.append(
                 optimizer.register_step_post_hook(lambda *_, t=tracker, w=where: self._log(trainer, t, w))
@@ -79,8 +63,7 @@ class NormCallback(Callback):
             tracker.close()
 
     def _log(self, trainer: Any, tracker: NormTracker, where: str) -> None:
-        values = tracker.latest(self.quantities, self.levels)
+        values = self.latest(tracker, where)
         if values and trainer.is_global_zero:
             for logger in trainer.loggers:
-                named = {f"{where}{name}": value for name, value in values.items()}
-                logger.log_metrics(named, step=tracker.step)
+                logger.log_metrics(values, step=tracker.step)

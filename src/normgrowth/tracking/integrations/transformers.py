@@ -1,47 +1,38 @@
 """A tracker in the Trainer of transformers."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from transformers import TrainerCallback
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from normgrowth.tracking.due import Every
-from normgrowth.tracking.tracker import LOGGED, NormTracker
+from normgrowth.tracking.integrations.callback import TrackerCallback
+from normgrowth.tracking.tracker import NormTracker
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
+REPORTERS = tuple(INTEGRATION_TO_CALLBACK.values())
 
-class NormCallback(TrainerCallback):
+
+class NormCallback(TrackerCallback, TrainerCallback):
     """Track the runs of a Trainer from their first step; `tracker.trace` has the numbers::
 
         trainer = Trainer(..., callbacks=[NormCallback(every=10, out="runs/first/norms")])
         trainer.add_callback(NormCallback(every=10, out="runs/first/norms").log_to(trainer))
 
-    The second form also gives the values to every reporter of the Trainer. Steps are the Trainer's `global_step`. A run
-    that is resumed continues its records; one that starts again in its old folder is refused, unless resume_step=0
-    allows to replace these. quantities, levels: what is logged; the trace has everything. options: as of `NormTracker`.
+    The second form also gives the values to the reporters of the Trainer (TensorBoard, W&B, MLflow, trackio, ...), and
+    not to its `log_history` and console. Steps are the Trainer's `global_step`. A run that is resumed continues its
+    records; one that starts again in its old folder is refused, unless resume_step=0 allows to replace these.
+    quantities, levels: what is logged; the trace has everything. options: as of `NormTracker`.
     """
 
-    def __init__(
-        self,
-        *,
-        every: Every = 10,
-        out: str | None = None,
-        quantities: Sequence[str] = LOGGED,
-        levels: Sequence[str] = ("model", "layer"),
-        prefix: str = "normgrowth/",
-        resume_step: int | None = None,
-        **options: Any,
-    ) -> None:
-        self.every, self.out, self.prefix = every, out, prefix
-        self.quantities, self.levels = tuple(quantities), tuple(levels)
-        self.resume_step, self.options = resume_step, options
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.tracker: NormTracker | None = None
         self._trainer: Trainer | None = None
 
     def log_to(self, trainer: "Trainer") -> Self:
-        """Log through this Trainer, which gives callbacks no way to do so by themselves."""
+        """Give values to the reporters of this Trainer, which callbacks cannot find by themselves."""
         self._trainer = trainer
         return self
 
@@ -52,15 +43,7 @@ class NormCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         if self.tracker is not None:  # of a run that was interrupted
             self.tracker.close()
-        step = state.global_step or self.resume_step
-        self.tracker = NormTracker(
-            parts["model"],
-            parts["optimizer"],
-            every=self.every,
-            out=self.out,
-            resume_step=step,
-            **self.options,
-        )
+        self.tracker = self.new_tracker(parts["model"], parts["optimizer"], self.out, state.global_step)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         if self.tracker is not None:
@@ -69,11 +52,11 @@ class NormCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         if self.tracker is None or self._trainer is None:
             return
-        if values := self.tracker.latest(self.quantities, self.levels):
-            # The Trainer takes any log for its own, and would leave that of this step out.
-            due = control.should_log
-            self._trainer.log({f"{self.prefix}{name}": value for name, value in values.items()})
-            control.should_log = self._trainer.control.should_log = due
+        if values := self.latest(self.tracker, self.prefix):
+            # Trainer.log would fill log_history and the console, and take the place of the loss of this step.
+            for reporter in self._trainer.callback_handler.callbacks:
+                if isinstance(reporter, REPORTERS):
+                    reporter.on_log(args, state, control, logs=dict(values), **parts)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         if self.tracker is not None:

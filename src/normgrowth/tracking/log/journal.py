@@ -14,7 +14,7 @@ import numpy as np
 from normgrowth.schema import parse_json
 from normgrowth.stored_result import JOURNAL
 from normgrowth.tracking.log.step_file import ADVICE, StepFile, checked_layout
-from normgrowth.tracking.log.step_records import OF_RUN, STATE, StepLayout
+from normgrowth.tracking.log.step_records import OF_MODEL, RULES, StepLayout
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ def read_journal(path: Path) -> StepFile | None:
         return None
     header, _, body = content.partition(b"\n")
     said = parse_json(header, JournalHeader, path, advice=ADVICE)
-    columns = [name for name in OF_RUN if name not in STATE]  # the numbers of a run that a journal has
-    layout = checked_layout(replace(said.layout, of_run=columns), path)
+    layout = checked_layout(replace(said.layout, of_run=["gradient", *RULES, *OF_MODEL]), path)
     values = layout.shape[0] * layout.shape[1]
     size = 8 * (1 + values)
     sealed = said.step_checksums

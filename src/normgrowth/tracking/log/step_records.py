@@ -21,11 +21,23 @@ Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the thr
 # What only a run knows: of each tensor, and, the same in every row, of the model.
 OF_MODEL = ("attention_logit", "logit_rms", "logit_largest")
 STATE = ("decay_so_far",)  # what a run that is resumed goes on from: Σηλ over all steps
-OF_RUN = ("gradient", "learning_rate", "decay", "equilibrium_norm", "equilibrium_angle", *OF_MODEL, *STATE)
+RULES = ("learning_rate", "decay", "equilibrium_norm", "equilibrium_angle")
+OF_OPTIMIZER = (
+    "gradient_dot",
+    "first_moment",
+    "second_moment",
+)  # on request: Σgθ, Σm² and Σv of Adam's moments
+OF_RUN = ("gradient", *RULES, *OF_MODEL, *STATE)
 OF_WEIGHTS = 3  # the kernel's columns of the weights themselves: before those of references
 NONFINITE = 2  # the kernel's column with the number of NaN and infinite values
 LEVELS = ("tensor", "layer", "role", "model")
 TOTALS = tuple(f"total_{term}" for term in BUDGET)
+
+
+def columns_of_run(*, optimizer_state: bool = False) -> list[str]:
+    """What a step has behind the kernel's columns."""
+    gradient, *others = OF_RUN
+    return [gradient, *(OF_OPTIMIZER if optimizer_state else ()), *others]
 
 
 @dataclass(frozen=True)
@@ -41,12 +53,17 @@ class StepLayout:
     references: list[str]
     levels: list[str]
     totals: bool
-    of_run: list[str] = field(default_factory=lambda: list(OF_RUN))
+    of_run: list[str] = field(default_factory=columns_of_run)
+
+    @property
+    def sums(self) -> int:
+        """Columns of the kernel, before those of the run."""
+        return OF_WEIGHTS + 3 * len(self.references)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Of one step: tensors, columns."""
-        return len(self.readings), 3 + 3 * len(self.references) + len(self.of_run)
+        return len(self.readings), self.sums + len(self.of_run)
 
 
 def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Totals | None) -> Iterator[Block]:
@@ -59,7 +76,7 @@ def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Total
         steps, rows = steps[1:], rows[1:]
     if not steps:
         return
-    kernel = rows.shape[2] - len(layout.of_run)
+    kernel = layout.sums
     moments, run = unpacked(layout, rows)
     for level, names, layers, roles, group in levels_of(layout.readings):
         if level not in layout.levels:
@@ -69,7 +86,8 @@ def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Total
         offset = np.arange(len(steps))[:, None] * len(names)
         place = np.where(group >= 0, offset + group, -1).reshape(-1)
         size = len(steps) * len(names)
-        by = by_reference(moments.grouped(place, size))
+        with np.errstate(invalid="ignore"):  # steps that were not measured are NaN
+            by = by_reference(moments.grouped(place, size))
         by[None] |= _of_run(moments, run, place, size)
         for reference, values in by.items():
             shaped = {quantity: value.reshape(len(steps), len(names)) for quantity, value in values.items()}
@@ -108,18 +126,19 @@ def packed_start(layout: StepLayout, sums: Floats) -> Floats:
 def packed(
     layout: StepLayout,
     columns: Floats,
-    rule: Floats,
+    rules: Floats,
     scores: Sequence[float],
     decay_before: Floats,
     passed: int,
 ) -> Floats:
-    """The rows of one step: its sums with Σg² behind them, a `Rule` of each tensor, and what was seen of the model.
+    """The rows of one step: its sums (`measure`), an `UpdateRule` of each tensor, and what was seen of the model.
 
     decay_before: Σηλ of each tensor until the step that was measured before, `passed` steps ago.
     """
-    rate, decay, per_root, per_gradient, angle = rule.T
+    rate, decay, per_sqrt_numel, per_gradient, angle = rules.T
     root = np.sqrt(np.asarray(layout.numel, np.float64))
-    norm = np.where(np.isnan(per_root), per_gradient * np.sqrt(columns[:, -1]), per_root * root)
+    gradient = np.sqrt(columns[:, layout.sums])
+    norm = np.where(np.isnan(per_sqrt_numel), per_gradient * gradient, per_sqrt_numel * root)
     of_model = np.broadcast_to(np.asarray(scores, np.float64), (len(columns), len(scores)))
     # Where decay goes through the gradient, the angle at equilibrium tells it: about √(2ηλ).
     pace = np.nan_to_num(np.where(np.isnan(decay), angle**2 / 2, decay))
@@ -131,7 +150,7 @@ def packed(
 def unpacked(layout: StepLayout, rows: Floats) -> tuple[Moments, dict[str, Floats]]:
     """The moments of all tensors at all steps, one step behind the other, and beside them what the run knows."""
     flat = rows.reshape(-1, rows.shape[-1])
-    kernel = flat.shape[1] - len(layout.of_run)
+    kernel = layout.sums
     numel = np.tile(np.asarray(layout.numel, np.int64), len(flat) // len(layout.numel))
     columns = flat[:, :kernel]
     if np.isnan(columns[:, NONFINITE]).any():  # a step that was not measured: its counts are not known either
@@ -162,13 +181,25 @@ def _of_run(
         rest = np.where(d == 0, pair.delta, pair.delta + 2 * d * pair.dot + decay)
         settled = run["equilibrium_norm"] ** 2
         turned = added(settled * np.sin(run["equilibrium_angle"] / 2) ** 2) / added(settled)
-        return {
-            "gradient_norm": np.sqrt(added(run["gradient"])),
+        gradient = np.sqrt(added(run["gradient"]))
+        found = {
+            "gradient_norm": gradient,
             "decay_step": np.sqrt(added(decay)),
             "gradient_step": np.sqrt(added(np.maximum(rest, 0.0))),
             "equilibrium_norm": np.sqrt(added(settled)),
             "equilibrium_angle": 2 * np.arcsin(np.sqrt(turned)),
         }
+        if "gradient_dot" in run:
+            weights, first, second = (
+                np.sqrt(added(sums)) for sums in (pair.square, run["first_moment"], run["second_moment"])
+            )
+            found |= {
+                "gradient_alignment": added(run["gradient_dot"]) / (gradient * weights),
+                "first_moment_norm": first,
+                "second_moment_norm": second,
+                "moment_ratio": first / second,
+            }
+        return found
 
 
 def _totals(terms: list[Floats], level: str, names: Sequence[str], before: Totals) -> dict[str, Floats]:

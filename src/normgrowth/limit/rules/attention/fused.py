@@ -6,22 +6,13 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import times
 from normgrowth.limit.pass_log import Tie
-from normgrowth.limit.power_series import ZERO, Series, Term, combine, mask_bound, product
-from normgrowth.limit.rules.arithmetic import (
-    find_finite_mask,
-    longest,
-    mask_of,
-    note,
-    series,
-    sized,
-    summed,
-    weigh,
-)
+from normgrowth.limit.power_series import ZERO, Series, Term, combine, product
+from normgrowth.limit.rules.arithmetic import find_finite_mask, mask_of, note, series
 from normgrowth.limit.rules.attention.head_groups import WHOLE, at, four_dimensional, groups, one_hot, part_of
+from normgrowth.limit.rules.attention.scores import masks_below_the_leading_order, scores_of
 from normgrowth.limit.rules.attention.shares import shares_of
-from normgrowth.limit.rules.attention.ties import SMALL, TieCounts, rounding_unit
+from normgrowth.limit.rules.attention.ties import SMALL, TieCounts, longest, rounding_unit, weigh
 
 
 @rule(
@@ -89,11 +80,8 @@ def _leads(operation: Operation, q: Series, k: Series, added: list[Series]) -> b
     degree = q.top.degree + k.top.degree
     if operation.context.exponentials or q.zero or k.zero or degree <= 0:
         return False
-    for x in added:
-        constant = x.is_constant and not x.top.sources
-        masks = not constant and any(float(t.value.amin()) <= mask_bound(t.value.dtype) for t in x.terms)
-        if x.top.degree >= degree or masks:
-            return False
+    if any(x.top.degree >= degree or masks_below_the_leading_order(x) for x in added):
+        return False
     for x in added:
         scores = Series((Term(degree, q.top.value, q.top.sources | k.top.sources),))  # but for its values
         note(operation, scores, x)
@@ -124,9 +112,7 @@ def _attended(
     counts.rows += q.shape[:-1].numel()
     shares = _unrivaled(operation, q, keys, factor, hidden) if leads else None
     if shares is None:
-        scores = times(sized(product(torch.matmul, q, keys, operation.orders), q, keys), factor)
-        for x in added:
-            scores = summed(operation, scores, x)
+        scores = scores_of(operation, q, keys, factor, added)
         shares = shares_of(operation, scores, -1, here := TieCounts())
         counts.add(here)
     if shares.doubt:

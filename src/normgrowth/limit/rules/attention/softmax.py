@@ -7,14 +7,14 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.pass_log import Tie
-from normgrowth.limit.power_series import ZERO, Series, Term, highest, mask_bound
+from normgrowth.limit.power_series import ZERO, Series, Term, finished, highest, mask_bound
 from normgrowth.limit.rules.arithmetic import add
 from normgrowth.limit.rules.attention.head_groups import at, four_dimensional, groups, one_hot, part_of
 from normgrowth.limit.rules.attention.shares import shares_of
 from normgrowth.limit.rules.attention.ties import SMALL, TieCounts, rounding_unit, scale_of
 
 
-@rule("_softmax", "_safe_softmax")
+@rule("_softmax", "_safe_softmax", unfinished=True)
 def softmax(operation: Operation, x: Any, dim: int, *_: Any) -> Series | Tensor:
     if not isinstance(x, Series):  # heads alone are made hard: scores are scaled, the network is not
         return distribution(operation, Series((Term(ZERO + 1, x, 0),)), dim).top.value
@@ -30,7 +30,7 @@ def distribution(operation: Operation, x: Series, dim: int) -> Series:
     counts = TieCounts()
     rank = len(x.shape)
     if operation.context.exponentials or x.top.degree <= 0 or not 0 < rank <= 4 or dim % rank != rank - 1:
-        shares = shares_of(operation, x, dim, counts)
+        shares = shares_of(operation, finished(x), dim, counts)
     else:
         shares = _by_groups(operation, x, counts)
     if counts.tied:
@@ -51,6 +51,8 @@ def _by_groups(operation: Operation, x: Series, counts: TieCounts) -> Series:
         unit = rounding_unit(operation.context, scores.dtype)
         if simple and one_hot(scores, target, unit, None, None if scale is None else scale / SMALL):
             continue
+        if x.unfinished is not None:
+            part = x.unfinished.part(place)
         shares = shares_of(operation, part, -1, here := TieCounts())
         target.copy_(shares.top.value)
         counts.add(here)

@@ -6,6 +6,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from normgrowth.limit.dispatch import Operation
 from normgrowth.limit.pass_log import Context
 from normgrowth.limit.power_series import Series
 
@@ -65,6 +66,25 @@ def count_of_rows(chosen: Tensor, dim: int) -> Tensor:
     return chosen.to(torch.float32).sum(dim)
 
 
+def sized(scores: Series, queries: Series, keys: Series) -> Series:
+    """Scores with the size of what they are summed from: equal keys differ by its rounding, however small a sum is."""
+    if len(scores.shape) < 3 or scores.zero or queries.top.degree <= 0 or keys.top.degree <= 0:
+        return scores
+    rows = {t.degree: longest(t.value, -1) for t in queries.terms}
+    columns = {t.degree: longest(t.value, -2) for t in keys.terms}
+    scales: dict[Fraction, Tensor] = {}
+    for i, row in rows.items():
+        for j, column in columns.items():
+            here = (row * column).expand(scores.shape[:-2])
+            scales[i + j] = torch.maximum(scales[i + j], here) if i + j in scales else here
+    return scores.changed(scales=scales)
+
+
+def longest(value: Tensor, dim: int) -> Tensor:
+    """The norm of the longest row (dim -1) or column (-2) of each matrix."""
+    return torch.linalg.vector_norm(value, dim=dim).amax(-1)
+
+
 def scale_of(x: Series, degree: Fraction, dim: int) -> Tensor | None:
     """What the scores of each matrix were summed from, in size; None if that is not known."""
     found = None if x.scales is None else x.scales.get(degree)
@@ -90,3 +110,12 @@ def tolerances(context: Context, value: Tensor, dim: int, scale: Tensor | None) 
 
 def rounding_unit(context: Context, dtype: torch.dtype) -> float:
     return context.tolerance * min(context.eps(dtype), torch.finfo(torch.float32).eps)
+
+
+def weigh(operation: Operation, shares: Series, values: Series) -> None:
+    """Whether a tie in doubt matters: not if the keys that tie have equal values."""
+    p, v = shares.top.value, values.top.value
+    squares = torch.matmul(p, v.square())
+    spread = squares - torch.matmul(p, v).square()
+    noise = 4096 * operation.context.eps(v.dtype) * squares.amax(-1, keepdim=True)
+    operation.context.doubtful += int((spread > noise).sum())

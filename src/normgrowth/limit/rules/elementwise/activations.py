@@ -16,6 +16,7 @@ from normgrowth.limit.power_series import (
     Exponential,
     Series,
     Term,
+    all_nonzero,
     by_element,
     combine,
     constant,
@@ -107,8 +108,12 @@ def celu(operation: Operation, x: Series, alpha: float = 1) -> Series:
 
 def towards(operation: Operation, x: Series, f: Callable[[Tensor], Tensor], lines: Asymptotes) -> Series:
     """f(c^k v): on its asymptotes for k > 0, itself for k = 0, its tangent at 0 for k < 0."""
-    if x.top.degree > 0 and len(x.terms) == 1 and lines is LIKE_RELU and f(x.top.value.new_zeros(())) == 0:
-        return x.map(torch.relu)
+    if x.top.degree > 0 and lines is LIKE_RELU and f(x.top.value.new_zeros(())) == 0:
+        if len(x.terms) == 1:
+            return x.map(torch.relu)
+        if all_nonzero(x.top.value):
+            slope = torch.sign(x.top.value).relu_()
+            return shortened(x.map(lambda value: value * slope), operation.orders + 1)
     levels = [lines.left[1], float(f(x.top.value.new_zeros(()))), lines.right[1]]
     growing = growing_elements(x)
     sign = x.sign()

@@ -19,6 +19,7 @@ from normgrowth.limit.power_series import (
     by_element,
     combine,
     constant,
+    finished,
     highest,
     product,
 )
@@ -98,13 +99,13 @@ def reciprocal(operation: Operation, x: Series) -> Series:
     return power(operation, x, -1)
 
 
-@rule("div", "true_divide")
+@rule("div", "true_divide", unfinished=True)
 def division(operation: Operation, a: Any, b: Any, *, rounding_mode: str | None = None) -> Series:
     if rounding_mode is not None:
         raise operation.refuse("rounding has no limit")
     if not isinstance(b, Series):
         return times(a, 1 / b)
-    a = series(a, b)
+    a, b = finished(series(a, b)), finished(b)
     gone = b.vanishes() if b.lost or b.exponential is not None else None
     if gone is not None and bool(gone.any()):
         return _divided_by_vanishing(operation, a, b, gone)

@@ -1,21 +1,70 @@
-"""Two traces side by side, as a table."""
+"""Two runs: where they part, a heat map of their differences, and their growth as a table."""
 
 from collections.abc import Callable, Sequence
 from math import nan
 
+import numpy as np
+
 from normgrowth.compare.result import Comparison
-from normgrowth.report.numbers import times
+from normgrowth.report.difference_grid import TITLES, DifferenceGrid, difference_grid
+from normgrowth.report.numbers import number, times
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import Column, Section, Table, column, words
-from normgrowth.report.sentences.comparison import sentences
+from normgrowth.report.page.pieces import Axis, Column, Map, Section, Table, column, words
+from normgrowth.report.sentences.comparison import sentences, verdict
 from normgrowth.report.terminal.comparison import COLUMNS
 from normgrowth.text import visible
+
+MOST_ROWS, MOST_COLUMNS = 100, 200  # of the heat map
+FULL = 3.0  # a difference of 1,000 times the noise floor has the full color
 
 
 def sections(content: Content) -> list[Section]:
     results = content.results(Comparison)
-    said = [visible(text) for result in results for text in sentences(result)]
-    return [Section("comparison", "Side by side", said, list(map(_table, results)))] if results else []
+    said = [visible(text) for result in results for text in (*verdict(result), *sentences(result))]
+    items: list[Map | Table] = []
+    for place, result in enumerate(results):
+        if result.partings:
+            items.append(_partings(result))
+        grid = difference_grid(result, most_rows=MOST_ROWS, most_columns=MOST_COLUMNS)
+        if grid is not None:
+            items.append(_heat_map(result, grid, place))
+        items.append(_table(result))
+    return [Section("comparison", "Where two runs part", said, items)] if results else []
+
+
+def _partings(result: Comparison) -> Table:
+    found = result.partings
+    columns = [
+        words("first difference of", [TITLES[one.stage] for one in found]),
+        column("step", [one.step for one in found], lambda step: f"{step:,.0f}"),
+        words("most in", [visible(one.name) for one in found]),
+        _column("a", [one.a for one in found], number),
+        _column("b", [one.b for one in found], number),
+        column("relative difference", [one.difference for one in found], "{:.1e}".format),
+        column("noise floor", [one.floor for one in found], "{:.1e}".format),
+        column("tensors", [one.tensors for one in found], "{:,}".format),
+    ]
+    return Table(f"Where {result.a.source} (a) and {result.b.source} (b) part", columns)
+
+
+def _heat_map(result: Comparison, grid: DifferenceGrid, place: int) -> Map:
+    values = np.where(np.isnan(grid.values), np.nan, grid.over_floor).T[:, ::-1]
+    names = [visible(name) for name in grid.names][::-1]
+    texts = [
+        [
+            f"step {step:,}, {name}: {difference:.1e}, floor {floor:.1e}"
+            for name, difference in zip(names, column[::-1].tolist(), strict=True)
+        ]
+        for step, floor, column in zip(grid.steps, grid.floors.tolist(), grid.values.T, strict=True)
+    ]
+    title = (
+        f"Relative difference of the {TITLES[grid.stage]}: {result.a.source} (a) and {result.b.source} (b)"
+    )
+    alt = "Red cells differ by more than rounding explains, blue ones by less. " + " ".join(
+        verdict(result)[:1]
+    )
+    steps = Axis("training step", ticks=tuple(f"{step:,}" for step in grid.steps))
+    return Map(f"parting-{place}", title, alt, steps, Axis("", ticks=tuple(names)), values, texts, FULL)
 
 
 def _table(result: Comparison) -> Table:

@@ -1,0 +1,329 @@
+"""Why two runs part: rules on the first differences, from the cause to what follows from it.
+
+A stage is a cause if nothing that it is computed from differs at its step or earlier. Each cause is named by the first
+rule of its stage that applies.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, isfinite, nan, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.compare.alignment import Aligned
+from normgrowth.compare.noise import LEAST_GRADIENT, coarsest, epsilon
+from normgrowth.compare.partings import Judged
+from normgrowth.compare.result import Diagnosis, Parting
+from normgrowth.compare.stages import UPSTREAM, RunValues
+
+Floats = NDArray[np.float64]
+
+MOST = 0.9  # of the tensors: as good as all
+SAME_FACTOR = (
+    0.1  # a factor is common if the logarithms of nearly all ratios are this near to its own, relatively
+)
+CONSTANT = 1e-3  # relative: a gradient norm that is clipped to a threshold
+CLIPPED_STEPS = 3
+LARGER = 0.05  # mean logarithm of the ratio of gradient norms, from which on one run averages over less
+STANDARD_ERRORS = 3.0
+TIED_ROLES = {"embedding", "head", "other", None}  # tensors of these roles may be tied to each other
+
+
+@dataclass(frozen=True)
+class Case:
+    """One stage at the step at which it first differs."""
+
+    pair: Aligned
+    judged: Judged
+    parting: Parting
+    explained: frozenset[str] = frozenset()  # tensors that an earlier cause names
+
+    @cached_property
+    def place(self) -> int:
+        return int(np.searchsorted(self.pair.a.steps, self.parting.step))
+
+    @cached_property
+    def tensors(self) -> list[int]:
+        """The items that differ, those that differ most first."""
+        stage = self.parting.stage
+        beyond = np.flatnonzero(self.judged.beyond[stage][self.place])
+        order = np.argsort(-self.judged.differences[stage][self.place, beyond], kind="stable")
+        return [i for i in beyond[order].tolist() if self.pair.names[i] not in self.explained]
+
+    def values(self, stage: str | None = None) -> tuple[Floats, Floats]:
+        """Of every item at this step, in both runs."""
+        stage = stage or self.parting.stage
+        missing = np.full(len(self.pair.names), np.nan)
+        a, b = (
+            run.values[stage][self.place] if stage in run.values else missing
+            for run in (self.pair.a, self.pair.b)
+        )
+        return a, b
+
+    def diagnosis(
+        self, cause: str, tensors: Sequence[int] | None = None, run: str = "", **more: object
+    ) -> Diagnosis:
+        chosen = self.tensors if tensors is None else list(tensors)
+        ranks = {"a": self.pair.a.ranks, "b": self.pair.b.ranks}
+        values = self.judged.differences[self.parting.stage][self.place, chosen]
+        shown = [float(side[chosen[0]]) if chosen else nan for side in self.values()]
+        a, b = (value if isfinite(value) else None for value in shown)
+        return Diagnosis(
+            cause,
+            self.parting.stage,
+            self.parting.step,
+            tuple(self.pair.names[i] for i in chosen),
+            len(self.pair.names),
+            float(np.nanmax(values)) if len(chosen) else self.parting.difference,
+            self.parting.floor,
+            run=run,
+            ranks=ranks.get(run, max(ranks.values())),
+            previous=self.parting.previous,
+            **{"a": a, "b": b, **more},  # pyright: ignore[reportArgumentType]
+        )
+
+
+Rule = Callable[[Case], Diagnosis | None]
+
+
+def diagnose(pair: Aligned, judged: Judged) -> tuple[Diagnosis, ...]:
+    """The causes of the first differences, the earliest first."""
+    found: list[Diagnosis] = []
+    for parting in judged.partings:
+        if not _is_cause(parting, judged.partings):
+            continue
+        explained = frozenset(name for one in found for name in one.tensors if one.cause == "still")
+        case = Case(pair, judged, parting, explained)
+        if case.tensors:
+            found += next(said for rule in RULES[parting.stage] if (said := _as_list(rule(case))))
+    return tuple(found)
+
+
+def _as_list(said: Diagnosis | None) -> list[Diagnosis]:
+    return [] if said is None else [said]
+
+
+def _is_cause(parting: Parting, partings: Sequence[Parting]) -> bool:
+    """Whether nothing that the stage is computed from differs by then. Weights depend on all earlier steps."""
+    if parting.stage in ("weights_before", "weights_after") and any(
+        other.step < parting.step for other in partings
+    ):
+        return False
+    return not any(
+        other.stage in UPSTREAM[parting.stage] and other.step <= parting.step for other in partings
+    )
+
+
+# Weights ---------------------------------------------------------------------------------------------
+
+
+def nonfinite(case: Case) -> Diagnosis | None:
+    """One run has NaN or infinite weights."""
+    a, b = (run.infinite[case.place] for run in (case.pair.a, case.pair.b))
+    chosen = np.flatnonzero(a ^ b).tolist()
+    return case.diagnosis("nonfinite", chosen, run="b" if b.any() else "a") if chosen else None
+
+
+def initialization(case: Case) -> Diagnosis | None:
+    """Weights differ at the first step that both have."""
+    if case.place > 0 and not (case.place == 1 and case.parting.stage == "weights_before"):
+        return None
+    if case.place == 1 and np.isfinite(case.judged.differences["weights_after"][0]).any():
+        return None  # they agreed before
+    return case.diagnosis("initialization" if case.parting.step <= 1 else "earlier")
+
+
+def between(case: Case) -> Diagnosis | None:
+    """Weights agreed after one measured step, and not before the next: something happened in between."""
+    gap = case.parting.step - (case.parting.previous or 0)
+    tracked = case.pair.a.tracked and case.pair.b.tracked
+    outside = tracked and gap == 1 and case.parting.stage == "weights_before"
+    return case.diagnosis("outside" if outside else "between")
+
+
+# Gradients -------------------------------------------------------------------------------------------
+
+
+def still(case: Case) -> Diagnosis | None:
+    """Tensors that move in one run alone."""
+    for run, (own, other) in (("b", (1, 0)), ("a", (0, 1))):
+        steps = case.values("step")
+        chosen = [i for i in case.tensors if steps[own][i] == 0 and steps[other][i] > 0]
+        if case.parting.stage != "gradient":
+            chosen = [i for i in chosen if not _is_lost(case, i)]
+        if chosen:
+            return case.diagnosis("still", chosen, run=run, group=_group(case.pair, chosen))
+    return None
+
+
+def untied(case: Case) -> Diagnosis | None:
+    """The gradient of one tensor differs, and one run has a further tensor: the two are tied in the other run."""
+    only_a, only_b = tuple(case.pair.only_a), tuple(case.pair.only_b)
+    roles = {case.pair.a.items[i].role for i in case.tensors}
+    if len(case.tensors) > 1 or bool(only_a) == bool(only_b) or not roles <= TIED_ROLES:
+        return None
+    return case.diagnosis("untied", run="a" if only_a else "b", only_a=only_a, only_b=only_b)
+
+
+def clipping(case: Case) -> Diagnosis | None:
+    """The gradient norm of the model is a constant, in one run or with another value."""
+    a, b = (_threshold(run) for run in (case.pair.a, case.pair.b))
+    if a is None and b is None:
+        return None
+    if a is None or b is None:
+        return case.diagnosis("clipping", run="b" if a is None else "a", a=a, b=b)
+    if abs(b / a - 1) < 10 * CONSTANT:
+        return None
+    run, ratio = ("b", b / a) if b > a else ("a", a / b)
+    ranks = case.pair.b.ranks if run == "b" else case.pair.a.ranks
+    local = ranks > 1 and abs(ratio / sqrt(ranks) - 1) < 0.02
+    cause = "local_clipping" if local else "clipping"
+    return case.diagnosis(cause, run=run, a=a, b=b, factor=b / a)
+
+
+def gradient_factor(case: Case) -> Diagnosis | None:
+    """One factor fits the gradients of all tensors."""
+    factor = _common_factor(case)
+    return None if factor is None else case.diagnosis("gradient_factor", factor=factor)
+
+
+def part_of_model(case: Case) -> Diagnosis | None:
+    """Gradients of some tensors differ, those of others agree."""
+    if len(case.tensors) >= MOST * _judged_gradients(case).sum():
+        return None
+    return case.diagnosis("part", group=_group(case.pair, case.tensors))
+
+
+def averaging(case: Case) -> Diagnosis | None:
+    """Gradients of one run are larger at nearly every step: a mean over less data has a larger norm."""
+    if max(case.pair.a.ranks, case.pair.b.ranks) == 1:
+        return None
+    a, b = (_whole_gradient(run)[case.place :] for run in (case.pair.a, case.pair.b))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratios = np.log(b / a)
+    ratios = ratios[np.isfinite(ratios)][:20]
+    if len(ratios) < 3:
+        return None
+    mean, error = float(ratios.mean()), float(ratios.std(ddof=1)) / sqrt(len(ratios))
+    if abs(mean) < max(LARGER, STANDARD_ERRORS * error):
+        return None
+    return case.diagnosis("averaging", run="b" if mean > 0 else "a", factor=exp(mean))
+
+
+def data(case: Case) -> Diagnosis | None:
+    """Gradients of all tensors differ, in no common way: other inputs."""
+    return case.diagnosis("data")
+
+
+# Settings of the optimizer ----------------------------------------------------------------------------
+
+
+def learning_rate(case: Case) -> Diagnosis | None:
+    return case.diagnosis("learning_rate", factor=_common_factor(case), group=_group(case.pair, case.tensors))
+
+
+def decay(case: Case) -> Diagnosis | None:
+    """Decay of some tensors is missing in one run, has another strength, or goes through the gradient."""
+    a, b = case.values()
+    if any(np.isnan(a[i]) ^ np.isnan(b[i]) for i in case.tensors):
+        return case.diagnosis("decay_kind", run="b" if np.isnan(b[case.tensors]).any() else "a")
+    only_a = tuple(case.pair.names[i] for i in case.tensors if b[i] == 0)
+    only_b = tuple(case.pair.names[i] for i in case.tensors if a[i] == 0)
+    factor = None if only_a or only_b else _common_factor(case)
+    return case.diagnosis(
+        "decay", only_a=only_a, only_b=only_b, factor=factor, group=_group(case.pair, case.tensors)
+    )
+
+
+def rounding(case: Case) -> Diagnosis | None:
+    """Steps are below the resolution of one run's number type."""
+    units = [epsilon(run) for run in (case.pair.a, case.pair.b)]
+    chosen = [i for i in case.tensors if _is_lost(case, i)]
+    if units[0] == units[1] or not chosen:
+        return None
+    run, values = ("a", case.pair.a) if units[0] > units[1] else ("b", case.pair.b)
+    return case.diagnosis("rounding", chosen, run=run, dtype=coarsest(values))
+
+
+def optimizer(case: Case) -> Diagnosis | None:
+    """Gradients, learning rates and decay agree; steps do not."""
+    if not (case.pair.a.tracked and case.pair.b.tracked):
+        return None
+    return case.diagnosis("optimizer", factor=_common_factor(case), group=_group(case.pair, case.tensors))
+
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "weights_before": (nonfinite, initialization, between),
+    "gradient": (still, untied, clipping, gradient_factor, part_of_model, averaging, data),
+    "learning_rate": (learning_rate,),
+    "decay_part": (decay,),
+    "gradient_part": (still, rounding, optimizer, between),
+    "step": (nonfinite, still, rounding, optimizer, between),
+    "weights_after": (nonfinite, initialization, still, rounding, between),
+}
+
+# What the rules look at --------------------------------------------------------------------------------
+
+
+def _common_factor(case: Case) -> float | None:
+    """b over a, if it is the same for nearly all tensors that differ and for nearly all that could."""
+    a, b = case.values()
+    judged = _judged_gradients(case) if case.parting.stage == "gradient" else np.isfinite(a + b)
+    chosen = judged & (a > 0) & (b > 0)
+    if len(case.tensors) < MOST * chosen.sum() or not chosen.any():
+        return None
+    logs = np.log(b[chosen] / a[chosen])
+    middle = float(np.median(logs))
+    near = np.abs(logs - middle) <= SAME_FACTOR * abs(middle)
+    return exp(middle) if near.mean() >= MOST else None
+
+
+def _judged_gradients(case: Case) -> NDArray[np.bool_]:
+    """Items whose gradients are large enough to be compared."""
+    gradients = case.values("gradient")
+    with np.errstate(invalid="ignore"):
+        return np.logical_or(
+            *(g > LEAST_GRADIENT * np.sqrt(np.nansum(g**2)) for g in gradients)
+        ) & np.isfinite(gradients[0] + gradients[1])
+
+
+def _whole_gradient(run: RunValues) -> Floats:
+    return np.sqrt(np.nansum(run.values["gradient"] ** 2, axis=1))
+
+
+def _threshold(run: RunValues) -> float | None:
+    """The largest gradient norm of the model, if it is reached again and again: that of clipping."""
+    norms = _whole_gradient(run)
+    norms = norms[norms > 0]
+    if not len(norms):
+        return None
+    reached = norms > (1 - CONSTANT) * norms.max()
+    return float(norms.max()) if reached.sum() >= max(CLIPPED_STEPS, len(norms) / 2) else None
+
+
+def _is_lost(case: Case, item: int) -> bool:
+    """Whether the step of the run with the finer number type is below the resolution of the coarser one."""
+    runs = (case.pair.a, case.pair.b)
+    fine, coarse = sorted(runs, key=epsilon)
+    if epsilon(fine) == epsilon(coarse):
+        return False
+    step, norm = (fine.values[stage][case.place, item] for stage in ("step", "weights_after"))
+    return bool(step < epsilon(coarse) * norm)
+
+
+def _group(pair: Aligned, chosen: Sequence[int]) -> str:
+    """What tensors have in common, in words; "" if nothing."""
+    items = [pair.a.items[i] for i in chosen]
+    layers = sorted({item.layer for item in items if item.layer is not None})
+    roles = {item.role for item in items}
+    inside = all(item.layer is not None for item in items)
+    if len(layers) == 1 and inside:
+        return f"layer {layers[0]}" + (f", role {roles.pop()}" if len(roles) == 1 else "")
+    if len(roles) == 1 and (role := roles.pop()) is not None:
+        return f"role {role}"
+    if layers and layers == list(range(layers[0], layers[-1] + 1)):
+        whole = {item.layer for item in pair.a.items if item.layer is not None}
+        return f"layers {layers[0]} to {layers[-1]}" if len(layers) < len(whole) else ""
+    return ""

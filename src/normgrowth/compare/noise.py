@@ -1,0 +1,173 @@
+"""How far two correct runs may differ: by rounding, and by what training makes of rounding.
+
+A stage may differ by some units of the coarser number type (BASE). From then on a difference may grow by a factor of
+JUMP from one measured step to the next, and by GROWTH more for each step in between that was not measured, up to LIMIT:
+norms of two runs that differ by rounding alone stay near each other even where their weights do not. After the first
+step at which a stage differs by more, the floor stays where it was.
+
+With a control run the floor is MARGIN times the largest difference between it and the first run up to the step.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.compare.stages import RunValues
+
+Floats = NDArray[np.float64]
+
+# The unit of rounding of each number type; types that are unknown are taken for float32.
+EPSILON = {
+    "F64": 2.0**-52,
+    "F32": 2.0**-23,
+    "F16": 2.0**-10,
+    "BF16": 2.0**-7,
+    "F8_E4M3": 0.125,
+    "F8_E5M2": 0.25,
+}
+# Units of rounding, and at most how much, of each stage at the first step. Of runs of tests that differ by rounding
+# alone, the largest seen is a tenth of it: Adam divides small gradients by their own size and amplifies their rounding.
+BASE = {
+    "weights_before": (64, 0.01),
+    "gradient": (256, 0.1),
+    "decay_part": (512, 0.02),
+    "gradient_part": (1024, 0.25),
+    "step": (1024, 0.25),
+    "weights_after": (64, 0.01),
+}
+RATE = 1e-6  # learning rates are set, not computed
+LIMIT = {
+    "weights_before": 0.02,
+    "gradient": 0.5,
+    "decay_part": 0.02,
+    "gradient_part": 0.3,
+    "step": 0.3,
+    "weights_after": 0.02,
+}
+JUMP, GROWTH, MARGIN = 10.0, 1.5, 4.0
+LARGEST_ROUNDING = (
+    1e-3  # of the model's gradient: a larger one is not rounding alone, whatever the number type
+)
+LEAST_GRADIENT = 1e-4  # of the model's: the differences of smaller gradients are judged beside this
+
+
+def epsilon(*runs: RunValues) -> float:
+    """The unit of rounding of the coarsest number type."""
+    return max(_unit(coarsest(run)) for run in runs)
+
+
+def coarsest(run: RunValues) -> str:
+    """The coarsest number type of a run; float32 if none is known."""
+    return max(run.dtypes, key=_unit, default="F32")
+
+
+def _unit(dtype: str) -> float:
+    return EPSILON.get(dtype, EPSILON["F32"])
+
+
+def base(stage: str, unit: float) -> float:
+    if stage == "learning_rate":
+        return RATE
+    units, most = BASE[stage]
+    return min(units * unit, most)
+
+
+def differences(a: RunValues, b: RunValues) -> dict[str, Floats]:
+    """The relative difference of each stage, steps × items: |a − b| over the larger; NaN where both have none.
+
+    A value that is not finite in one run alone is a difference of 1. That of a step is in its size or its direction,
+    whichever is larger.
+    """
+    found = {}
+    for stage in a.values:
+        if stage not in b.values:
+            continue
+        x, y = a.values[stage], b.values[stage]
+        scale = _gradient_scale(a, b) if stage == "gradient" else 0.0
+        found[stage] = _relative(x, y, scale)
+        if (
+            stage == "gradient_part"
+        ):  # there is none where decay goes through the gradient: a difference of decay
+            found[stage] = np.where(np.isnan(x) ^ np.isnan(y), np.nan, found[stage])
+        if stage == "step":
+            with np.errstate(invalid="ignore"):
+                found[stage] = np.fmax(found[stage], np.abs(a.alignment - b.alignment) / 2)
+    for stage in ("weights_before", "weights_after"):
+        found[stage] = np.where(a.infinite ^ b.infinite, 1.0, found[stage])
+    # What one run has nothing of at a step was not measured there.
+    for run in (a, b):
+        missing = np.isnan(run.values["weights_after"]) & ~run.infinite
+        found = {stage: np.where(missing, np.nan, values) for stage, values in found.items()}
+    return found
+
+
+def _relative(x: Floats, y: Floats, scale: Floats | float) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        larger = np.maximum(np.maximum(np.abs(x), np.abs(y)), scale)
+        relative = np.where(larger > 0, np.abs(x - y) / larger, 0.0)
+    relative = np.where(np.isfinite(x) ^ np.isfinite(y), 1.0, relative)
+    return np.where(np.isfinite(x) | np.isfinite(y), relative, np.nan)
+
+
+def _gradient_scale(a: RunValues, b: RunValues) -> Floats:
+    """The size beside which gradients are judged, of each step: some gradients are 0 but for rounding."""
+    least = max(LEAST_GRADIENT, 4 * epsilon(a, b))
+    whole = [np.sqrt(np.nansum(run.values["gradient"] ** 2, axis=1)) for run in (a, b)]
+    return least * np.fmax(*whole)[:, None]
+
+
+def unjudged(a: RunValues, b: RunValues) -> NDArray[np.bool_]:
+    """Items whose steps and weights rounding alone decides.
+
+    A bias of keys adds the same to all scores of a query: its gradient is 0 but for rounding, which Adam makes a step
+    as large as any.
+    """
+    keys = [
+        item.role in ("attention.key", "attention.qkv") and "bias" in item.name.rpartition(".")[2]
+        for item in a.items
+    ]
+    if "gradient" not in a.values or "gradient" not in b.values:
+        return np.array(keys, bool)
+    unit = min(BASE["gradient"][0] * epsilon(a, b), LARGEST_ROUNDING)
+    rounded = np.zeros(len(keys), bool)
+    for run in (a, b):
+        gradient = run.values["gradient"]
+        whole = np.sqrt(np.nansum(gradient**2, axis=1))[:, None]
+        with np.errstate(invalid="ignore"):
+            rounded |= ((gradient > 0) & (gradient < unit * whole)).any(axis=0)
+    return np.array(keys, bool) | rounded
+
+
+class Floor:
+    """The noise floor of each stage, step by step."""
+
+    def __init__(
+        self,
+        unit: float,
+        stages: Sequence[str],
+        tolerance: float = 0.0,
+        control: Mapping[str, Floats] | None = None,
+    ) -> None:
+        self._base = {stage: base(stage, unit) for stage in stages}
+        self._level = {stage: value / JUMP for stage, value in self._base.items()}
+        self._tolerance, self._control = tolerance, control or {}
+
+    def at(self, place: int, gap: int) -> dict[str, float]:
+        """The floor at a step. place: its number among the steps compared; gap: steps since the one before."""
+        found = {}
+        for stage, least in self._base.items():
+            grown = 0.0
+            if stage in self._control:
+                seen = self._control[stage][: place + 1]
+                grown = MARGIN * float(np.nanmax(seen)) if np.isfinite(seen).any() else 0.0
+            elif stage in LIMIT:
+                level = JUMP * self._level[stage]
+                grown = min(level * GROWTH ** min(max(gap - 1, 0), 500), max(LIMIT[stage], level))
+            found[stage] = max(least, grown, self._tolerance)
+        return found
+
+    def learn(self, largest: Mapping[str, float]) -> None:
+        """The largest differences at a step at which the runs agree: from them others may grow."""
+        for stage, value in largest.items():
+            self._level[stage] = max(self._level[stage], value)

@@ -1,0 +1,111 @@
+"""Two runs from their traces to a `Comparison`: align, measure differences, judge them, name the cause."""
+
+from pathlib import Path
+
+import numpy as np
+
+from normgrowth.compare.alignment import Aligned, aligned
+from normgrowth.compare.diagnosis import diagnose
+from normgrowth.compare.noise import Floats, Floor, differences, epsilon, unjudged
+from normgrowth.compare.partings import Judged, judge, noise_before
+from normgrowth.compare.result import Alignment, Comparison
+from normgrowth.compare.side_by_side import growth_side_by_side
+from normgrowth.compare.stages import STAGES, levels_in, run_values
+from normgrowth.errors import InputError
+from normgrowth.records import Block, Records
+from normgrowth.results import Provenance
+from normgrowth.stored_result import StoredResult
+from normgrowth.trace.result import Trace
+
+Source = Trace | Records | str | Path
+
+
+def compared_runs(a: Source, b: Source, control: Source | None, tolerance: float) -> Comparison:
+    """Everything that `Comparison` holds."""
+    if not 0 <= tolerance < 1:
+        raise InputError(f"tolerance must be >= 0 and < 1, got {tolerance}")
+    traces = [_trace(a), _trace(b)]
+    growth = growth_side_by_side(*traces)
+    third = None if control is None else _trace(control)
+    level = _common_level(traces if third is None else [*traces, third])
+    pair = aligned(*(run_values(trace, level) for trace in traces))
+    found = differences(pair.a, pair.b)
+    if pair.a.tracked != pair.b.tracked:  # steps of a tracker are single, those of checkpoints are not
+        found = {stage: values for stage, values in found.items() if stage == "weights_after"}
+    found = {stage: found[stage] for stage in STAGES if stage in found and np.isfinite(found[stage]).any()}
+    exempt = unjudged(pair.a, pair.b)
+    seen = None if third is None else _of_control(pair, aligned(pair.a, run_values(third, level)), exempt)
+    floor = Floor(epsilon(pair.a, pair.b), list(found), tolerance, seen)
+    judged = judge(pair, found, exempt, floor)
+    return Comparison(
+        records=Records.joined([growth.records, *_records(pair, judged, level)]),
+        a=growth.a,
+        b=growth.b,
+        matched=growth.matched,
+        rows=growth.rows,
+        alignment=_alignment(pair, level, list(found)),
+        partings=judged.partings,
+        diagnoses=diagnose(pair, judged),
+        noise=noise_before(judged, exempt, pair.a.steps, "dtypes" if third is None else "control"),
+        tolerance=tolerance,
+        control="" if third is None else third.source or third.run,
+        provenance=Provenance.now(),
+    )
+
+
+def _trace(given: Source) -> Trace:
+    if isinstance(given, Trace):
+        return given
+    if isinstance(given, Records):
+        return Trace.from_records(given)
+    return Trace.from_stored(StoredResult.read(given))
+
+
+def _common_level(traces: list[Trace]) -> str:
+    """The finest level at which all runs have norms."""
+    there = [levels_in(trace) for trace in traces]
+    return next((level for level in there[0] if all(level in levels for levels in there)), "model")
+
+
+def _of_control(pair: Aligned, control: Aligned, exempt: np.ndarray) -> dict[str, Floats]:
+    """The largest difference between the first run and the control up to each step, for each stage."""
+    place = {name: i for i, name in enumerate(pair.names)}
+    kept = [i for i, name in enumerate(control.names) if name in place and not exempt[place[name]]]
+    found = {}
+    for stage, values in differences(control.a, control.b).items():
+        if not np.isfinite(values[:, kept]).any():
+            continue
+        largest = np.fmax.reduce(np.nan_to_num(values[:, kept]), axis=1)
+        at = np.searchsorted(control.a.steps, pair.a.steps, side="right")
+        running = np.concatenate([[0.0], np.maximum.accumulate(largest)])
+        found[stage] = running[at]
+    return found
+
+
+def _alignment(pair: Aligned, level: str, stages: list[str]) -> Alignment:
+    steps = pair.a.steps
+    return Alignment(
+        level,
+        len(steps),
+        int(steps[0]) if len(steps) else None,
+        int(steps[-1]) if len(steps) else None,
+        tuple(pair.names),
+        tuple(stages),
+        pair.renamed,
+        tuple(pair.only_a),
+        tuple(pair.only_b),
+    )
+
+
+def _records(pair: Aligned, judged: Judged, level: str) -> list[Records]:
+    """The relative differences of all stages, and their floors."""
+    steps = pair.a.steps.tolist()
+    if not steps or not pair.names:
+        return []
+    layers, roles = [item.layer for item in pair.a.items], [item.role for item in pair.a.items]
+    own = Block(level, pair.names, layers, roles, steps, dict(judged.differences))
+    floors = {stage: values[:, None] for stage, values in judged.floors.items()}
+    return [
+        Records.from_blocks("difference", [own]),
+        Records.from_blocks("floor", [Block("model", ["model"], [None], [None], steps, floors)]),
+    ]

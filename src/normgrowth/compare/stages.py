@@ -1,0 +1,155 @@
+"""The stages of an optimizer step in causal order, and the values that a run has of each of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.records import Records
+from normgrowth.trace.result import Trace
+
+Floats = NDArray[np.float64]
+
+STAGES = (
+    "weights_before",
+    "gradient",
+    "learning_rate",
+    "decay_part",
+    "gradient_part",
+    "step",
+    "weights_after",
+)
+# What a stage is computed from. Differences of these explain its own.
+UPSTREAM: dict[str, tuple[str, ...]] = {
+    "weights_before": (),
+    "gradient": ("weights_before",),
+    "learning_rate": (),
+    "decay_part": ("weights_before", "learning_rate"),
+    "gradient_part": ("weights_before", "gradient", "learning_rate"),
+    "step": ("weights_before", "gradient", "learning_rate", "decay_part", "gradient_part"),
+    "weights_after": ("weights_before", "gradient", "learning_rate", "decay_part", "gradient_part", "step"),
+}
+# Of a single step, which only a tracker sees.
+TRACKED = ("gradient", "learning_rate", "decay_part", "gradient_part")
+LEVELS = ("tensor", "layer", "model")  # the finest that both runs have is compared
+CANCELLED = 1e-13  # a difference of squares this small beside them is rounding: the weights were 0
+
+
+@dataclass(frozen=True)
+class Item:
+    """A tensor (or layer, or the model) and where it stands. size: its number of values; 0 if unknown."""
+
+    name: str
+    layer: int | None
+    role: str | None
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class RunValues:
+    """The norms of each stage of a run, steps × items; NaN where there is none. alignment: cos(step, weights).
+
+    infinite: steps × items whose weights have NaN or infinite values.
+    """
+
+    steps: NDArray[np.int64]
+    items: list[Item]
+    values: Mapping[str, Floats]
+    alignment: Floats
+    infinite: NDArray[np.bool_]
+    tracked: bool
+    ranks: int
+    dtypes: Mapping[str, int]
+
+    def at(self, steps: Sequence[int], places: Sequence[int]) -> "RunValues":
+        """Some steps and items, in the order given; a place of -1 is not allowed."""
+        rows = np.searchsorted(self.steps, np.asarray(steps, np.int64))
+        chosen = np.ix_(rows, np.asarray(places, np.intp))
+        return RunValues(
+            self.steps[rows],
+            [self.items[place] for place in places],
+            {stage: values[chosen] for stage, values in self.values.items()},
+            self.alignment[chosen],
+            self.infinite[chosen],
+            self.tracked,
+            self.ranks,
+            self.dtypes,
+        )
+
+
+def levels_in(trace: Trace) -> list[str]:
+    """The levels at which a run has norms, the finest first."""
+    there = trace.records.where(quantity="norm").distinct("level")
+    return [level for level in LEVELS if level in there]
+
+
+def run_values(trace: Trace, level: str) -> RunValues:
+    """What a trace says about each stage of each step."""
+    records = trace.records.where(level=level)
+    items = _items(records)
+    steps = np.unique(records.where(quantity="norm").table["step"].to_numpy())
+    read = _Reader(records, items, steps)
+    norm, size = read.grid("norm"), read.grid("step_size")
+    values = {"weights_before": _before(norm, read.grid("growth"), steps, trace.tracked)}
+    if trace.tracked:
+        values |= {
+            "gradient": read.grid("gradient_norm"),
+            "learning_rate": _rates(trace, read),
+            "decay_part": read.grid("decay_step"),
+            "gradient_part": read.grid("gradient_step"),
+        }
+    values |= {"step": size, "weights_after": norm}
+    infinite = np.nan_to_num(read.grid("nonfinite")) > 0
+    dtypes = trace.counted.dtypes if trace.counted else {}
+    return RunValues(
+        steps, items, values, read.grid("alignment"), infinite, trace.tracked, trace.ranks, dtypes
+    )
+
+
+def _items(records: Records) -> list[Item]:
+    sizes = records.where(quantity="numel").table
+    known = dict(zip(sizes["name"].to_pylist(), sizes["value"].to_pylist(), strict=True))
+    norms = records.where(quantity="norm").table.unify_dictionaries()
+    rows = norms.group_by(["name", "layer", "role"], use_threads=False).aggregate([]).to_pylist()
+    return [Item(row["name"], row["layer"], row["role"], int(known.get(row["name"]) or 0)) for row in rows]
+
+
+class _Reader:
+    """Quantities of some items as grids of steps × items. Tensors may make millions of rows: no row is looped over."""
+
+    def __init__(self, records: Records, items: Sequence[Item], steps: NDArray[np.int64]) -> None:
+        self._records, self.steps = records, steps
+        self._place = {item.name: i for i, item in enumerate(items)}
+
+    def grid(self, quantity: str) -> Floats:
+        grid = np.full((len(self.steps), len(self._place)), np.nan)
+        table = self._records.where(quantity=quantity).compared_with().table
+        if not table.num_rows:
+            return grid
+        names = table["name"].unify_dictionaries().combine_chunks()
+        places = np.array([self._place.get(name, -1) for name in names.dictionary.to_pylist()], np.intp)
+        column = places[names.indices.to_numpy(zero_copy_only=False)]
+        step = table["step"].to_numpy()
+        row = np.minimum(np.searchsorted(self.steps, step), len(self.steps) - 1)
+        known = (column >= 0) & (self.steps[row] == step)
+        grid[row[known], column[known]] = table["value"].to_numpy()[known]
+        return grid
+
+
+def _before(norm: Floats, growth: Floats, steps: NDArray[np.int64], tracked: bool) -> Floats:
+    """Norms before each step: those after the step before, where it was measured, else from ‖b‖² − ‖r‖²."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        square = norm**2 - growth
+        square = np.where(np.abs(square) < CANCELLED * norm**2, 0.0, np.maximum(square, 0.0))
+    before = np.sqrt(square)
+    follows = np.flatnonzero(np.diff(steps) == 1) + 1 if tracked else np.arange(1, len(steps))
+    before[follows] = np.where(np.isnan(growth[follows]), np.nan, norm[follows - 1])
+    return before
+
+
+def _rates(trace: Trace, read: _Reader) -> Floats:
+    """The learning rate of each item: its own, else that of the model, which all share."""
+    rates = read.grid("learning_rate")
+    shared = _Reader(trace.records.where(level="model"), [Item("model", None, None)], read.steps)
+    return np.where(np.isnan(rates), shared.grid("learning_rate"), rates)

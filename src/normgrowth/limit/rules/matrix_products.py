@@ -1,0 +1,91 @@
+"""Rules for matrix products and convolutions."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.exponentials import times
+from normgrowth.limit.power_series import Series, decided, highest, product
+from normgrowth.limit.rules.arithmetic import add, note, scaled, series, shortened, summed
+from normgrowth.limit.rules.attention.scores import leading_scores
+from normgrowth.limit.rules.attention.ties import sized, weigh
+
+
+@rule("mm", "bmm", "mv", "dot")
+def matrix_product(operation: Operation, a: Any, b: Any) -> Series:
+    a, b = series(a), series(b)
+    if a.doubt:
+        weigh(operation, a, b)
+    if b.doubt:
+        weigh(operation, *(x.map(lambda v: v.transpose(-1, -2) if v.dim() > 1 else v) for x in (b, a)))
+    if operation.name == "bmm" and (found := leading_scores(operation, a, b)) is not None:
+        return found
+    found = sized(product(operation.func, a, b, operation.orders), a, b)
+    if (a.exact_zeros or b.exact_zeros) and _sums_of_zeros(operation, found, a, b):
+        return found.changed(exact_zeros=True)
+    return found
+
+
+def _sums_of_zeros(operation: Operation, found: Series, a: Series, b: Series) -> bool:
+    """Whether each element that is 0 is a sum of products with exact zeros, and not one whose parts cancel."""
+    zeros = found.vanishes()
+    if not bool(zeros.any()):
+        return True
+    counts = [
+        (~x.vanishes() if x.exact_zeros else torch.ones_like(x.top.value)).to(torch.float32) for x in (a, b)
+    ]
+    return not bool((zeros & (operation(*counts) > 0)).any())
+
+
+@rule("_grouped_mm")
+def grouped_product(
+    operation: Operation, a: Any, b: Any, offs: Any = None, bias: Any = None, *_: Any
+) -> Series:
+    """Each expert's rows times its matrix: bilinear like any product. By hand, for float64 has no kernel."""
+    a, b = series(a), series(b)
+    if offs is None or len(a.shape) != 2 or len(b.shape) != 3 or bias is not None:
+        raise operation.refuse(
+            "only rows in groups times a matrix for each group, without a bias, have a rule"
+        )
+    ends = offs.tolist()
+
+    def grouped(x: Tensor, y: Tensor) -> Tensor:
+        found = x.new_zeros(x.shape[0], y.shape[-1])
+        for expert, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            found[start:end] = x[start:end] @ y[expert]
+        return found
+
+    return product(grouped, a, b, operation.orders)
+
+
+@rule("addmm", "addmv", "baddbmm")
+def product_and_sum(
+    operation: Operation, x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, **_: Any
+) -> Series:
+    a, b = series(a), series(b)
+    found = sized(product(torch.matmul, a, b, operation.orders), a, b)
+    found = found if alpha == 1 else times(found, alpha)
+    x = series(x) if beta == 1 else scaled(series(x), beta)
+    if x.zero and len(x.shape) == 1:
+        return shortened(found, operation.orders)
+    # A bias of a linear map is soon nothing; what is added to scores (ALiBi) may decide a tie.
+    bias = x.top.value.dim() == 1
+    if bias and operation.orders == 1 and not (x.zero or found.zero) and x.top.degree < found.top.degree:
+        note(operation, found, x)
+        if decided([found.top.value]):
+            lower = highest(x.top.degree, x.rest, found.rest, *(t.degree for t in found.terms[1:]))
+            return Series(found.terms[:1], lower)
+        return shortened(add(found, x), 1)
+    found = summed(operation, found, x)
+    return shortened(found, operation.orders) if bias else found
+
+
+@rule("convolution", "_convolution")
+def convolution(operation: Operation, x: Any, weight: Any, bias: Any, *args: Any) -> Series:
+    found = product(lambda a, b: operation(a, b, None, *args), series(x), series(weight), operation.orders)
+    if bias is None:
+        return found
+    shape = (1, -1, *[1] * (len(found.shape) - 2))
+    return shortened(summed(operation, found, series(bias).map(lambda v: v.view(shape))), operation.orders)

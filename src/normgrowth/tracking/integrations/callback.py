@@ -1,0 +1,43 @@
+"""What the callbacks of all libraries share: their options, and trackers made from them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from normgrowth.tracking.due import Every
+from normgrowth.tracking.tracker import LOGGED, NormTracker
+
+
+class TrackerCallback:
+    """quantities, levels: what is logged, as {"normgrowth/norm/layer.03": ...}; the trace has everything.
+
+    resume_step=0: a run that starts again in its old folder replaces what is there. options: as of `NormTracker`.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: Every = 10,
+        out: str | None = None,
+        quantities: Sequence[str] = LOGGED,
+        levels: Sequence[str] = ("model", "layer"),
+        prefix: str = "normgrowth/",
+        resume_step: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.every, self.out, self.prefix = every, out, prefix
+        self.quantities, self.levels = tuple(quantities), tuple(levels)
+        self.resume_step, self.options = resume_step, options
+
+    def new_tracker(
+        self, model: nn.Module, optimizer: Optimizer, out: str | None, step: int | None
+    ) -> NormTracker:
+        """step: where a run is resumed; 0 or None at the start."""
+        step = step or self.resume_step
+        return NormTracker(model, optimizer, every=self.every, out=out, resume_step=step, **self.options)
+
+    def latest(self, tracker: NormTracker, prefix: str) -> dict[str, float]:
+        values = tracker.latest(self.quantities, self.levels)
+        return {f"{prefix}{name}": value for name, value in values.items()}

@@ -1,0 +1,342 @@
+"""Where two runs part, in one process: what is aligned, what counts as noise, which cause is named."""
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from compare.training import Settings, batch_of, model_of, optimizer_of, train
+from safetensors.torch import save_file
+from torch.nn.functional import cross_entropy
+
+import normgrowth as ng
+from normgrowth.cli.main import main
+from normgrowth.compare.stages import STAGES
+from normgrowth.errors import InputError
+from normgrowth.records import Records
+
+ONE = Settings()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Train a run once, and return the folder of its tracker."""
+    folder, known = tmp_path_factory.mktemp("runs"), dict[Settings, Path]()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the model is so small that threads would only wait for each other
+
+    def run(settings: Settings) -> Path:
+        if settings not in known:
+            known[settings] = folder / str(len(known))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ng.SeriesWarning)
+                train(settings, known[settings])
+        return known[settings]
+
+    yield run
+    torch.set_num_threads(threads)
+
+
+def changed(folder: Path, change) -> ng.Trace:
+    """The trace of a folder, every row changed: change(row) -> row."""
+    records = Records.read(folder)
+    rows = [change(row) for row in records.table.to_pylist()]
+    return ng.Trace.from_records(Records(pa.Table.from_pylist(rows, records.table.schema), records.made_by))
+
+
+def scaled(quantity: str, factor: float, *, step: int = 0, name: str = ""):
+    """Multiply a quantity from a step on, of one tensor or of all."""
+
+    def change(row):
+        hit = row["quantity"] == quantity and row["step"] >= step and row["level"] == "tensor"
+        return {**row, "value": row["value"] * factor} if hit and name in row["name"] else row
+
+    return change
+
+
+# --- alignment ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_fsdp_wrapped_module.", "model.inner."])
+def test_prefixes_of_wrappers_are_no_difference(runs, prefix):
+    def renamed(row):
+        return {**row, "name": prefix + row["name"]} if row["level"] == "tensor" else row
+
+    found = ng.compare(runs(ONE), changed(runs(ONE), renamed))
+    assert not found.parted
+    assert len(found.alignment.names) == 51
+    assert not found.alignment.only_a + found.alignment.only_b
+
+
+def test_wrappers_in_the_middle_of_a_name(runs):
+    def renamed(row):
+        return {**row, "name": row["name"].replace("layers.1.", "layers.1._checkpoint_wrapped_module.")}
+
+    found = ng.compare(changed(runs(ONE), renamed), runs(ONE))
+    assert not found.alignment.only_a + found.alignment.only_b
+
+
+def test_a_tied_weight_may_have_another_name(runs):
+    def renamed(row):
+        return {**row, "name": row["name"].replace("embedding.weight", "head.weight")}
+
+    found = ng.compare(runs(ONE), changed(runs(ONE), renamed))
+    assert not found.parted
+    assert found.alignment.renamed == {"embedding.weight": "head.weight"}
+    assert "embedding.weight is head.weight in b" in str(found)
+
+
+def test_steps_that_only_one_run_has_are_left_out(runs):
+    found = ng.compare(runs(ONE), runs(replace(ONE, every=3)))
+    assert not found.parted
+    assert (found.alignment.steps, found.alignment.last_step) == (3, 6)  # 0, 3, 6
+
+
+def test_runs_without_a_common_step_are_not_judged(runs, capsys, tmp_path):
+    def later(row):
+        return {**row, "step": row["step"] + 100}
+
+    other = changed(runs(ONE), later)
+    found = ng.compare(runs(ONE), other)
+    assert not found.judged
+    assert not found.parted
+    other.save(tmp_path / "later")
+    assert main(["compare", str(runs(ONE)), str(tmp_path / "later")]) == 1
+    assert "cannot be said" in capsys.readouterr().out
+
+
+# --- causes that single processes show ------------------------------------------------------------------
+
+
+def test_the_differences_are_those_of_the_records(runs):
+    a, b = runs(ONE), runs(replace(ONE, lr=5e-4))
+    found = ng.compare(a, b)
+    norms = [Records.read(folder).where(level="tensor").matrix("norm", level="tensor") for folder in (a, b)]
+    mine = found.matrix("weights_after", by="tensor", run="difference")
+    for name in mine.names:
+        x, y = (norm.curve(name) for norm in norms)
+        wanted = np.divide(abs(x - y), np.maximum(x, y), out=np.zeros_like(x), where=np.maximum(x, y) > 0)
+        np.testing.assert_allclose(mine.curve(name), wanted, rtol=1e-12)
+    assert found.alignment.stages == STAGES
+
+
+@pytest.mark.parametrize(
+    ("b", "cause", "stage", "step"),
+    [
+        (replace(ONE, lr=5e-4), "learning_rate", "learning_rate", 1),
+        (replace(ONE, decay=0.0), "decay", "decay_part", 1),
+        (replace(ONE, decay=0.05), "decay", "decay_part", 1),
+        (replace(ONE, optimizer="adam"), "decay_kind", "decay_part", 1),
+        (replace(ONE, betas=(0.8, 0.999)), "optimizer", "gradient_part", 2),
+        (replace(ONE, seed=3), "initialization", "weights_after", 0),
+        (replace(ONE, fault="data"), "data", "gradient", 5),
+        (replace(ONE, fault="missing"), "still", "gradient", 1),
+        (replace(ONE, fault="untied"), "untied", "gradient", 1),
+        (replace(ONE, fault="data", every=3), "between", "weights_before", 6),
+    ],
+)
+def test_the_cause(runs, b, cause, stage, step):
+    found = ng.compare(runs(replace(ONE, every=b.every)), runs(b))
+    first = found.diagnoses[0]
+    assert (first.cause, first.stage, first.step) == (cause, stage, step)
+    assert len(found.diagnoses) == 1, "consequences are no causes"
+
+
+def test_two_causes_are_both_named(runs):
+    found = ng.compare(runs(ONE), runs(replace(ONE, fault="data", decay=0.0)))
+    assert [(one.cause, one.step) for one in found.diagnoses] == [
+        ("decay", 1)
+    ]  # data differ after the decay does
+    late = changed(runs(replace(ONE, fault="data")), scaled("decay_step", 2.0, step=7))
+    assert [(one.cause, one.step) for one in ng.compare(runs(ONE), late).diagnoses] == [("data", 5)]
+
+
+def test_gradients_of_one_layer(runs):
+    found = ng.compare(runs(ONE), changed(runs(ONE), scaled("gradient_norm", 1.01, step=4, name="layers.2.")))
+    first = found.diagnoses[0]
+    assert (first.cause, first.step, first.group) == ("part", 4, "layer 2")
+    assert all(name.startswith("layers.2.") for name in first.tensors)
+
+
+def test_gradients_of_one_role(runs):
+    found = ng.compare(runs(ONE), changed(runs(ONE), scaled("gradient_norm", 1.01, name="norm1.weight")))
+    assert (found.diagnoses[0].cause, found.diagnoses[0].group) == ("part", "role norm")
+
+
+@pytest.mark.parametrize("factor", [8.0, 0.125, 65536.0])
+def test_one_factor_for_all_gradients(runs, factor):
+    found = ng.compare(runs(ONE), changed(runs(ONE), scaled("gradient_norm", factor)))
+    first = found.diagnoses[0]
+    assert (first.cause, first.step, len(first.tensors)) == ("gradient_factor", 1, 48)
+    assert first.factor == pytest.approx(factor)
+    assert ("loss scale that" in str(found)) == (factor == 65536.0)
+
+
+def test_weights_that_change_between_steps(runs):
+    other = changed(runs(ONE), scaled("norm", 1.1, step=4, name="up.weight"))
+    found = ng.compare(runs(ONE), other)
+    assert found.diagnoses[0].step == 4
+    assert {one.stage for one in found.partings if one.step == 4} == {"weights_after"}
+
+
+def test_weights_that_are_not_finite(runs):
+    def broken(row):
+        hit = row["step"] >= 4 and row["name"] == "layers.0.up.weight"
+        value = {"norm": float("nan"), "nonfinite": 3.0}.get(row["quantity"], row["value"])
+        return {**row, "value": value} if hit else row
+
+    first = ng.compare(runs(ONE), changed(runs(ONE), broken)).diagnoses[0]
+    assert (first.cause, first.step, first.tensors, first.run) == (
+        "nonfinite",
+        4,
+        ("layers.0.up.weight",),
+        "b",
+    )
+
+
+# --- noise ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_and_itself_are_identical(runs):
+    found = ng.compare(runs(ONE), runs(ONE))
+    assert not found.parted
+    assert found.noise.first_step is None
+    assert "No difference: the norms of 51 tensors are identical at steps 0 to 8." in str(found)
+
+
+def test_rounding_has_a_size_and_a_growth(runs):
+    found = ng.compare(runs(ONE), runs(replace(ONE, implementation="fused")))
+    assert not found.parted
+    assert 0 < found.noise.first < 1e-6
+    assert found.noise.growth == pytest.approx(1.2, abs=0.4)
+    assert f"×{found.noise.growth:.2f} a step" in str(found)
+
+
+def test_differences_may_grow_from_step_to_step_but_not_jump(runs):
+    def growing(row):
+        hit = row["quantity"] == "gradient_norm" and row["level"] == "tensor"
+        return {**row, "value": row["value"] * (1 + 1e-6 * 3.0 ** row["step"])} if hit else row
+
+    grown = ng.compare(runs(ONE), changed(runs(ONE), growing))
+    assert not grown.parted
+    last = grown.matrix("gradient", by="tensor", run="difference").values[-1]
+    assert last.max() > 1e-3
+    assert ng.compare(runs(ONE), changed(runs(ONE), scaled("gradient_norm", 1 + last.max(), step=6))).parted
+
+
+def test_a_control_run_is_the_noise_floor(runs):
+    noisy = [runs(replace(ONE, dropout=0.1, fault=fault)) for fault in ("", "dropout")]
+    third = replace(ONE, dropout=0.1, fault="dropout", implementation="foreach")
+    assert ng.compare(*noisy).parted
+    found = ng.compare(*noisy, control=runs(third))
+    assert not found.parted
+    assert found.noise.source == "control"
+    floors = found.matrix("gradient", by="model", run="floor").values[1:, 0]
+    assert floors.min() > 0.1
+    slower = runs(replace(ONE, dropout=0.1, lr=1e-4))
+    assert ng.compare(noisy[0], slower, control=runs(third)).diagnoses[0].cause == "learning_rate"
+
+
+def test_tolerance(runs):
+    other = changed(runs(ONE), scaled("gradient_norm", 1.01))
+    assert ng.compare(runs(ONE), other, tolerance=0.005).parted
+    assert not ng.compare(runs(ONE), other, tolerance=0.02).parted
+    with pytest.raises(InputError, match="tolerance"):
+        ng.compare(runs(ONE), other, tolerance=-1.0)
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------
+
+
+def checkpoints(settings: Settings, folder: Path, steps: int = 8) -> Path:
+    """The weights of the same training before it, and after every second step."""
+    folder.mkdir()
+    model = model_of(settings)
+    optimizer = optimizer_of(model, settings)
+    for step in range(steps + 1):
+        if step:
+            torch.manual_seed(1000 * step)
+            optimizer.zero_grad()
+            tokens = batch_of(step, 0, settings)
+            cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            optimizer.step()
+        if step % 2 == 0:
+            state = {name: value for name, value in model.state_dict().items() if name != "head.weight"}
+            save_file(state, folder / f"step_{step}.safetensors")
+    return folder
+
+
+def test_traces_of_checkpoints(tmp_path, runs):
+    a = ng.trace(checkpoints(ONE, tmp_path / "a"), include="all", lint=False)
+    same = ng.trace(checkpoints(ONE, tmp_path / "same"), include="all", lint=False)
+    assert not ng.compare(a, same).parted
+    b = ng.trace(checkpoints(replace(ONE, fault="data"), tmp_path / "b"), include="all", lint=False)
+    found = ng.compare(a, b)
+    first = found.diagnoses[0]
+    assert (first.cause, first.step, first.previous) == ("between", 6, 4)
+    # A tracker and checkpoints of the same run
+    mixed = ng.compare(runs(ONE), a)
+    assert not mixed.parted
+    assert mixed.alignment.stages == ("weights_after",)
+    assert mixed.alignment.steps == 5
+    assert ng.compare(runs(replace(ONE, seed=3)), a).diagnoses[0].cause == "initialization"
+    assert ng.compare(runs(replace(ONE, fault="data")), a).partings[0].step == 6
+    still = ng.trace(
+        checkpoints(replace(ONE, fault="missing"), tmp_path / "still"), include="all", lint=False
+    )
+    first = ng.compare(a, still).diagnoses[0]
+    assert (first.cause, first.tensors) == ("still", ("layers.1.up.weight",))
+
+
+def test_records_of_layers_alone(runs):
+    def without_tensors(folder):
+        return ng.Trace.from_records(Records.read(folder).without_tensors())
+
+    found = ng.compare(without_tensors(runs(ONE)), without_tensors(runs(replace(ONE, lr=5e-4))))
+    assert found.alignment.level == "layer"
+    assert found.diagnoses[0].cause == "learning_rate"
+
+
+# --- what is shown --------------------------------------------------------------------------------------
+
+
+def test_exit_codes_and_json(runs, capsys, tmp_path):
+    a, b = str(runs(ONE)), str(runs(replace(ONE, fault="missing")))
+    assert main(["compare", a, a]) == 0
+    assert main(["compare", a, b, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["diagnoses"][0]["tensors"] == ["layers.1.up.weight"]
+    assert main(["compare", a, b, "--tolerance", "0.9999"]) == 1, "1 against 0 is a difference of 1"
+    assert main(["compare", a, a, "--control", b, "-o", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "figures" / "heat_map.png").exists()
+
+
+def test_saved_and_loaded(runs, tmp_path):
+    found = ng.compare(runs(ONE), runs(replace(ONE, fault="missing")))
+    again = ng.load(found.save(tmp_path / "compared"))
+    assert isinstance(again, ng.Comparison)
+    assert (again.diagnoses, again.partings, again.alignment, again.noise) == (
+        found.diagnoses,
+        found.partings,
+        found.alignment,
+        found.noise,
+    )
+    assert str(again) == str(found)
+
+
+def test_heat_maps(runs, tmp_path):
+    found = ng.compare(runs(ONE), runs(replace(ONE, fault="data")))
+    rows = [line.split() for line in str(found).splitlines() if line.startswith("layer 1 ")]
+    assert rows == [["layer", "1", "====####"]]
+    assert found.plot.names == ["heat_map", "growth"]
+    for figure in (found.plot(), found.plot(stage="step"), found.plot.growth()):
+        figure.savefig(tmp_path / "figure.png")
+    with pytest.raises(InputError, match="stage"):
+        found.plot(stage="loss")
+    page = ng.report([found], tmp_path / "page.html").path.read_text(encoding="utf-8")
+    assert "Where two runs part" in page
+    assert "Relative difference of the gradient" in page
