@@ -10,7 +10,6 @@ from pages import DOCS, fill, picture, table
 
 from normgrowth.lab.cells.edge_search import Cell, changes, wanted
 from normgrowth.lab.sweep_result import Sweep
-from normgrowth.report.figures.sweep import FIGURES
 from normgrowth.report.sweep_grid import SweepGrid
 from normgrowth.stored_result import StoredResult
 
@@ -33,8 +32,8 @@ def write(folder: Path) -> None:
     }
     for name, grid in grids.items():
         sections[f"edge of {name}"] = edge_table(grid)
-        picture(FIGURES["phase"](grid.result), f"decay_{name}_phase")
-        picture(FIGURES["edge"](grid.result), f"decay_{name}_edge")
+        picture(grid.result.plot.phase(), f"decay_{name}_phase")
+        picture(grid.result.plot.edge(), f"decay_{name}_edge")
     if "adamw-default" in found:
         sections["default"] = default_table(found["adamw-default"])
     if (facts := folder / "paper.json").exists():

@@ -17,7 +17,7 @@ from normgrowth import Records, fit
 from normgrowth.fit.result import Fits
 from normgrowth.network.heads.heads import Heads
 from normgrowth.paper.published.figure3 import figure3
-from normgrowth.report.figures.heads import atlas, positions
+from normgrowth.report.figures.heads import atlas
 from normgrowth.report.figures.style import BLUE, GREY, ORANGE, laid_out, style
 from normgrowth.report.grids import Grids
 from normgrowth.stored_result import StoredResult
@@ -323,9 +323,7 @@ def draw_heads(runs: Sequence[Run]) -> Figure:
 def draw_masks(runs: Sequence[Run]) -> Figure:
     """Figure 3 of PTB with AdamW: with the true mask, and with that of the authors' code."""
     chosen = [run for run in ordered(runs) if run.group.startswith("PTB, AdamW") and not run.settings["seed"]]
-    drawn = positions(_together(chosen), figure3(83))
-    assert drawn is not None
-    return drawn
+    return _together(chosen).plot.positions(published=figure3(83))
 
 
 def draw_atlas(runs: Sequence[Run]) -> Figure:

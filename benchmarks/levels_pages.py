@@ -11,8 +11,7 @@ from normgrowth.network.saturation.saturation import LayerCurve, Saturation
 from normgrowth.network.scaling.scaling import Scaling
 from normgrowth.paper.published.figure2 import figure2 as published_levels
 from normgrowth.paper.published.figure4 import figure4 as published_curves
-from normgrowth.report.figures.saturation import heat_map, levels
-from normgrowth.report.figures.scaling import curves as scaling_curves
+from normgrowth.report.figures.saturation import heat_map
 from normgrowth.report.sentences.saturation import sentences as saturation_sentences
 from normgrowth.report.sentences.scaling import sentences as scaling_sentences
 from normgrowth.stored_result import StoredResult
@@ -35,7 +34,7 @@ def span(line: LayerCurve) -> str:
 
 def figure2(folder: Path) -> str:
     result, published = _saturation(folder), published_levels()
-    picture(levels(result, published), "levels_figure2")
+    picture(result.plot.levels(published=published), "levels_figure2")
     theirs = {line.run: line for line in published.curves if line.baseline}
     rows = [
         "| model | exact limit | c = 1000 | mean | to other tokens, mean | published, c = 1000 | mean |",
@@ -97,13 +96,13 @@ def minilm(folder: Path) -> str:
 
 def figure4(folder: Path) -> str:
     result, published = Scaling.from_stored(StoredResult.read(folder)), published_curves()
-    picture(scaling_curves(result, published), "levels_figure4")
+    picture(result.plot(published=published), "levels_figure4")
     return "\n".join(f"- {sentence}" for sentence in scaling_sentences(result, published))
 
 
 def training(folder: Path) -> str:
     result = _saturation(folder)
-    picture(levels(result), "levels_training")
+    picture(result.plot.levels(), "levels_training")
     return " ".join(saturation_sentences(result))
 
 

@@ -23,8 +23,8 @@ from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.records import Block, Records
 from normgrowth.report.dispatch import show
+from normgrowth.report.numbers import number
 from normgrowth.report.sentences.dynamics import findings, undecided
-from normgrowth.report.wording import number
 from normgrowth.text import MOST, WIDEST, html_table
 
 HOSTILE = [

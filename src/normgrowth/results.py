@@ -26,9 +26,12 @@ from normgrowth.record_schema import ADVICE, SCHEMA, refuse_newer
 from normgrowth.records import Matrix, Records
 from normgrowth.schema import converted
 from normgrowth.stored_result import SIDECAR, StoredResult, has_records
+from normgrowth.text import one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from normgrowth.report.figures.style import Drawing
 
 # Where each kind of result is defined. A new kind is added here and gets its files in `normgrowth.report`.
 KINDS: dict[str, str] = {
@@ -86,7 +89,12 @@ class Result:
     records: Records
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    provenance: Provenance = field(default_factory=Provenance)
+    provenance: Provenance = field(default_factory=Provenance, repr=False)
+
+    def __init_subclass__(cls) -> None:
+        # Before @dataclass adds a repr with every field, which can be pages long.
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = one_line
 
     def to_pandas(self) -> Any:
         """The records as a pandas DataFrame."""
@@ -159,36 +167,37 @@ class Plots:
 
     @property
     def names(self) -> list[str]:
-        return list(self._figures())
+        """The figures for which the result has the data."""
+        return [name for name, drawing in self._drawings().items() if drawing.has_data(self._result)]
 
-    def _figures(self) -> Mapping[str, Any]:
+    def _drawings(self) -> "Mapping[str, Drawing]":
         from normgrowth.report.dispatch import figures
 
         return figures(self._result)
 
     def __call__(self, **options: Any) -> "Figure":
-        names = self.names
-        if not names:
+        """The first figure for which the result has the data."""
+        drawings = self._drawings()
+        if not drawings:
             raise InputError(f"there are no figures for results of kind {self._result.kind!r}")
-        for name in names:  # the main figure may need what this result does not hold, such as a schedule
-            if (figure := self._figures()[name](self._result, **options)) is not None:
-                return figure
-            options = {}  # these are of the main figure
-        raise InputError(f"this result does not hold what its figures show: {', '.join(names)}")
+        for place, (name, drawing) in enumerate(drawings.items()):
+            if drawing.has_data(self._result):
+                return self._draw(name, {} if place else options)  # these belong to the main figure
+        raise InputError(f"this result has no data for its figures: {', '.join(drawings)}")
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._figures():
+        if name.startswith("_") or name not in self._drawings():
             raise AttributeError(f"no figure {name!r}; there are {', '.join(self.names)}")
         return lambda **options: self._draw(name, options)
 
     def _draw(self, name: str, options: Mapping[str, Any]) -> "Figure":
-        figure = self._figures()[name](self._result, **options)
+        figure = self._drawings()[name](self._result, **options)
         if figure is None:
-            raise InputError(f"this result does not hold what the figure {name!r} shows")
+            raise InputError(f"this result has no data for the figure {name!r}")
         return figure
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.names]
+        return [*super().__dir__(), *self._drawings()]
 
     def __repr__(self) -> str:
         return f"Plots({', '.join(self.names)})"

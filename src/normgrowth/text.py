@@ -1,15 +1,18 @@
-"""How things show themselves: text in which nothing acts, and tables for notebooks.
+"""Safe text: escaped names, tables for notebooks, one-line reprs.
 
 Names come from anybody's checkpoints. Whatever shows one, in a terminal, a figure, a page or a notebook, shows it as
 text.
 """
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
+from dataclasses import MISSING, fields, is_dataclass
 from fractions import Fraction
 from html import escape
+from typing import Any
 
-MOST, WIDEST = 40, 1000  # rows of a table and words of a list; letters of a cell
+MOST, WIDEST = 40, 1000  # rows of a table or words of a list; characters of a cell
+LINE, LONGEST, FEW = 200, 40, 3  # of a repr: characters, characters of a value, items of a list
 
 
 def printable(text: object) -> str:
@@ -18,7 +21,7 @@ def printable(text: object) -> str:
 
 
 def visible(text: object) -> str:
-    """Text with every character that would act rather than show (control, bidi, newline) spelt out."""
+    """Text with control, bidirectional and newline characters escaped."""
     return "".join(
         c.encode("unicode_escape").decode() if unicodedata.category(c) in _ACTING else c for c in str(text)
     )
@@ -28,7 +31,7 @@ _ACTING = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table for a notebook, in the notebook's own look. Names may come from anybody's checkpoint: all is escaped."""
+    """An HTML table for a notebook. Everything is escaped: names come from untrusted checkpoints."""
 
     def line(tag: str, cells: Iterable[object]) -> str:
         return f"<tr>{''.join(_cell(tag, cell) for cell in cells)}</tr>"
@@ -48,6 +51,34 @@ def _cell(tag: str, value: object) -> str:
 def shortened(text: object) -> str:
     text = str(text)
     return text if len(text) <= WIDEST else f"{text[:WIDEST]}…"
+
+
+def one_line(self: Any) -> str:
+    """The repr of a dataclass in one line: fields that differ from their default, long ones as their size."""
+    shown = []
+    for one in fields(self):
+        value = getattr(self, one.name)
+        default = one.default_factory() if one.default_factory is not MISSING else one.default
+        if one.repr and not (type(value) is type(default) and value == default):
+            shown.append(f"{one.name}={_in_short(value)}")
+    text = ", ".join(shown)
+    return f"{type(self).__name__}({text if len(text) <= LINE else text[: LINE - 1] + '…'})"
+
+
+def _in_short(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}…")
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, tuple | list) and len(value) <= FEW and all(map(_is_plain, value)):
+        return f"[{', '.join(map(_in_short, value))}]"
+    if isinstance(value, Sized):
+        return f"<{len(value):,} {'entry' if len(value) == 1 else 'entries'}>"
+    return f"<{type(value).__name__}>" if is_dataclass(value) else repr(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float)
 
 
 def listed(words: Iterable[object]) -> str:

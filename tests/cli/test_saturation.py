@@ -55,11 +55,9 @@ def configs(tmp_path, monkeypatch):
 
 def test_a_table_records_and_figures(configs, capsys):
     code, out, err = run(
-        capsys, "bert", "t5", "--text", "text.txt", "--random-init", 2, "--published", "-o", "out"
+        capsys, "bert", "t5", "--text", "text.txt", "--random-init", 2, "--published", "--wide", "-o", "out"
     )
     assert (code, err) == (0, "")
-    assert "bert: measured with 3 sentences, 13 tokens of text.txt, its words as ids" in out
-    assert "bert: a config alone: the weights are random, seed 0" in out
     rows = [line.split()[0] for line in out.splitlines() if line.split()]
     first = rows.index("embeddings")
     assert rows[first : first + 4] == ["embeddings", "0", "1", "2"]  # as in every record
@@ -76,7 +74,7 @@ def test_a_table_records_and_figures(configs, capsys):
     assert set(records.distinct("quantity")) == wanted | {"evaluation_tokens", "evaluation_sentences"}
     files = {path.name for path in (configs / "out" / "figures").iterdir()}
     assert files == {
-        f"{n}.{form}" for n in ("saturation", "saturation_map") for form in ("png", "svg", "pdf")
+        f"{n}.{form}" for n in ("saturation_levels", "saturation_heat_map") for form in ("png", "svg", "pdf")
     }
     result = load("out")
     assert isinstance(result, Saturation)
@@ -87,7 +85,7 @@ def test_a_table_records_and_figures(configs, capsys):
 
 def _figures(result):
     """The paper's numbers are grey and called published; measured ones have colours."""
-    figure = levels(result, figure2())
+    figure = levels(result, published=figure2())
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
         "random weights, exact limit",
         "random weights, c = 1000",
@@ -119,7 +117,7 @@ def _figures(result):
 def _narrow(result):
     out = io.StringIO()
     show(result, Console(file=out, width=60))
-    assert "Too narrow for:" in out.getvalue()
+    assert "Hidden columns" in out.getvalue()
     assert "embeddings" in out.getvalue()
 
 

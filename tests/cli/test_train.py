@@ -34,13 +34,14 @@ def small(capsys, corpus, out, *more):
 def test_a_table_and_what_it_says(tmp_path, capsys):
     code, out, err = small(capsys, "pydoc", tmp_path / "run", "--steps", 4, "--evaluate", "powers")
     assert (code, err) == (0, "")
-    assert "run: paper_pre_norm, 1 layers of 8, adamw on pydoc" in out
     rows = [line.split() for line in out.splitlines() if line.strip()[:1].isdecimal()]
     assert [row[0] for row in rows] == ["0", "1", "2", "4"]
-    assert "not below that of word frequencies" in out  # four steps teach nothing
-    assert "Its test perplexity is" in out
-    assert "Saturation, mean over blocks, went from" in out
-    assert "became <unk>" in out
+    result = load(tmp_path / "run")
+    best = min(one.scores["dev_loss"] for one in result.evaluations)
+    assert best > result.corpus.frequency_loss  # four steps teach nothing
+    assert result.test.scores["perplexity"] > 0
+    assert len(sentences(result)) == 4  # the best loss, test perplexity, norm and saturation
+    assert any("<unk>" in note for note in result.notes)
 
 
 def test_json_is_all_there_is_on_stdout(tmp_path, capsys):
@@ -114,7 +115,7 @@ def test_another_run_is_refused_and_a_diverging_one_says_so(tmp_path, capsys):
         capsys, "pydoc", tmp_path / "far", "--steps", 9, "--optimizer", "sgd", "--lr", "1e30"
     )
     assert code == 2
-    assert "so the run stops" in err
+    assert err.count("\n") == 1
     assert "a lower --lr" in err
 
 
@@ -123,7 +124,8 @@ def test_the_bar_tells_the_loss_and_the_speed():
     progress = TrainProgress(lambda done, total, label: said.append((done, total, label)))
     for step in (1, 2, 3):
         progress(step, 9, {"loss": 5.0, "tokens": 100.0})
-    assert said[0] == (1, 9, "step 1 of 9, loss 5.000")
+    assert said[0][:2] == (1, 9)
+    assert "5.000" in said[0][2]
     assert said[-1][:2] == (3, 9)
     assert "loss 5.000" in said[-1][2]
     assert "tokens/s" in said[-1][2]
@@ -136,6 +138,6 @@ def test_a_narrow_terminal_keeps_what_matters(tmp_path, capsys):
     show(result, console)
     shown = console.file.getvalue()
     assert "perplexity" in shown
-    assert "Too narrow for" in shown
+    assert "Hidden columns" in shown
     assert all(len(line) <= 50 for line in shown.splitlines())
     assert len(sentences(result)) >= 3

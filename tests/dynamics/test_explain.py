@@ -62,8 +62,8 @@ def test_misaligned_steps_are_found_to_be_so(traced):
     assert found.budget.displacement == pytest.approx(1.0, abs=0.05)
     assert found.checkpoint_gap == (20, 20)
     assert found.budget.by_decay == 0
-    assert any("20 optimizer steps apart" in text for text in findings(found))
-    assert any("single steps" in text for text in undecided(found))
+    assert "single_steps" in found.open_questions
+    assert len(undecided(found)) == len(found.open_questions)
 
 
 def test_aligned_steps_are_found_to_be_so(traced):
@@ -74,7 +74,7 @@ def test_aligned_steps_are_found_to_be_so(traced):
     np.testing.assert_allclose(found.aligned.predicted, norms(path)[::20], rtol=0.01)
     assert found.alignment == pytest.approx(1.0)
     assert found.budget.displacement == pytest.approx(20, rel=0.3)
-    assert any("go on in one direction" in text for text in undecided(found))
+    assert "one_direction" in found.open_questions
 
 
 def test_in_between_and_beneath(traced):
@@ -84,8 +84,7 @@ def test_in_between_and_beneath(traced):
     assert beneath.verdict == "neither"
     assert beneath.budget.growth < 0
     assert np.isnan(beneath.misaligned.growth_kappa)
-    assert any("fell by" in text for text in findings(beneath))
-    assert "less than either" in findings(beneath)[-1]
+    assert beneath.norms[-1] < min(beneath.aligned.predicted[-1], beneath.misaligned.predicted[-1])
 
 
 def test_kappa_of_single_steps_decides_what_checkpoints_cannot(traced):
@@ -119,7 +118,7 @@ def test_decay_is_told_from_steps(traced):
     unknown = dynamics(traced(path), COSINE)
     assert unknown.verdict == "neither"
     assert np.isnan(unknown.budget.by_decay)
-    assert any("weight decay" in text for text in undecided(unknown))
+    assert "weight_decay" in unknown.open_questions
 
 
 def test_one_layer_and_few_checkpoints(traced):
@@ -127,12 +126,12 @@ def test_one_layer_and_few_checkpoints(traced):
     layer = records.where(level="layer").distinct("name")[0]
     found = dynamics(records, COSINE, level="layer", name=layer)
     assert found.norms[0] == pytest.approx(records.series("norm", level="layer", name=layer)[1][0])
-    assert any("3 intervals are too few" in text for text in undecided(found))
-    with pytest.raises(InputError, match="needs a name: which layer"):
+    assert "kappa_interval" in found.open_questions
+    with pytest.raises(InputError, match="name"):
         dynamics(records, COSINE, level="layer")
-    with pytest.raises(InputError, match="two are needed"):
+    with pytest.raises(InputError, match="at least 2 checkpoints"):
         dynamics(records.where(step=0), COSINE)
-    with pytest.raises(InputError, match="nothing to start from"):
+    with pytest.raises(InputError, match="first checkpoint"):
         dynamics(published(np.array([0, 9]), np.array([0.0, 1.0]), np.array([0.5])), COSINE)
 
 
@@ -140,7 +139,7 @@ def test_steps_one_apart_leave_nothing_hidden(traced):
     found = dynamics(traced(simulate(COSINE, 1.5, 30, dims=500), every=1, lags=()), COSINE, weight_decay=0.0)
     assert found.misaligned.kappa == pytest.approx(1.5, rel=1e-6)
     assert not undecided(found)
-    assert "1 optimizer step apart" in findings(found)[0]
+    assert found.checkpoint_gap == (1, 1)
     same_way = simulate(COSINE, 0.3, 30, model="aligned", dims=500)
     found = dynamics(traced(same_way, every=1, lags=()), COSINE, weight_decay=0.0)
     assert found.verdict == "aligned"
@@ -177,22 +176,23 @@ def test_sums_end_before_what_is_not_finite(traced):
     assert found.budget.until == 180
     for name in ("growth", "by_steps", "by_decay", "displacement"):
         assert getattr(found.budget, name) == pytest.approx(getattr(whole.budget, name))
-    assert any("up to step 180" in text for text in findings(found))
-    assert f"{found.norms[-1]:.5g} measured" in " ".join(findings(found))
+    said = " ".join(findings(found))
+    assert "step 180" in said
+    assert f"{found.norms[-1]:.5g}" in said
     path[200], path[400] = path[180], np.nan
-    assert "Norm at step 380" in " ".join(findings(dynamics(traced(path), COSINE)))
+    assert "step 380" in " ".join(findings(dynamics(traced(path), COSINE)))
     path[400] = 0
     assert dynamics(traced(path), COSINE).verdict == "neither"
 
 
 def test_weights_that_move_without_a_learning_rate(traced):
     records = traced(simulate(COSINE, 1.5, 400, dims=2_000))
-    said = " ".join(findings(dynamics(records, cosine(0.05, 100))))
-    assert "In 15 of 20 intervals the weights moved although η is 0, first in the one up to step 120" in said
-    assert "although" not in " ".join(findings(dynamics(records, COSINE)))
+    (said,) = [text for text in findings(dynamics(records, cosine(0.05, 100))) if "η = 0" in text]
+    assert all(part in said for part in ("15 of 20", "step 120"))
+    assert "η = 0" not in " ".join(findings(dynamics(records, COSINE)))
     shrinking = traced(simulate(cosine(0.05, 100), 1.0, 400, weight_decay=0.001, decay="eq3", dims=2_000))
     found = dynamics(shrinking, cosine(0.05, 100), weight_decay=0.001, decay="eq3")
-    assert "although" not in " ".join(findings(found))
+    assert "η = 0" not in " ".join(findings(found))
 
 
 def test_each_interval_hides_as_many_steps_as_it_has():
@@ -207,7 +207,7 @@ def test_each_interval_hides_as_many_steps_as_it_has():
 
     norm = {"norm": np.sqrt(np.arange(1.0, 7.0))}
     records = Records.from_blocks("run", [block(steps, norm), block(steps[1:], values)])
-    assert "would make 80 % of" in undecided(dynamics(records, constant(0.1)))[0]  # 4.01 of 5
+    assert "80 %" in undecided(dynamics(records, constant(0.1)))[0]  # 4.01 of 5
 
 
 def test_published_numbers_without_a_budget():
@@ -266,8 +266,8 @@ def test_too_little_to_say(traced):
     found = direction(traced(simulate(constant(0.01), 1.0, 40, dims=100), every=10, lags=()))
     assert np.isnan(found.q)
     assert found.verdict == "undecided"
-    assert any("too few" in text for text in direction_sentences(found))
-    assert any("Lags of 1, 2, 4" in text for text in direction_sentences(found))
+    assert len(direction_sentences(found)) == 3
+    assert not found.doubled.steps
 
 
 def test_uniform_growth_and_its_opposite(traced):
@@ -283,7 +283,7 @@ def test_uniform_growth_and_its_opposite(traced):
     np.testing.assert_allclose(uneven.last_share, [0.9, 0.1])
     assert uneven.spread == pytest.approx(3)
     assert uneven.moved == pytest.approx(0.4)
-    assert "×1 (layer.1) to ×3 (layer.0)" in uniformity_sentence(uneven)
+    assert all(part in uniformity_sentence(uneven) for part in ("×1 (layer.1)", "×3 (layer.0)"))
     assert uniformity(records, level="tensor").names == tuple(PARTS)
     with pytest.raises(InputError, match="no norms at level block"):
         uniformity(records, level="block")

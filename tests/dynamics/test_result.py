@@ -45,8 +45,9 @@ def test_without_a_schedule_there_is_the_budget_and_no_model(folder, path):
     assert found.budget.by_steps + found.budget.by_alignment == pytest.approx(1)
     np.testing.assert_equal(fields(found)["direction"], fields(fitted)["direction"])
     assert set(found.uniformity) == {"layer", "role", "tensor"}
-    assert found.plot.names == ["prediction", "alignment", "budget", "plane"]
-    with pytest.raises(InputError, match="does not hold"):
+    assert found.plot.names == ["alignment", "budget", "plane"]
+    assert fitted.plot.names == ["prediction", "alignment", "budget", "plane"]
+    with pytest.raises(InputError, match="prediction"):
         found.plot.prediction()
     assert found.plot().axes[0].get_ylabel() == found.plot.alignment().axes[0].get_ylabel()  # the next one
     assert "give the learning rates" in str(found)

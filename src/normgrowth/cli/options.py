@@ -63,7 +63,7 @@ def pair(text: str) -> tuple[float, float]:
 
 
 def several(parse: Callable[[str], Any], example: str) -> Callable[[str], tuple[Any, ...]]:
-    """A parser of lists with commas."""
+    """A parser of comma-separated lists."""
 
     def parsed(text: str) -> tuple[Any, ...]:
         try:
@@ -76,18 +76,18 @@ def several(parse: Callable[[str], Any], example: str) -> Callable[[str], tuple[
 
 @dataclass(frozen=True)
 class Option:
-    """What a signature does not say about a parameter."""
+    """Facts about a parameter that its signature does not contain."""
 
     help: str
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
     choices: tuple[str, ...] | None = None
     short: str | None = None  # -o
-    flag: str | None = None  # another name than the parameter's
+    flag: str | None = None  # instead of the name of the parameter
     nargs: str | None = None
 
 
-# Options that several commands have, the same everywhere.
+# Options that several commands share.
 OPTIONS: dict[str, Option] = {
     "source": Option(
         "checkpoint file, folder, quoted glob, the same at https://, s3:// or gs://, several of these, "

@@ -45,7 +45,7 @@ def _plot(arguments: argparse.Namespace) -> int:
         options["fitted"] = _fitted(result, arguments.fit) if arguments.fit else None
     elif arguments.overlay or arguments.fit:
         raise InputError(
-            f"--overlay and --fit are for traces; {arguments.result} holds a result of '{result.kind}'"
+            f"--overlay and --fit are for traces; {arguments.result} has a result of kind {result.kind!r}"
         )
     named = arguments.result.startswith("published:")
     folder = Path(arguments.out or ("figures" if named else Path(arguments.result) / "figures"))
@@ -54,9 +54,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror or error}") from error
     if not paths:
-        raise InputError(
-            f"{arguments.result}: nothing to draw: it holds no finite values that a figure shows"
-        )
+        raise InputError(f"{arguments.result}: nothing to draw: the result has no data for its figures")
     print(*paths, sep="\n")
     return 0
 

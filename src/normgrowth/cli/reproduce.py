@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from normgrowth.cli.command import Action, add_engine, engine_of, say_paths, show_result
+from normgrowth.cli.command import Action, add_display, add_engine, engine_of, say_paths, show_result
 from normgrowth.cli.options import OPTIONS, several
 
 WRITTEN = ("claims.json", "figures", "report.html")
@@ -16,7 +16,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     )
     text = "replace stages that were run with another scale or corpus"
     parser.add_argument("--overwrite", action="store_true", help=text)
-    text = "size: what is embedded, or the paper's sizes [demo]"
+    text = "size of data and models: embedded, or the paper's [demo]"
     parser.add_argument("--scale", choices=("demo", "paper"), default="demo", help=text)
     text = "figures (fig2), table1 or claims by id (default: all)"
     parser.add_argument(
@@ -27,7 +27,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--list", action="store_true", help="print the stages and how long they take, and stop"
     )
     add_engine(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_display(parser)
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:

@@ -23,7 +23,8 @@ def _with_scales(given: dict[str, Any], arguments: argparse.Namespace) -> dict[s
     from normgrowth.errors import InputError
 
     if not 1 < arguments.largest < float("inf") or arguments.scales < 2:
-        raise InputError("--largest must be above 1, and --scales at least 2")
+        got = f"{arguments.largest:g} and {arguments.scales}"
+        raise InputError(f"--largest must be > 1 and --scales >= 2, got {got}")
     return {**given, "c": [float(c) for c in np.geomspace(1, arguments.largest, arguments.scales)]}
 
 
@@ -32,7 +33,7 @@ def _published(arguments: argparse.Namespace) -> "Result":
     from normgrowth.paper.published.figure4 import figure4
 
     if arguments.model != "paper":
-        raise InputError("--published is for `normgrowth scaling paper`")
+        raise InputError(f"--published is for `normgrowth scaling paper`, not {arguments.model}")
     return figure4()
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from normgrowth.cli.options import integer, real
 
@@ -48,7 +48,7 @@ CORPUS = (
 
 
 def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
-    """The corpus, the preset, and an option for each setting; None if it is not given."""
+    """Add the arguments corpus and --preset, and an option for each setting; its value is None if not given."""
     from normgrowth.lab.settings import TrainSettings
 
     parser.add_argument("corpus", metavar="CORPUS", help=CORPUS)
@@ -63,7 +63,7 @@ def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
         if field.name == "corpus":
             continue
         flag = f"--{field.name.replace('_', '-')}"
-        how: dict[str, Any] = {"dest": field.name, "help": HELP[field.name]}
+        name, text = field.name, HELP[field.name]
         kinds = [
             kind for kind in get_args(hints[field.name]) or [hints[field.name]] if kind is not type(None)
         ]
@@ -71,18 +71,18 @@ def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
             turned_off = bool(field.default)
             action = "store_false" if turned_off else "store_true"
             flag = f"--no-{field.name.replace('_', '-')}" if turned_off else flag
-            parser.add_argument(flag, action=action, default=None, **how)
+            parser.add_argument(flag, dest=name, help=text, action=action, default=None)
         elif choices := CHOICES.get(field.name) or [kind for kind in kinds if isinstance(kind, str)]:
-            parser.add_argument(flag, choices=tuple(choices), **how)
+            parser.add_argument(flag, dest=name, help=text, choices=tuple(choices))
         else:
             parse = {int: integer, float: real}.get(kinds[0], str)
-            parser.add_argument(flag, type=parse, metavar="N" if kinds[0] is int else "X", **how)
+            metavar = "N" if kinds[0] is int else "X"
+            parser.add_argument(flag, dest=name, help=text, type=parse, metavar=metavar)
 
 
 def settings_of(arguments: argparse.Namespace) -> "TrainSettings":
     """The preset with the settings that were given."""
     from normgrowth.lab.settings import preset
 
-    given: dict[str, Any] = {name: getattr(arguments, name) for name in HELP}
-    changes = {name: value for name, value in given.items() if value is not None}
-    return preset(arguments.preset, arguments.corpus, **changes)
+    given = {name: value for name in HELP if (value := getattr(arguments, name)) is not None}
+    return preset(arguments.preset, arguments.corpus, **given)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from normgrowth.cli.command import Action, add_engine, draw_figures, engine_of, show_result
+from normgrowth.cli.command import Action, add_display, add_engine, draw_figures, engine_of, show_result
 from normgrowth.cli.options import OPTIONS, positive, real
 from normgrowth.cli.settings import add_settings, settings_of
 
@@ -11,21 +11,19 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "tiny")
     parser.add_argument("--data", metavar="DIR", help=OPTIONS["data"].help)
     parser.add_argument("-o", "--out", required=True, metavar="DIR", help=OPTIONS["out"].help)
-    text = "replace the result of a sweep with other settings; its cells are kept"
+    text = "replace the result of a sweep with other settings; trained cells are kept"
     parser.add_argument("--overwrite", action="store_true", help=text)
     for axis, default in (("x", "lr=1e-5:1e-1:20"), ("y", "weight_decay=1e-5:1e-1:20")):
         text = f"FROM:TO:COUNT on a logarithmic scale, or a list V,V,V [{default}]"
         parser.add_argument(f"--{axis}", default=default, metavar="SETTING=VALUES", help=text)
+    parser.add_argument("--refine", action="store_true", help="train only cells near the edge of growth in y")
     parser.add_argument(
-        "--refine", action="store_true", help="train only the cells that tell where growth ends in y"
+        "--time-limit", type=real, metavar="SECONDS", help="time limit per cell; training then stops early"
     )
-    parser.add_argument(
-        "--time-limit", type=real, metavar="SECONDS", help="most seconds per cell; it then ends early"
-    )
-    text = "cells to train in one stack (default: as many as pay)"
+    text = "cells to train together in one stack (default: chosen by speed)"
     parser.add_argument("--stack-size", type=positive, metavar="N", help=text)
     add_engine(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_display(parser)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -55,9 +53,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 COMMAND = Action(
-    summary="train over a grid of two settings: where does the norm grow, and where does growth end?",
+    summary="train over a grid of two settings, and find where growth of the norm ends",
     description="Train a small language model for each cell of a grid, learning rate and weight decay by default,\n"
-    "and say where the norm grows, by which terms of its budget, and where growth ends (Figure 6).",
+    "and show where the norm grows, by which terms of its budget, and where growth ends (Figure 6).",
     examples="""  normgrowth sweep pydoc -o sweeps/first --x lr=1e-4:1e-1:4 --y weight_decay=1e-3:1:4      (minutes)
   normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw --refine                       (the boundary only)
   normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw                                (20 x 20: fills the rest)

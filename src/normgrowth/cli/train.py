@@ -2,7 +2,7 @@
 
 import argparse
 
-from normgrowth.cli.command import Action, show_result
+from normgrowth.cli.command import Action, add_display, show_result
 from normgrowth.cli.options import OPTIONS, positive
 from normgrowth.cli.settings import add_settings, settings_of
 
@@ -18,7 +18,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=positive, metavar="N", help="threads of PyTorch (default: its own choice)"
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_display(parser)
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -45,16 +45,16 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 COMMAND = Action(
-    summary="train a language model as in the paper, with everything measured on the way",
-    description="Train an encoder of the paper as a language model: norms, steps and angles of weights, losses and\n"
-    "saturation as it goes, and a series of checkpoints that all commands read.",
+    summary="train a language model as in the paper, and measure its norms during training",
+    description="Train an encoder of the paper as a language model. Norms, steps and angles of weights, losses and\n"
+    "saturation are measured during training, and a series of checkpoints is saved for the other commands.",
     examples="""  normgrowth train pydoc -o runs/first --preset small             (Python's documentation; two minutes)
   normgrowth train penn --data corpora -o runs/penn --preset small --kind post_norm --warmup 500
   normgrowth train wikitext-2 --data corpora -o runs/paper        (the paper's size: needs a GPU or days)
   normgrowth train dyck2 -o runs/dyck --preset small --epochs 3
   torchrun --nproc-per-node 2 -m normgrowth train penn --data corpora -o runs/two
 
-Run the same command again to resume; it ends with the same weights. What to do with the output folder:
+Run the same command again to resume; the final weights are the same. Commands for the output folder:
   normgrowth watch runs/first/tracker                             (while it runs)
   normgrowth trace runs/first/checkpoints                         (and lint)
   normgrowth fit runs/first                                       (and plot)

@@ -44,7 +44,7 @@ def _watch(arguments: argparse.Namespace) -> int:
             while True:
                 time.sleep(max(0.1, arguments.every))
                 live.update(look(), refresh=True)
-        except KeyboardInterrupt:  # the way to end it, and no error
+        except KeyboardInterrupt:  # the normal way to stop
             return 0
 
 
@@ -56,9 +56,7 @@ def _read(arguments: argparse.Namespace) -> "Trace":
 
     folder = Path(arguments.folder)
     if not has_records(folder):
-        raise InputError(
-            f"{arguments.folder}: no records of a run yet; a NormTracker with this `out` writes them"
-        )
+        raise InputError(f"{arguments.folder}: no records yet; a NormTracker with this `out` writes them")
     levels = ["model", "layer"] if arguments.layers == "all" else ["model"]
     stored = read_run(folder, levels) if has_log(folder) else StoredResult.read(folder)
     trace = Trace.from_stored(stored)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from normgrowth.results import Result
+from normgrowth.text import one_line
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Values:
 @dataclass(frozen=True)
 class Row:
     """One layer, or the model, in both traces. Ratios are b over a."""
+
+    __repr__ = one_line
 
     level: str
     name: str

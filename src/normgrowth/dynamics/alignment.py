@@ -12,7 +12,7 @@ from normgrowth.dynamics.prediction import LONGEST, Decay, Floats, Model, Rate, 
 from normgrowth.dynamics.result import ModelFit, Verdict
 
 MODELS: tuple[Model, ...] = get_args(Model)
-TOLERANCE = 0.2  # of the growth of log‖θ‖: how near a model must come to be said to fit
+TOLERANCE = 0.2  # of the growth of log‖θ‖: a model fits if its prediction is within this share
 ROUNDING = 1e-9  # of log‖θ‖
 
 
@@ -27,7 +27,7 @@ def fit_model(
     weight_decay: float,
     decay: Decay,
 ) -> ModelFit:
-    """Fit κ to the steps, and predict the norms with it, or with the κ that is given."""
+    """Fit κ to the step sizes, and predict the norms with it, or with the given κ."""
     fitted = fit_kappa(
         steps, norms, step_sizes, schedule, model=model, weight_decay=weight_decay, decay=decay
     )
@@ -63,7 +63,7 @@ def _rms(x: Floats) -> float:
 
 
 def verdict(models: Mapping[Model, ModelFit], norms: Floats, *, uncertain: bool) -> Verdict:
-    """The model whose growth of log‖θ‖ is near the measured one. uncertain: allow for the interval of κ."""
+    """The model whose predicted growth of log‖θ‖ fits the measured one. uncertain: allow for the interval of κ."""
     last = int(np.flatnonzero(np.isfinite(norms))[-1])
     if norms[last] == 0:
         return "neither"

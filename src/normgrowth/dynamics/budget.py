@@ -1,4 +1,4 @@
-"""The growth budget of a trace: ‖θ‖² grows by 2⟨θ,δ⟩ and by ‖δ‖²; how much by each, over all intervals."""
+"""The growth budget of a trace: the parts of 2⟨θ,δ⟩ and ‖δ‖² in the growth of ‖θ‖², summed over intervals."""
 
 from math import nan
 
@@ -20,7 +20,7 @@ def growth_budget(
     weight_decay: float | None,
     decay: Decay,
 ) -> GrowthBudget:
-    """rows: of what is explained, with comparisons between checkpoints."""
+    """Sum the terms of the growth. rows: comparisons between neighboring checkpoints, from `intervals_of`."""
     until = _until(rows, level, int(steps[-1]))
     total, aligned, stepped = (
         value_at(rows, until, quantity, level)

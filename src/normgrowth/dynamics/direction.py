@@ -1,12 +1,12 @@
 """Direction: does θ/‖θ‖ converge?
 
-The paper reads off cos(θ_t, θ_{t+1}) → 1 that the direction converges (§3, §4). It does not follow: a
-random walk in many dimensions shows the same. What matters is how fast the angles fall. Let the angle of
-an interval of h steps obey angle²/h ∝ t^(−q). Then
+The paper concludes from cos(θ_t, θ_{t+1}) → 1 that the direction converges (§3, §4). This does not follow: a random
+walk in many dimensions shows the same. What matters is how fast the angles fall. If the angle of an interval of h
+steps obeys angle²/h ∝ t^(−q), then
 
-    q ≤ 1      even the squared angles sum to infinity: it turns on, unless later turns undo earlier ones
-    1 < q ≤ 2  it converges if intervals turn independently, and does not if they turn the same way
-    q > 2      the angles themselves have a finite sum: it converges
+    q ≤ 1      even the squared angles have no finite sum: no convergence, unless later turns undo earlier ones
+    1 < q ≤ 2  convergence if the turns of intervals are independent, none if all turn the same way
+    q > 2      the angles have a finite sum: convergence
 
 Misaligned dynamics with η = 1/√t have q = 1. The cosine of θ_t with θ_{t/2} needs no exponent: it goes to
 1 if the direction converges, and stays below 1 if turning goes on over each doubling of the time.
@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from normgrowth.dynamics.intervals import Floats, Steps, intervals_of
 from normgrowth.fit.bootstrap import block_bootstrap_indices
 from normgrowth.records import Records
+from normgrowth.text import one_line
 
-ROUNDING = 1e-8  # radians: an angle below is that of rounded weights
+ROUNDING = 1e-8  # radians: smaller angles are rounding errors
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,13 @@ class Direction:
     """How the direction of the weights moves.
 
     steps, angle, total: the end of each interval, its angle in radians, and the angles summed so far. The
-    sum is a lower bound of the way travelled: checkpoints cut corners.
-    q, low, high: angle²/h ∝ t^(−q) over the last decade of steps, with a 95 % interval; nan if too few.
+    sum is a lower bound of the total turn: between checkpoints the direction may turn back and forth.
+    q, low, high: angle²/h ∝ t^(−q) over the last decade of steps, with a 95 % confidence interval; NaN if
+    there are too few intervals.
     lags: cosines at growing lags, as far as the trace has them. doubled: those of θ_t with θ_{t/2}.
     """
+
+    __repr__ = one_line
 
     steps: tuple[int, ...]
     angle: tuple[float, ...]
@@ -58,7 +62,7 @@ class Direction:
 
 
 def direction(records: Records, *, level: str = "model", name: str | None = None) -> Direction:
-    """Angles, their sum and cosines at growing lags of one thing in a trace."""
+    """Angles, their sum, and cosines at growing lags, of the model or one part of it."""
     rows = intervals_of(records, level, name)
     marks = rows.series("norm", level=level)[0]
     ends, angle = rows.series("angle", level=level)
@@ -107,7 +111,7 @@ def _exponent(t: Floats, angle: Floats, h: NDArray[np.integer]) -> tuple[float, 
         a = x[index] - x[index].mean(axis=-1, keepdims=True)
         return -(a * y[index]).sum(axis=-1) / (a * a).sum(axis=-1)
 
-    # Residuals are drawn in blocks, and not points: a draw of points may miss the early ones.
+    # Residuals are resampled in blocks, not points: a sample of points may miss the early ones.
     q = float(slope(np.arange(len(x))))
     residual = y - y.mean() + q * (x - x.mean())
     drawn = residual[block_bootstrap_indices(len(x), seed=0)]
@@ -118,7 +122,7 @@ def _exponent(t: Floats, angle: Floats, h: NDArray[np.integer]) -> tuple[float, 
 
 
 def _doubled(lags: tuple[Lag, ...]) -> Lag:
-    """For each step the pair with the earlier one nearest to its half, within 10 %."""
+    """For each step, the cosine with the checkpoint nearest to half of it, within 10 %."""
     best: dict[int, tuple[float, int, float]] = {}
     for lag in lags:
         for step, earlier, cosine in zip(lag.steps, lag.earlier, lag.cosine, strict=True):

@@ -2,7 +2,7 @@
 
 The paper leaves weight decay to experiment (§5.6, §F). For gradients without memory it can be worked out;
 the derivations are ours. Write η for the learning rate, λ for the decay, C for the number of parameters,
-G for the gradient's norm. There are three ways to decay, and they differ:
+G for the gradient's norm. There are three kinds of weight decay:
 
     decoupled  θ ← (1 − ηλ)θ − ηu      PyTorch's AdamW
     coupled    the gradient is g + λθ, and passes through momentum: PyTorch's SGD and Adam
@@ -54,11 +54,11 @@ Optimizer = Literal["adamw", "sgd"]
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """What weight decay and random gradients settle at.
+    """The equilibrium of weight decay and random gradients.
 
-    norm: √E‖θ‖²; inf without decay, nan where nothing moves.
+    norm: √E‖θ‖²; inf without weight decay, NaN if the learning rate is also 0.
     rotation: the angle in radians between the weights before and after one step.
-    time: the steps in which the distance to equilibrium of ‖θ‖^(2−2p) falls by e.
+    time: the number of steps in which the distance of ‖θ‖^(2−2p) to equilibrium falls by a factor of e.
     p: the gradient's norm goes as ‖θ‖^p: 0 for gradients of a fixed size and for Adam, −1 if scale-invariant.
     r, w: the recursion θ' = (1 + r − w)θ − rθ_before + noise.
     """
@@ -71,20 +71,20 @@ class Equilibrium:
     w: float
 
     def norm_at(self, steps: ArrayLike, norm0: float) -> Floats:
-        """‖θ‖ after so many steps from norm0, for a constant learning rate.
+        """‖θ‖ after this many steps from norm0, at a constant learning rate.
 
-        The flow: while momentum gathers and Adam's averages fill it may be off by some 2/(1 − μ) steps.
+        A continuous approximation: it may be off by about 2/(1 − μ) steps while momentum and Adam's averages warm up.
         """
         t = np.asarray(steps, np.float64)
         if not isfinite(self.norm):
-            raise InputError(f"there is no equilibrium to move to (norm {self.norm}); see predict_norm")
+            raise InputError(f"there is no equilibrium (norm {self.norm}); use predict_norm")
         k = 2 - 2 * self.p
         return (self.norm**k + (norm0**k - self.norm**k) * np.exp(-t / self.time)) ** (1 / k)
 
     def time_from(self, norm0: float, within: float = 0.01) -> float:
-        """The steps until ‖θ‖ is, and stays, within this fraction of its equilibrium."""
+        """The number of steps after which ‖θ‖ stays within this fraction of its equilibrium."""
         if not 0 < within < 1:
-            raise InputError(f"within must be between 0 and 1, not {within}")
+            raise InputError(f"within must be between 0 and 1, got {within}")
         if not isfinite(self.norm) or self.norm == 0:
             return nan if isfinite(self.norm) else inf
         k = 2 - 2 * self.p
@@ -93,7 +93,7 @@ class Equilibrium:
         return self.time * max(0.0, log(abs(start) / edge)) if start else 0.0
 
     def angle(self, lag: ArrayLike) -> Floats:
-        """The expected angle in radians between the weights of two steps, `lag` apart: what checkpoints see.
+        """The expected angle in radians between the weights at two checkpoints, `lag` steps apart.
 
         From the autocorrelation of the recursion, whose roots are z₁ and z₂:
         ρ_k = ((1 − z₂²)z₁^(k+1) − (1 − z₁²)z₂^(k+1)) / ((z₁ − z₂)(1 + z₁z₂)).
@@ -131,7 +131,7 @@ def equilibrium(
     """
     c = _Case(optimizer, lr, numel, gradient_norm, betas, momentum, decay, invariant)
     if not (isfinite(weight_decay) and weight_decay >= 0):
-        raise InputError(f"weight decay must be 0 or more, not {weight_decay}")
+        raise InputError(f"weight decay must be >= 0, got {weight_decay}")
     r, w = c.recursion(weight_decay)
     if w == 0:  # no decay: the norm grows for ever, unless the learning rate is 0
         return Equilibrium(inf if lr > 0 else nan, 0.0, inf, c.p, r, w)
@@ -141,17 +141,17 @@ def equilibrium(
 
 
 def stationary_decay(norm0: float, optimizer: Optimizer = "adamw", *, lr: float, **setting: Any) -> float:
-    """λ*, the weight decay whose equilibrium is norm0: with more the norm falls from there, with less it grows.
+    """λ*, the weight decay whose equilibrium is norm0: with a larger one the norm falls, with a smaller one it grows.
 
     For slow decay λ* = ηC/(2‖θ₀‖²) for AdamW (η times that for eq3), ηG²/(2(1 − μ)‖θ₀‖²) for SGD, and
     ηγ²/(2(1 − μ)‖θ₀‖⁴) for SGD on invariant weights; here it is solved exactly. setting: as for
-    `equilibrium`. inf if one update is longer than norm0, so that no decay is enough.
+    `equilibrium`. inf if a single update is larger than norm0: no weight decay is then enough.
     """
     from scipy.optimize import root_scalar
 
     c = _Case(optimizer, lr, **setting)
     if not (isfinite(norm0) and norm0 > 0):
-        raise InputError(f"the norm to hold must be more than 0, not {norm0}")
+        raise InputError(f"norm0 must be > 0, got {norm0}")
     if lr == 0:
         return 0.0
     target = log(norm0) * (2 - 2 * c.p)
@@ -171,7 +171,7 @@ def stationary_decay(norm0: float, optimizer: Optimizer = "adamw", *, lr: float,
 
 @dataclass(frozen=True)
 class _Case:
-    """The arguments of `equilibrium`, checked, and the recursion they make."""
+    """The validated arguments of `equilibrium`, and the recursion that they define."""
 
     optimizer: Optimizer
     lr: float
@@ -184,18 +184,18 @@ class _Case:
 
     def __post_init__(self) -> None:
         if self.optimizer not in get_args(Optimizer):
-            raise InputError(f"optimizer {self.optimizer!r} is none of {', '.join(get_args(Optimizer))}")
+            raise InputError(f"unknown optimizer {self.optimizer!r}; known: {', '.join(get_args(Optimizer))}")
         if self.decay is not None and self.decay not in get_args(Decay):
-            raise InputError(f"decay {self.decay!r} is none of {', '.join(get_args(Decay))}")
+            raise InputError(f"unknown decay {self.decay!r}; known: {', '.join(get_args(Decay))}")
         if not (isfinite(self.lr) and self.lr >= 0):
-            raise InputError(f"the learning rate must be 0 or more, not {self.lr}")
+            raise InputError(f"the learning rate must be >= 0, got {self.lr}")
         for name, value in (("momentum", self.momentum), ("beta1", self.betas[0]), ("beta2", self.betas[1])):
             if not 0 <= value < 1:
-                raise InputError(f"{name} must be at least 0 and less than 1, not {value}")
+                raise InputError(f"{name} must be >= 0 and < 1, got {value}")
         adam = self.optimizer == "adamw"
         if adam and not (self.numel and self.numel > 0):
             raise InputError(
-                "adamw moves every weight by about the learning rate: numel, their number, is needed"
+                "adamw needs numel, the number of weights: it moves each by about the learning rate"
             )
         if not adam or self.way == "coupled":
             if self.gradient_norm is None:
@@ -203,7 +203,7 @@ class _Case:
                     f"{self.optimizer} with {self.way} decay depends on gradient_norm: it is needed"
                 )
             if not (isfinite(self.gradient_norm) and self.gradient_norm > 0):
-                raise InputError(f"gradient_norm must be more than 0, not {self.gradient_norm}")
+                raise InputError(f"gradient_norm must be > 0, got {self.gradient_norm}")
         if adam and self.way == "coupled" and self.invariant:
             raise InputError("adamw with coupled decay on invariant weights has no closed form here")
 
@@ -220,17 +220,19 @@ class _Case:
         return self.betas[0] if self.optimizer == "adamw" else self.momentum
 
     def recursion(self, weight_decay: float) -> tuple[float, float]:
-        """r and w for this decay."""
+        """r and w of the recursion for this weight decay."""
         d = weight_decay / self.full_decay()
         if d >= 1:
-            raise InputError(f"a weight decay of {weight_decay} takes away all weights in one step; use less")
+            raise InputError(
+                f"weight decay {weight_decay} removes all weights in one step; use a smaller one"
+            )
         mu = self.memory
         if self.way != "coupled":
             return (1 - d) * mu, d * (1 - mu)
         return mu, d
 
     def full_decay(self) -> float:
-        """The λ that takes away all weights in one step."""
+        """The λ that removes all weights in one step."""
         if self.way == "eq3":
             return 1.0
         if self.optimizer == "adamw" and self.way == "coupled":
@@ -261,7 +263,7 @@ def _slow(r: float, w: float) -> float:
 
 
 def _time(r: float, w: float) -> float:
-    """The steps in which the memory of the initial ‖θ‖² fades by e."""
+    """The number of steps in which the influence of the initial ‖θ‖² falls by a factor of e."""
     slow = _slow(r, w)
     return -1 / (2 * log1p(-slow)) if slow < 1 else 0.0
 

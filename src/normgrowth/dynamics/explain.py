@@ -1,4 +1,4 @@
-"""Explain the growth of a norm: what `normgrowth.dynamics.dynamics` does."""
+"""The implementation of `normgrowth.dynamics.dynamics`."""
 
 from dataclasses import replace
 from math import isfinite, nan
@@ -39,9 +39,9 @@ def explain(
     weight_decay: float | None,
     settings: OptimizerSettings,
 ) -> Dynamics:
-    """What `normgrowth.dynamics.dynamics` returns, which has the parameters explained."""
+    """Explain the growth of a norm; see `normgrowth.dynamics.dynamics` for the parameters."""
     if level != "model" and name is None:
-        raise InputError(f"level {level} needs a name: which {level}")
+        raise InputError(f"level {level} needs a name: the {level} to explain")
     if level == "model" and name is not None:
         raise InputError(f"name {name} needs a level: layer, role or tensor")
     measured = read_measurement(trace)
@@ -54,10 +54,10 @@ def explain(
     rows = intervals_of(records, level, name)
     steps, norms = rows.series("norm", level=level)
     if len(steps) < 2:
-        raise InputError("one checkpoint has no dynamics: two are needed at least")
+        raise InputError(f"dynamics needs at least 2 checkpoints, got {len(steps)}")
     if not (np.isfinite(norms[0]) and norms[0] > 0):
         raise InputError(
-            f"the norm at the first checkpoint, step {steps[0]}, is {norms[0]}: nothing to start from"
+            f"the norm at the first checkpoint must be finite and > 0, got {norms[0]} at step {steps[0]}"
         )
     sizes = sizes_between(rows, level, steps)
     settings = replace(settings, numel=_numel(rows_of(records, level, name)))
@@ -109,7 +109,7 @@ def explain(
 
 
 def _numel(rows: Records) -> int | None:
-    """The number of weights, where the records have it."""
+    """The number of weights, or None if the records lack it."""
     counts = rows.where(quantity="numel").table["value"].to_pylist()
     return int(counts[-1]) if counts and isfinite(counts[-1]) else None
 
@@ -122,7 +122,7 @@ def _joined(
     steps: Steps,
     parts: list[Block],
 ) -> Records:
-    """The rows of what is explained, the predictions, and the shares of the parts."""
+    """The measured rows, the predictions, and the shares of layers, roles and tensors."""
     table = rows.table.slice(0, 1)
     name, layer, role = (table[column][0].as_py() for column in ("name", "layer", "role"))
     predicted: dict[str, Floats] = {
@@ -133,7 +133,7 @@ def _joined(
 
 
 def _open_questions(d: Dynamics) -> tuple[OpenQuestion, ...]:
-    """What a trace with a schedule cannot decide."""
+    """The questions that the trace leaves open, given a schedule."""
     if d.misaligned is None:
         return ()
     sparse = d.checkpoint_gap[1] > 1 and d.kappa is None

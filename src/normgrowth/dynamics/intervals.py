@@ -1,4 +1,4 @@
-"""Intervals: the rows of one thing in a trace, and what is measured between its checkpoints."""
+"""Intervals: the rows of the model or one part of it, and what was measured between its checkpoints."""
 
 from itertools import pairwise
 from math import nan
@@ -22,15 +22,15 @@ def rows_of(records: Records, level: str, name: str | None) -> Records:
     names = rows.distinct("name")
     if name not in names:
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        raise InputError(f"there is no {level} {name!r}; there is {', '.join(names[:8]) or 'none'}{more}")
+        raise InputError(f"no {level} {name!r}; known: {', '.join(names[:8]) or 'none'}{more}")
     return rows.where(name=name)
 
 
 def intervals_of(records: Records, level: str, name: str | None) -> Records:
-    """The same, with comparisons between measured steps only, as a trace has them.
+    """The same rows, with comparisons between neighboring measured steps only.
 
-    A tracker compares single optimizer steps: with every=1 these are such comparisons, all but that of the first
-    measured step if the weights before it are not known.
+    A trace has these. A tracker compares the weights before and after one optimizer step, which is the same only with
+    every=1, and not at the first measured step, whose predecessor was not measured.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -43,8 +43,8 @@ def intervals_of(records: Records, level: str, name: str | None) -> Records:
         return rows
     if any(later - step > 1 for step, later in pairwise(steps)):
         raise InputError(
-            "these are single optimizer steps with others between them: the distance between the measured weights is "
-            "not known; track with every=1, or trace the run's checkpoints"
+            "the tracker measured single optimizer steps with gaps between them, so distances between measured steps "
+            "are unknown; track with every=1, or trace the checkpoints of the run"
         )
     of_weights = pc.is_in(rows.table["quantity"], pa.array(("norm", "rms", "largest", "numel", "nonfinite")))  # pyright: ignore[reportAttributeAccessIssue]
     kept = pc.or_(of_weights, pc.not_equal(rows.table["step"], steps[0]))  # pyright: ignore[reportAttributeAccessIssue]
@@ -52,17 +52,17 @@ def intervals_of(records: Records, level: str, name: str | None) -> Records:
 
 
 def sizes_between(rows: Records, level: str, steps: Steps) -> Floats:
-    """The distance of each measured step to the one before."""
+    """‖δ‖ between each measured step and the previous one."""
     ends, sizes = rows.series("step_size", level=level)
     if (lacking := np.setdiff1d(steps[1:], ends)).size:
         raise InputError(
             f"no step size at step {lacking[0]}{f' and {lacking.size - 1} more' if lacking.size > 1 else ''}: the "
-            "checkpoint before was deleted before it was compared; trace a part of the series without gaps"
+            "previous checkpoint was deleted before it was compared; trace a part of the series without gaps"
         )
     return sizes
 
 
 def value_at(rows: Records, step: int, quantity: str, level: str, reference: str | None = None) -> float:
-    """One value; NaN where there is none."""
+    """The value of a quantity at a step; NaN if there is none."""
     there = rows.where(step=step, quantity=quantity).compared_with(reference)
     return float(there.series(quantity, level=level, reference=reference)[1][0]) if len(there) else nan

@@ -1,4 +1,4 @@
-"""κ, the constant that Assumption 1 leaves out, from what checkpoints show: ‖δ‖ = κη‖θ‖^p."""
+"""κ, the constant of Assumption 1 in ‖δ‖ = κη‖θ‖^p, estimated from checkpoints."""
 
 from dataclasses import dataclass
 from math import nan
@@ -25,10 +25,9 @@ from normgrowth.fit.bootstrap import block_bootstrap_indices
 class Kappa:
     """κ of a series under one model.
 
-    value: pooled over all intervals. low, high: 95 %, from a block bootstrap over intervals (seeded); nan
-    for fewer than 4. ends: the step at which each interval ends. each: κ of the interval alone, nan
-    where it has none.
-    drift: κ of the later half over that of the earlier one; Assumption 1 says 1.
+    value: pooled over all intervals. low, high: 95 % confidence interval from a seeded block bootstrap over intervals;
+    NaN for fewer than 4. ends: the last step of each interval. each: κ of each interval, NaN where it is undefined.
+    drift: κ of the later half over that of the earlier half; 1 under Assumption 1.
     """
 
     model: Model
@@ -53,20 +52,20 @@ def fit_kappa(
     single: bool = False,
     seed: int = 0,
 ) -> Kappa:
-    """κ in ‖δ‖ = κη‖θ‖^p from what was measured at checkpoints.
+    """Estimate κ in ‖δ‖ = κη‖θ‖^p from norms and step sizes of checkpoints.
 
-    norms belong to `steps`; step_sizes are ‖Δ‖ between neighbors, one fewer. Such a Δ is the sum of many
-    optimizer steps, and what one of them was depends on how they add up:
+    norms: at `steps`. step_sizes: ‖Δ‖ between neighboring checkpoints, one fewer. Δ is the sum of many optimizer
+    steps, so κ of a single step depends on how they add up:
 
         aligned      lengths add:  ‖Δ‖ = κ Σ η‖θ‖^p;    a lower bound of the true κ, by the triangle inequality
         misaligned   squares add:  ‖Δ‖² = κ² Σ η²‖θ‖^2p; right if steps are independent. Momentum correlates
                      them: for Adam this κ is √((1 + β₁)/(1 − β₁)) times that of one step, 4.4 for β₁ = 0.9
 
-    For intervals of one step both are ‖δ‖/(η‖θ‖^p). single: each step size is instead that of the one
-    optimizer step taken at its step (as many as norms), however far apart they were measured.
+    For intervals of one step both are ‖δ‖/(η‖θ‖^p). single: each step size is that of one optimizer
+    step, taken at its step; there are as many as norms.
 
-    Between checkpoints ‖θ‖ is taken to move exponentially with Ση or Ση²; with a weight decay, Δ is freed
-    of what the decay took. Intervals with nothing to measure (η = 0, a norm that is not finite) are left out.
+    Between checkpoints ‖θ‖ is taken to move exponentially with Ση or Ση²; the part of Δ that
+    is due to weight decay is subtracted. Intervals with η = 0 or a norm that is not finite are left out.
     """
     at, n = np.asarray(steps, np.float64), np.asarray(norms, np.float64)
     size = np.asarray(step_sizes, np.float64)
@@ -75,7 +74,7 @@ def fit_kappa(
     expected = len(at) if single else len(at) - 1
     if n.shape != at.shape or size.shape != (expected,) or expected < 1:
         raise InputError(
-            f"{len(at)} steps need as many norms and {expected} step sizes, of at least one interval"
+            f"{len(at)} steps need {len(at)} norms and {expected} step sizes; at least one interval"
         )
     if len(at) > 1 and not (np.diff(at) > 0).all():
         raise InputError("steps must increase")
@@ -98,7 +97,7 @@ def fit_kappa(
         weight = exposure * np.where(last - first == 1, n0 ** (p * order), between)
         good = np.isfinite(moved) & np.isfinite(weight) & (weight > 0)
     if not good.any():
-        raise InputError("no interval tells κ: η‖θ‖ is 0 or not finite in all of them")
+        raise InputError("κ cannot be estimated: η‖θ‖ is 0 or not finite in every interval")
     top, below = moved[good] ** order, weight[good]
 
     def pooled(index: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Dynamics: what a learning-rate schedule predicts for the norm, and the constant that it needs.
+"""The norm that a learning-rate schedule predicts under the paper's models of the dynamics.
 
-Assumption 1 (§5.2) says ‖δ_t‖ ∝ η_t‖θ_t‖. The constant matters, so it is written here: ‖δ‖ = κη‖θ‖. Then
+Assumption 1 (§5.2) says ‖δ_t‖ ∝ η_t‖θ_t‖. Here κ is its constant: ‖δ‖ = κη‖θ‖. Then
 
     aligned (§5.3)     ‖θ_t‖ = ‖θ₀‖ exp(κ∫η)          for η = 1/√t:  exp(2κ√t)
     misaligned (§5.4)  ‖θ_t‖ = ‖θ₀‖ exp(κ²/2 ∫η²)     for η = 1/√t:  t^(κ²/2), the paper's √t for κ = 1 only
@@ -13,8 +13,7 @@ Not every optimizer's steps go as ‖θ‖. With ‖δ‖ = κη‖θ‖^p (`p`;
 SGD on scale-invariant weights −1) the flows are ‖θ‖^(1−p) = ‖θ₀‖^(1−p) + (1 − p)κ∫η and
 ‖θ‖^(2−2p) = ‖θ₀‖^(2−2p) + (1 − p)κ²∫η².
 
-What has a closed form uses it: every flow of a `Schedule`, unless p ≠ 1 meets a decay. The rest, and the
-flow of any other callable, is integrated by scipy.
+Flows of a `Schedule` have a closed form, unless p ≠ 1 and there is weight decay. All others are integrated by scipy.
 """
 
 from collections.abc import Callable
@@ -49,17 +48,17 @@ def predict_norm(
     decay: Decay = "decoupled",
     discrete: bool = False,
 ) -> Floats:
-    """‖θ‖ at each of the steps, from norm0 at `start`.
+    """The predicted ‖θ‖ at each of the steps, starting from norm0 at the step `start`.
 
-    discrete: the exact product over optimizer steps instead of the flow; the two part by O(κη).
-    A callable must be defined from `start` on: 1/√t is not at 0, where `inverse_sqrt` holds its peak.
-    A norm beyond the range of floats is inf, one that decayed to nothing is 0.
+    discrete: the exact product over optimizer steps instead of the continuous flow; they differ by O(κη).
+    schedule: a callable must be defined from `start` on; 1/√t is not defined at 0.
+    A norm that overflows is inf, one that underflows is 0.
     """
     at = np.asarray(steps, np.float64)
     check(kappa=kappa, norm0=norm0, weight_decay=weight_decay, start=start)
     check_words(model, decay)
     if at.size and not at.min() >= start:
-        raise InputError(f"steps must not lie before the start, {start}; {at.min():g} does")
+        raise InputError(f"steps must be >= start ({start}), got {at.min():g}")
     if not at.size or norm0 == 0:
         return np.full(at.shape, norm0)
     course = _Course(
@@ -78,7 +77,7 @@ def predict_norm(
 def holding_decay(
     kappa: float, lr: float, *, model: Model = "misaligned", decay: Decay = "decoupled"
 ) -> float:
-    """The λ under which ‖δ‖ = κη‖θ‖ neither grows nor falls.
+    """The weight decay λ that keeps the norm constant under ‖δ‖ = κη‖θ‖.
 
     Growth and decay are then both proportional to ‖θ‖: there is no equilibrium but a threshold, κ (aligned)
     or κ²η/2 (misaligned), times η for eq. (3); above it the norm falls to 0, below it grows without end.
@@ -99,7 +98,7 @@ def schedule_sums(schedule: Rate, at: Floats, power: int) -> Floats:
 
 
 def decay_loss(schedule: Rate, at: Floats, weight_decay: float, decay: str) -> Floats:
-    """What decay takes off log‖θ‖ before each step, −Σlog(1 − d), up to a common constant."""
+    """The loss of log‖θ‖ to weight decay before each step, −Σlog(1 − d), up to a common constant."""
     if not weight_decay:
         return np.zeros_like(at)
     if decay == "eq3":
@@ -115,14 +114,14 @@ def decay_loss(schedule: Rate, at: Floats, weight_decay: float, decay: str) -> F
 
 def _check_decay(weight_decay: float, d: float) -> None:
     if d >= 1:
-        raise InputError(f"a weight decay of {weight_decay:g} takes away all weights in one step; use less")
+        raise InputError(f"weight decay {weight_decay:g} removes all weights in one step; use a smaller one")
 
 
 def _rates(schedule: Rate, first: int, last: int) -> Floats:
     """η(first), …, η(last − 1)."""
     if last - first > LONGEST:
         raise InputError(
-            f"{last - first} steps are too many to go one by one (at most {LONGEST}); use a Schedule"
+            f"{last - first} steps are more than a callable is evaluated at ({LONGEST}); use a Schedule"
         )
     if isinstance(schedule, Schedule):
         return schedule(np.arange(first, last))
@@ -137,13 +136,13 @@ def _rate(schedule: Rate, t: float) -> float:
             f"the schedule has no value at step {t:g}: {error} (flows need real steps; discrete=True does not)"
         ) from error
     if not (isfinite(eta) and eta >= 0):
-        raise InputError(f"the schedule gives {eta} at step {t:g}: a learning rate is 0 or more")
+        raise InputError(f"the learning rate must be >= 0, got {eta} at step {t:g}")
     return eta
 
 
 @dataclass(frozen=True)
 class _Course:
-    """log‖θ‖ from x0 at `start` on, in three ways. order: 1 if aligned (lengths add), 2 if not (squares add)."""
+    """log‖θ‖ from x0 at `start` on, computed in three ways. order: 1 if aligned (lengths add), else 2 (squares add)."""
 
     schedule: Rate
     kappa: float
@@ -171,7 +170,7 @@ class _Course:
     def by_steps(self, at: Floats) -> Floats:
         """The exact recursion: (1 − d)n + κηn^p, or the root of ((1 − d)n)² + (κηn^p)²."""
         if (at != np.round(at)).any():
-            raise InputError("discrete dynamics are defined at whole steps only")
+            raise InputError("discrete=True needs whole steps")
         eta = _rates(self.schedule, self.start, int(at.max()))
         d = np.full_like(eta, self.lam) if self.decay == "eq3" else self.lam * eta
         _check_decay(self.lam, d.max(initial=0.0))
@@ -203,7 +202,7 @@ class _Course:
         corners = set(self.schedule.knots()) if isinstance(self.schedule, Schedule) else set()
         corners |= {start + 2.0**i for i in range(64)} | {float(t) for t in at.ravel()}
         edges = [start, *sorted(t for t in corners if start < t < end), end]
-        widest = max(64.0, (end - start) / 2_000)  # so that a short peak of the schedule is not stepped over
+        widest = max(64.0, (end - start) / 2_000)  # the solver must not skip a short peak of the schedule
         found = {start: self.x0}
         for a, b in pairwise(edges):
             if a == b:
@@ -212,7 +211,7 @@ class _Course:
                 slope, (a, b), [found[a]], method="DOP853", rtol=1e-10, atol=1e-10, max_step=widest
             )
             if not way.success or not np.isfinite(way.y[0, -1]):
-                raise InputError(f"the flow cannot be followed from step {a:g} to {b:g}: {way.message}")
+                raise InputError(f"the flow could not be integrated from step {a:g} to {b:g}: {way.message}")
             found[b] = float(way.y[0, -1])
         return np.vectorize(found.__getitem__, otypes=[np.float64])(at)
 
@@ -220,10 +219,10 @@ class _Course:
 def check(**values: float) -> None:
     for name, value in values.items():
         if not (isfinite(value) and value >= 0):
-            raise InputError(f"{name.replace('_', ' ')} must be 0 or more, not {value}")
+            raise InputError(f"{name.replace('_', ' ')} must be >= 0, got {value}")
 
 
 def check_words(model: str, decay: str) -> None:
     for given, known in ((model, get_args(Model)), (decay, get_args(Decay))):
         if given not in known:
-            raise InputError(f"{given!r} is none of {', '.join(known)}")
+            raise InputError(f"unknown value {given!r}; known: {', '.join(known)}")

@@ -10,7 +10,7 @@ from normgrowth.dynamics.uniformity import Uniformity
 from normgrowth.dynamics.weight_decay import EquilibriumAt, OptimizerSettings
 from normgrowth.results import Result
 from normgrowth.schedules import Schedule
-from normgrowth.text import visible
+from normgrowth.text import one_line, visible
 
 Verdict = Literal["aligned", "misaligned", "both", "between", "neither"]
 OpenQuestion = Literal["model", "single_steps", "one_direction", "weight_decay", "kappa_interval"]
@@ -20,9 +20,9 @@ OpenQuestion = Literal["model", "single_steps", "one_direction", "weight_decay",
 class GrowthBudget:
     """Where the growth of ‖θ‖² comes from, summed over all intervals up to the step `until`.
 
-    until: the last step, or the one before the first that is not finite. growth: of ‖θ‖². by_alignment, by_steps: the
-    shares of 2⟨θ,δ⟩ and ‖δ‖² in it. by_decay: what the decay alone would have taken of ‖θ‖²; NaN if unknown.
-    displacement: ‖θ_T − θ_0‖²/Σ‖δ‖²: 1 if intervals are independent, their number if all go one way.
+    until: the last step with finite sums. growth: of ‖θ‖². by_alignment, by_steps: the shares of 2⟨θ,δ⟩ and ‖δ‖² in it.
+    by_decay: the loss of ‖θ‖² to weight decay; NaN if unknown. displacement: ‖θ_T − θ_0‖²/Σ‖δ‖²: 1 if intervals are
+    independent, their number if all have the same direction.
     """
 
     until: int
@@ -37,11 +37,13 @@ class GrowthBudget:
 class ModelFit:
     """One model of the dynamics, aligned or misaligned, fitted to a trace.
 
-    kappa: of ‖δ‖ = κη‖θ‖, fitted to the step sizes, with a 95 % interval; NaN for few intervals. kappa_drift: κ of the
-    later half over that of the earlier; Assumption 1 says 1. kappa_by_interval: NaN where an interval has none.
-    growth_kappa: the κ that the norms alone would need; where the model is right, the two agree.
+    kappa: in ‖δ‖ = κη‖θ‖, fitted to the step sizes, with a 95 % confidence interval; NaN for few intervals.
+    kappa_drift: κ of the later half over that of the earlier half; 1 under Assumption 1. kappa_by_interval: NaN where
+    it is undefined. growth_kappa: the κ that reproduces the growth of the norm; equal to kappa if the model is right.
     predicted: norms at the steps, from the fitted κ or the given one; error: rms of log(predicted/measured).
     """
+
+    __repr__ = one_line
 
     model: Model
     kappa: float
@@ -60,11 +62,11 @@ class Dynamics(Result):
 
     steps, norms: of the checkpoints. step_sizes, alignments: ‖δ‖ and cos(δ, θ) of each interval; alignment: their
     mean. checkpoint_gap: fewest and most optimizer steps between checkpoints.
-    aligned, misaligned, verdict: None without a schedule. verdict: the model that predicts the norm; "between": it
-    grew more than misaligned dynamics and less than aligned ones. kappa: as given. open_questions: what the trace
-    cannot decide.
+    aligned, misaligned, verdict: None without a schedule. verdict: the model that predicts the norm; "between":
+    the norm grew more than misaligned dynamics predict and less than aligned ones. kappa: as given. open_questions:
+    what the trace cannot decide.
     uniformity: by level. equilibria: at the largest learning rate and the last, where weight decay is given.
-    records: the rows of what is explained, with the predictions `norm_if_aligned` and `norm_if_misaligned`, and the
+    records: the measured rows, with the predictions `norm_if_aligned` and `norm_if_misaligned`, and the
     `share` of each layer, role and tensor in ‖θ‖².
     """
 
@@ -99,5 +101,5 @@ class Dynamics(Result):
         return super().to_json(tensors=tensors or self.level == "tensor")
 
     def __repr__(self) -> str:
-        """One line: the numbers of all checkpoints would hide the verdict."""
+        """One line with the verdict."""
         return f"Dynamics({visible(self.name)}, {len(self.steps):,} checkpoints; verdict: {self.verdict})"

@@ -1,4 +1,4 @@
-"""Uniformity: does every part grow at the same rate?
+"""Uniformity: do all layers, roles or tensors grow at the same rate?
 
 Proposition 1 (§4) needs every parameter to grow at the same rate. The share of each part in ‖θ‖² then stays constant.
 """
@@ -62,7 +62,7 @@ def shares(records: Records, *, level: str = "layer") -> Block:
 def _norms(records: Records, level: str) -> Matrix:
     rows = records.where(level=level, quantity="norm")
     if not len(rows):
-        raise InputError(f"no norms at level {level}; there is {', '.join(records.distinct('level'))}")
+        raise InputError(f"no norms at level {level}; known levels: {', '.join(records.distinct('level'))}")
     rows.single_run()
     return rows.matrix("norm", level=level)
 

@@ -11,11 +11,12 @@ from normgrowth.dynamics.equilibrium import Decay, Equilibrium, Optimizer, equil
 from normgrowth.dynamics.prediction import holding_decay
 from normgrowth.errors import InputError
 from normgrowth.schedules import Schedule
+from normgrowth.text import one_line
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """The optimizer of a run, as `equilibrium` takes it. decay: None for PyTorch's way; numel: None if unknown."""
+    """The optimizer of a run: arguments of `equilibrium`. decay: None for PyTorch's default; numel: None if unknown."""
 
     optimizer: Optimizer = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
@@ -30,7 +31,7 @@ class OptimizerSettings:
         return asdict(self)
 
     def has_equilibrium(self, weight_decay: float) -> bool:
-        """Whether enough is known to compute one; a gradient norm that sgd with a decay needs must be given."""
+        """Whether an equilibrium can be computed: adamw needs numel, sgd a gradient norm or a weight decay."""
         if self.optimizer == "adamw":
             return self.numel is not None
         return self.gradient_norm is not None or weight_decay > 0
@@ -44,6 +45,8 @@ class EquilibriumAt:
     holding_decay: the λ that keeps any norm under Assumption 1, if steps are misaligned. reached: the run's last norm
     over that of the equilibrium.
     """
+
+    __repr__ = one_line
 
     step: int
     lr: float
@@ -61,16 +64,16 @@ def equilibria(
     settings: OptimizerSettings,
     kappa: float,
 ) -> tuple[EquilibriumAt, ...]:
-    """Equilibria at the largest learning rate of a run and at its last. kappa: that of misaligned dynamics.
+    """Equilibria at the largest and at the last learning rate of a run. kappa: that of misaligned dynamics.
 
-    Empty where too little is known: the number of weights for adamw, the gradient norm for sgd without decay.
+    Empty if the optimizer settings do not determine one, see `OptimizerSettings.has_equilibrium`.
     """
     if not settings.has_equilibrium(weight_decay):
         return ()
     at, n = np.asarray(steps, np.int64), np.asarray(norms, np.float64)
     n = n[np.isfinite(n) & (n > 0)]
     if not len(n) or at[-1] < 1:
-        raise InputError("an equilibrium is compared with norms after step 0; there are none")
+        raise InputError(f"an equilibrium needs a finite norm > 0 after step 0; the last step is {at[-1]}")
     first, last = int(at[0]), int(at[-1]) - 1
     corners = [int(min(max(knot, first), last)) for knot in schedule.knots()]
     highest = max([first, *corners, last], key=schedule)
@@ -96,19 +99,18 @@ def equilibria(
 def decoupled_equivalent(weight_decay: float, settings: OptimizerSettings) -> float:
     """The λ of a decoupled decay (or eq3) that shrinks weights as fast as this one does.
 
-    A coupled λ passes through SGD's momentum, 1/(1 − μ) times as much, or through Adam's division by the
-    gradient's rms.
+    SGD's momentum multiplies a coupled λ by 1/(1 − μ); Adam divides it by the rms of the gradient.
     """
     if settings.optimizer == "sgd" and settings.decay in (None, "coupled"):
         if not 0 <= settings.momentum < 1:
-            raise InputError(f"momentum must be at least 0 and less than 1, not {settings.momentum}")
+            raise InputError(f"momentum must be >= 0 and < 1, got {settings.momentum}")
         return weight_decay / (1 - settings.momentum)
     if settings.optimizer == "adamw" and settings.decay == "coupled":
         size, numel = settings.gradient_norm, settings.numel
         if size is None or numel is None:
             lacking = "gradient_norm" if size is None else "numel, the number of weights"
-            raise InputError(f"adamw with coupled decay depends on {lacking}: it is needed")
+            raise InputError(f"adamw with coupled decay needs {lacking}")
         if not size > 0:
-            raise InputError(f"gradient_norm must be more than 0, not {size}")
+            raise InputError(f"gradient_norm must be > 0, got {size}")
         return weight_decay * sqrt(numel) / size
     return weight_decay

@@ -1,8 +1,7 @@
 """Bootstrap: confidence intervals that allow for autocorrelated residuals, and the effective number of points.
 
-The norm of a checkpoint is the sum of everything before it, so the residuals of a fit wander: one above
-the curve is followed by another above it. Counted as independent they make every interval too narrow
-and all evidence too strong. Three things are done about it, each with the correlation ρ of neighbors:
+The norm of a checkpoint depends on all earlier steps, so the residuals of a fit are autocorrelated. Treating them as
+independent makes intervals too narrow and evidence too strong. Three corrections use the correlation ρ of neighbors:
 
 - n points count as n_eff = n/V_n(ρ), V_m(ρ) = 1 + 2·Σ_{i<m} (1 − i/m)·ρ^i being the factor by which
   such correlation widens the variance of a mean of m points. As evidence they count for at least k + 1:
@@ -30,7 +29,9 @@ from numpy.typing import NDArray
 from normgrowth.fit.laws import BEYOND, Floats, Law
 from normgrowth.fit.solver import Solution, solve
 
-MOST_POINTS = 500  # of a replicate: more are averaged over neighbors, which a smooth law does not notice
+MOST_POINTS = (
+    500  # of a replicate: longer series are averaged over neighbors, which changes a smooth law little
+)
 
 
 def correlation(residuals: Floats, k: int) -> float:
@@ -45,7 +46,7 @@ def correlation(residuals: Floats, k: int) -> float:
 
 
 def effective_points(n: int, rho: float, k: int = 0) -> float:
-    """How many independent points n correlated residuals of a fit with k parameters are worth."""
+    """The effective sample size of n correlated residuals of a fit with k parameters."""
     return max(n / _widening(n, rho), k + 1.0)
 
 
@@ -79,7 +80,7 @@ def intervals(
     first = np.arange(0, len(t), size)
     counts = np.diff(np.append(first, len(t)))
     times, left = (np.add.reduceat(column, first) / counts for column in (t, residuals))
-    # The curve at the mean time, not its mean, which lies beside it where the law bends.
+    # The curve at the mean time, not the mean of the curve: they differ where the law is curved.
     y = (law.predict(times, params) + _draws(law, left, replicates, confidence, rng)) / scale
     if law.squared:
         y = np.maximum(y, 0.0)

@@ -16,7 +16,7 @@ from normgrowth.fit.bootstrap import correlation, intervals, parameters
 from normgrowth.fit.inputs import Series, read_data
 from normgrowth.fit.laws import LAWS, Floats, Law
 from normgrowth.fit.model_selection import weighed
-from normgrowth.fit.points import clean, points, real_numbers
+from normgrowth.fit.points import clean, real_numbers
 from normgrowth.fit.result import Fits, LawFit, SeriesFit, tabulated
 from normgrowth.fit.solver import solve
 from normgrowth.records import Records
@@ -36,7 +36,7 @@ def fit_data(
     confidence: float,
     seed: int,
 ) -> Fits:
-    """What `normgrowth.fit.fit` returns, which has the parameters explained."""
+    """Fit laws to series; see `normgrowth.fit.fit` for the parameters."""
     chosen = _chosen(laws)
     _check(bootstrap, confidence, seed)
     given = read_data(data, norms, level=level, quantity=quantity)
@@ -72,7 +72,7 @@ def fit_series(
     found = {}
     for index, law in enumerate(LAWS.values()):
         if law in laws:
-            # Each law draws from its own stream: leaving others out changes nothing.
+            # Each law has its own random stream, so that its intervals do not depend on the other laws.
             rng = np.random.default_rng([seed, index])
             found[law.name] = _one(law, t, y, bootstrap, confidence, rng)
     return weighed(series.name, found, t, y, notes)
@@ -84,7 +84,7 @@ def _between(series: Series, first: float | None, last: float | None) -> Series:
         return series
     t, y = real_numbers(series.steps, series.values)
     low, high = -inf if first is None else first, inf if last is None else last
-    kept = ~((t < low) | (t > high))  # a step that is no number is dropped later, with a note
+    kept = ~((t < low) | (t > high))  # a NaN step is kept here and dropped later, with a note
     return Series(series.name, t[kept], y[kept], series.layer)
 
 
@@ -94,16 +94,18 @@ def _check(bootstrap: int, confidence: float, seed: int) -> None:
     if seed < 0:
         raise InputError(f"seed must be >= 0, got {seed}")
     if bootstrap and bootstrap < (least := int(np.ceil(2 / (1 - confidence)))):
-        raise InputError(f"{bootstrap} replicates give no interval of {confidence:g}: {least} are needed")
+        raise InputError(
+            f"a confidence of {confidence:g} needs at least {least} bootstrap replicates, got {bootstrap}"
+        )
 
 
 def _chosen(laws: Sequence[str] | str | None) -> list[Law]:
     names = list(LAWS) if laws is None else [laws] if isinstance(laws, str) else list(laws)
     for name in names:
         if name not in LAWS:
-            raise InputError(f"no law is called {name!r}; there are {', '.join(LAWS)}")
+            raise InputError(f"unknown law {name!r}; known: {', '.join(LAWS)}")
     if not names:
-        raise InputError(f"no law to fit; there are {', '.join(LAWS)}")
+        raise InputError(f"no law to fit; known: {', '.join(LAWS)}")
     return [LAWS[name] for name in names]
 
 
@@ -112,13 +114,13 @@ def _same(y: Floats) -> bool:
 
 
 def _one(law: Law, t: Floats, y: Floats, replicates: int, confidence: float, rng: Any) -> LawFit:
-    """Everything about one law but its weight, which takes the others."""
+    """One law fitted to one series; its weight follows once all laws are fitted."""
     n, k = len(t), len(law.params)
     reason = ""
     if n <= k:
-        reason = f"{points(n)} cannot tell {k} parameter{'' if k == 1 else 's'} from noise"
+        reason = f"too few points for {k} parameter{'' if k == 1 else 's'}: {n}"
     elif law.shape and _same(y):
-        reason = f"the norms do not change, which leaves {law.shape} open"
+        reason = f"the norms are constant, so {law.shape} is undetermined"
     if reason:
         return LawFit(law.name, law.formula, dict.fromkeys(law.params, nan), reason=reason)
     scale, T = float(y.max()) or 1.0, float(t[-1])
@@ -130,7 +132,7 @@ def _one(law: Law, t: Floats, y: Floats, replicates: int, confidence: float, rng
     found: dict[str, tuple[float, float]] = {}
     if replicates:
         found = intervals(law, t, params, off, scale, replicates=replicates, confidence=confidence, rng=rng)
-        # The estimate itself is never left out, however lopsided its replicates.
+        # The interval always contains the estimate, even if the replicates are skewed.
         at = parameters(law, solution, scale, T, open_ended=True)
         found = {
             name: (min(low, float(at[name][0])), max(high, float(at[name][0])))
@@ -168,9 +170,9 @@ def _remarks(
         yield f"{name} is at its bound, {params[name]:.4g}"
     low, high = found.get(law.shape, (nan, nan))
     if low == 0 and high == inf:
-        yield f"{law.shape} cannot be told from these data"
+        yield f"these data do not determine {law.shape}"
     elif low == 0 or high == inf:
-        yield f"{law.shape} has no {'lower' if low == 0 else 'upper'} limit in these data"
+        yield f"these data give no {'lower' if low == 0 else 'upper'} bound for {law.shape}"
 
 
 def _held_out_error(law: Law, t: Floats, y: Floats) -> float:

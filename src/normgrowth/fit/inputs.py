@@ -1,4 +1,4 @@
-"""What `fit` takes: results, records, folders, csv files, data by name, or steps with norms."""
+"""The inputs of `fit`: results, records, folders, CSV files, published data by name, or steps and norms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.stored_result import FILE
 
-POINTS = "points"  # the level of series that come from no trace
+POINTS = "points"  # the level of series that are not from a trace
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points to fit. layer: the number of the layer, where there is one."""
+    """Points to fit. layer: the number of the layer, if there is one."""
 
     name: str
     steps: ArrayLike
@@ -68,7 +68,7 @@ def _read(data: str | Path, level: str, quantity: str) -> Data:
     if path.is_dir() or path.name == FILE:
         return _measured(read_measurement(path if path.is_dir() else path.parent), level, quantity)
     if level != "model":
-        raise InputError(f"{data}: level {level} is for traces; the columns of a csv say what its series are")
+        raise InputError(f"{data}: level is for traces only; the columns of a CSV file name its series")
     if is_named(data):
         source, series = named_series(str(data), quantity)
     elif path.is_file():
@@ -79,13 +79,13 @@ def _read(data: str | Path, level: str, quantity: str) -> Data:
 
 
 def _measured(measured: Measurement, level: str, quantity: str) -> Data:
-    """Each thing that a trace has at this level."""
+    """The series of a trace at this level."""
     records = measured.records
     chosen = records.where(level=level, quantity=quantity)
     runs = chosen.distinct("run")
     if not runs:
         known = ", ".join(map(str, records.distinct("level")))
-        raise InputError(f"no {quantity} at level {level}; the levels here are {known}")
+        raise InputError(f"no {quantity} at level {level}; known levels: {known}")
     found: dict[str, Series] = {}
     for run in runs:
         rows = chosen.where(run=run)

@@ -1,4 +1,4 @@
-"""The growth laws: what each says the norm is at step t, and how it is written for least squares.
+"""The growth laws: the norm at step t by each law, and its form for least squares.
 
 Every law is linear in two numbers u and w once its shape (an exponent p, a time τ) is held fixed:
 
@@ -37,14 +37,14 @@ class Law:
     basis: Callable[[Floats, Floats], Basis]
     natural: Callable[[Floats, Floats, Floats, float], tuple[Floats, ...]]
     squared: bool = False  # the law is linear in the squared norm
-    shape: str = ""  # the parameter that is searched for; for τ the shape is τ/T
+    shape: str = ""  # the nonlinear parameter; for τ it is τ/T
     edges: tuple[str, str] = ("", "")  # the parameters that reach their least value when u or w is 0
     contains: tuple[float, ...] = ()  # shapes at which it is one of the other laws
     # parameters that grow without limit as the shape leaves its bounds at the "low" or the "high" end
     diverging: Mapping[str, str] = field(default_factory=dict)
 
     def bounds(self, x: Floats) -> tuple[float, float]:
-        """Where the shape is searched: beyond, other values of it describe the data just as well.
+        """The bounds of the shape: values beyond them describe the data equally well.
 
         A power below 0.01 is a logarithm, one above 10 concerns the last few checkpoints only; a τ below
         a fifth of the first step is over before anything was seen, and one of 100 T is a straight line.
@@ -55,7 +55,7 @@ class Law:
         return self.curve(t, *(params[name] for name in self.params))
 
 
-BEYOND = (0.0, inf)  # what lies beyond the bounds of any shape: an interval that reaches them is open
+BEYOND = (0.0, inf)  # an interval that reaches the bounds of the shape is open
 
 
 def _fixed(function: Callable[[Floats], Floats]) -> Callable[[Floats, Floats], Basis]:

@@ -1,4 +1,4 @@
-"""Which law the evidence prefers: AICc, corrected for autocorrelated residuals, and how many points it takes.
+"""Model selection by AICc, corrected for autocorrelated residuals, and the number of points that it needs.
 
 The evidence is computed twice, because the usual one cannot be trusted here. `aicc` is the textbook's,
 
@@ -32,7 +32,7 @@ from normgrowth.fit.bootstrap import effective_points
 from normgrowth.fit.laws import Floats
 from normgrowth.fit.result import LawFit, SeriesFit
 
-LEAST = 5  # points for AICc: with fewer it exists for `constant` alone, which would then win
+LEAST = 5  # points for AICc: with fewer it is defined for `constant` only, which would always win
 # The small-sample terms of laws that compete may differ by less: more is strong evidence by itself.
 SMALL_SAMPLE = 6.0
 
@@ -41,7 +41,7 @@ def weighed(name: str, found: dict[str, LawFit], t: Floats, y: Floats, notes: tu
     """The laws of a series with AICc and weights."""
     n = len(t)
     steps, measured = tuple(t.tolist()), tuple(y.tolist())
-    # Below what the solver resolves, a smaller residual says nothing.
+    # Residuals below the resolution of the solver carry no information.
     floor = (1e-12 * y.max()) ** 2 + 1e-300 if n else nan
     variance = {law: max(one.rmse**2, floor) for law, one in found.items() if one.fitted}
     if not variance:
@@ -91,7 +91,7 @@ def weighed(name: str, found: dict[str, LawFit], t: Floats, y: Floats, notes: tu
 
 
 def points_needed(parameters: Collection[int]) -> int:
-    """How many points it takes to choose between laws with so many parameters.
+    """The number of points needed to choose between laws with these numbers of parameters.
 
     The small-sample term of AICc, 2K(K + 1)/(n − K − 1), is there for noise that a fit took up. With few points it
     decides alone: of 5, it puts a constant 18 before a straight line, whatever the norms are.
@@ -108,7 +108,7 @@ def _small_sample(n: int, K: int) -> float:
 
 
 def _deltas(aicc: dict[str, float]) -> dict[str, float]:
-    """The difference to the least; infinite stays so."""
+    """The differences to the smallest; infinite ones stay infinite."""
     least = min(aicc.values())
     return {law: value - least if isfinite(value) else value for law, value in aicc.items()}
 

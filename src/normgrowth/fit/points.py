@@ -1,4 +1,4 @@
-"""Points: cleaned, checked, and read from csv files."""
+"""Points: read from CSV files, validated and cleaned."""
 
 import csv
 from io import StringIO
@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike
 from normgrowth.errors import InputError
 from normgrowth.fit.laws import Floats
 
-# A squared norm over the tenth power of a step must stay a finite number, and not 0.
+# Within these bounds a squared norm over the tenth power of a step neither overflows nor underflows.
 _SMALL, _LARGE, _NEAR, _FAR = 1e-60, 1e60, 1e-15, 1e15
-SERIES = ("run", "level", "name", "role", "layer")  # columns of a csv that tell series apart
+SERIES = ("run", "level", "name", "role", "layer")  # columns of a CSV file that identify a series
 
 
 def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str, ...]]:
-    """Finite points, one for each step, in the order of steps; and what had to be done for that.
+    """Finite points, one for each step, in the order of steps; and notes on what was changed.
 
     Two norms at one step are averaged: a run that was restarted logs some steps twice. How far they
     differ is said, since two runs in one file look the same.
@@ -28,7 +28,7 @@ def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str
         notes.append(f"{points(int((~finite).sum()))} dropped: step or norm is not finite")
     t, y = t[finite], y[finite]
     _check(t, y)
-    y = np.where(y < 1e-30 * y.max(initial=0.0), 0.0, y)  # no sum of squares can tell these from 0
+    y = np.where(y < 1e-30 * y.max(initial=0.0), 0.0, y)  # indistinguishable from 0 in a sum of squares
     order = np.lexsort((y, t))
     t, y = t[order], y[order]
     first = np.flatnonzero(np.diff(t, prepend=-1.0) > 0)
@@ -47,7 +47,7 @@ def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str
 
 
 def real_numbers(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats]:
-    """Two rows of floats of the same length; NaN for what a mask hides."""
+    """Two float arrays of the same length; NaN for masked values."""
     try:
         rows = [np.ma.asarray(row) for row in (steps, norms)]
         if any(map(np.iscomplexobj, rows)):
@@ -57,12 +57,12 @@ def real_numbers(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats]:
         raise InputError(f"steps and norms must be real numbers: {error}") from error
     if t.ndim != 1 or t.shape != y.shape:
         shapes = " and ".join("×".join(map(str, a.shape)) or "a single number" for a in (t, y))
-        raise InputError(f"steps and norms must be two rows of the same length, not {shapes}")
+        raise InputError(f"steps and norms must be one-dimensional and of the same length, got {shapes}")
     return t, y
 
 
 def _copies(t: Floats, y: Floats) -> str:
-    """Norms that are equal to the bit at several steps, where others change: a checkpoint that was saved twice."""
+    """A note on norms that repeat exactly while others change: a checkpoint was probably saved twice."""
     _, first, place = np.unique(y, return_index=True, return_inverse=True)
     later = np.flatnonzero(first[place] != np.arange(len(y)))
     if not len(later) or len(first) < 2:
@@ -70,7 +70,7 @@ def _copies(t: Floats, y: Floats) -> str:
     again, step = t[later[0]], t[first[place[later[0]]]]
     return (
         f"{points(len(later))} repeat{'s' if len(later) == 1 else ''} the norm of another step exactly "
-        f"(step {again:g} that of step {step:g}): copies among the checkpoints count as points of their own"
+        f"(step {again:g} repeats step {step:g}); copies of checkpoints count as separate points"
     )
 
 
@@ -78,13 +78,13 @@ def _check(t: Floats, y: Floats) -> None:
     if not len(t):
         return
     if t.min() < 0:
-        raise InputError(f"step {t.min():g} is negative: the laws begin at step 0")
+        raise InputError(f"steps must be >= 0, got {t.min():g}")
     if t.any() and not _NEAR < t.max() < _FAR:
-        raise InputError(f"steps of the size of {t.max():g} are beyond {_NEAR:g} to {_FAR:g}")
+        raise InputError(f"the largest step must be between {_NEAR:g} and {_FAR:g}, got {t.max():g}")
     if y.min() < 0:
-        raise InputError(f"norm {y.min():g} at step {t[y.argmin()]:g} is negative: no norm is")
+        raise InputError(f"norms must be >= 0, got {y.min():g} at step {t[y.argmin()]:g}")
     if y.any() and not _SMALL < y.max() < _LARGE:
-        raise InputError(f"norms of the size of {y.max():g} are beyond {_SMALL:g} to {_LARGE:g}")
+        raise InputError(f"the largest norm must be between {_SMALL:g} and {_LARGE:g}, got {y.max():g}")
 
 
 def points(count: int) -> str:
@@ -92,7 +92,7 @@ def points(count: int) -> str:
 
 
 def read_csv(path: Path | str, quantity: str = "norm") -> dict[str, tuple[Floats, Floats]]:
-    """Steps and values of each series in a csv with the columns step and norm (or another quantity).
+    """Steps and values of each series in a CSV file with the columns step and norm (or another quantity).
 
     Columns called run, level, name, role or layer tell series apart ("layer 3"); others are ignored.
     Commas, semicolons and tabs will do; an empty cell is a missing value.
@@ -101,7 +101,7 @@ def read_csv(path: Path | str, quantity: str = "norm") -> dict[str, tuple[Floats
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise InputError(f"{path}: cannot be read as csv: {said}") from error
+        raise InputError(f"{path}: cannot be read as CSV: {said}") from error
     header = next((line for line in text.splitlines() if line.strip()), "")
     reader = csv.reader(StringIO(text), delimiter=max(",;\t", key=header.count))
     try:
@@ -112,17 +112,17 @@ def read_csv(path: Path | str, quantity: str = "norm") -> dict[str, tuple[Floats
     for wanted in ("step", quantity):
         if columns.count(wanted) != 1:
             found = ", ".join(columns) or "nothing"
-            raise InputError(f"{path}: one column must be called {wanted}; the first line has {found[:200]}")
+            raise InputError(f"{path}: no column {wanted!r}; the header has {found[:200]}")
     apart = [(i, column) for i, column in enumerate(columns) if column in SERIES]
     series: dict[str, list[tuple[float, float]]] = {}
     for line, row in rows[1:]:
         if len(row) != len(columns):
-            raise InputError(f"{path}: line {line} has {len(row)} cells where the first has {len(columns)}")
+            raise InputError(f"{path}: line {line} has {len(row)} cells, the header has {len(columns)}")
         key = ", ".join(f"{column} {row[i].strip()}" for i, column in apart)
         point = [_number(row[columns.index(wanted)], path, line) for wanted in ("step", quantity)]
         series.setdefault(key, []).append((point[0], point[1]))
     if not series:
-        raise InputError(f"{path}: no rows under the first line")
+        raise InputError(f"{path}: no rows below the header")
     return {key: (np.array(rows)[:, 0], np.array(rows)[:, 1]) for key, rows in series.items()}
 
 

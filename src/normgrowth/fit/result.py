@@ -1,4 +1,4 @@
-"""What a fit found: one law (`LawFit`), all laws of a series (`SeriesFit`), all series (`Fits`)."""
+"""The results of `fit`: one law (`LawFit`), all laws of a series (`SeriesFit`), all series (`Fits`)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from normgrowth.errors import InputError, TooFewPoints
 from normgrowth.fit.laws import LAWS, Floats
 from normgrowth.records import Block, Records
 from normgrowth.results import Result
-from normgrowth.text import html_table, visible
+from normgrowth.text import html_table, one_line, visible
 
 # The numbers of a law that the records have, beside its parameters.
 NUMBERS = (
@@ -23,7 +23,9 @@ NUMBERS = (
 
 @dataclass(frozen=True)
 class LawFit:
-    """One law on one series. A law that was not fitted has a `reason`, and NaN for numbers."""
+    """One law fitted to one series. A law that could not be fitted has a `reason`, and NaN for its numbers."""
+
+    __repr__ = one_line
 
     law: str
     formula: str
@@ -35,8 +37,8 @@ class LawFit:
         nan  # rms error of the later half predicted from the earlier, relative to its mean
     )
     autocorrelation: float = nan  # of neighboring residuals
-    aicc: float = inf  # residuals taken for independent; infinite where there are too few points for it
-    delta_aicc: float = inf  # to the least
+    aicc: float = inf  # assuming independent residuals; infinite if there are too few points
+    delta_aicc: float = inf  # difference to the smallest
     weight_independent: float = 0.0  # of evidence, by aicc
     aicc_effective: float = inf  # with the effective number of points
     delta_effective: float = inf
@@ -51,7 +53,7 @@ class LawFit:
         return not self.reason
 
     def interval(self, param: str) -> tuple[float, float]:
-        """The confidence interval of a parameter; infinite ends are open, NaN means that none was asked for."""
+        """The confidence interval of a parameter; an infinite end is open, NaN without bootstrap."""
         if param not in self.params:
             raise InputError(f"{self.law} has no parameter {param!r}; it has {', '.join(self.params)}")
         return self.intervals.get(param, (nan, nan))
@@ -62,7 +64,7 @@ class LawFit:
             raise InputError(f"{self.law} was not fitted: {self.reason}")
         steps = np.asarray(t, np.float64)
         if (steps < 0).any():
-            raise InputError(f"step {steps.min():g} is negative: the laws begin at step 0")
+            raise InputError(f"steps must be >= 0, got {steps.min():g}")
         return LAWS[self.law].predict(steps, self.params)
 
     def _repr_html_(self) -> str:
@@ -77,7 +79,7 @@ class LawFit:
 class SeriesFit(Mapping[str, LawFit]):
     """All laws on one series: a mapping from the names of laws, in their fixed order.
 
-    steps, measured: the points, cleaned. effective_points: how many independent points the residuals are worth.
+    steps, measured: the points, cleaned. effective_points: the effective sample size.
     autocorrelation: of the residuals of the closest law. best_law: None if there are too few points to choose;
     points_needed: how many it takes.
     """
@@ -118,8 +120,8 @@ class SeriesFit(Mapping[str, LawFit]):
         return np.asarray(self.measured) - chosen.predict(self.steps)
 
     def __repr__(self) -> str:
-        """One line: nine laws with all their numbers would be a hundred."""
-        best = f"best: {self.best_law}, {self.best.formula}" if self.best_law else "none is best"
+        """One line with the best law."""
+        best = f"best: {self.best_law}, {self.best.formula}" if self.best_law else "no best law"
         return f"SeriesFit({len(self)} laws on {self.points:,} points; {best})"
 
 
@@ -135,8 +137,8 @@ class Fits(Result):
 
     series: dict[str, SeriesFit]
     source: str = ""
-    parameters: str = ""  # which parameters the norms count, where that is known
-    level: str = "model"  # of the series; "points" if they come from no trace
+    parameters: str = ""  # which parameters the norms count, if known
+    level: str = "model"  # of the series; "points" if they are not from a trace
     quantity: str = "norm"
     from_step: float | None = None
     to_step: float | None = None
@@ -146,10 +148,12 @@ class Fits(Result):
 
     @property
     def only(self) -> SeriesFit:
-        """The series, where there is one."""
+        """The only series."""
         if len(self.series) != 1:
             names = ", ".join(map(repr, list(self.series)[:4]))
-            raise InputError(f"there are {len(self.series)} series; take one with fits.series[NAME]: {names}")
+            raise InputError(
+                f"there are {len(self.series)} series; choose one with fits.select(NAME): {names}"
+            )
         return next(iter(self.series.values()))
 
     @property
@@ -161,7 +165,7 @@ class Fits(Result):
         """A law of the only series."""
         laws = self.only.laws
         if law not in laws:
-            raise InputError(f"no law is called {law!r}; there are {', '.join(laws)}")
+            raise InputError(f"unknown law {law!r}; known: {', '.join(laws)}")
         return laws[law]
 
     def __iter__(self) -> Iterator[str]:
@@ -169,9 +173,9 @@ class Fits(Result):
         return iter(self.only)
 
     def select(self, name: str) -> "Fits":
-        """The fits of one series alone, which print and plot all of its laws."""
+        """The fits of one series; printing and plotting them shows all of its laws."""
         if name not in self.series:
-            raise InputError(f"there is no series {name!r}; there are {', '.join(list(self.series)[:20])}")
+            raise InputError(f"no series {name!r}; known: {', '.join(list(self.series)[:20])}")
         records = self.records.where(name=name)
         return replace(self, series={name: self.series[name]}, records=records)
 
@@ -184,7 +188,7 @@ class Fits(Result):
 def tabulated(
     run: str, level: str, series: Mapping[str, SeriesFit], layers: Mapping[str, int | None]
 ) -> Records:
-    """A row for each number of each law: `name` is the series, `role` the law, and there is no step."""
+    """Records of all numbers of all laws: column `name` is the series, `role` the law, `step` is empty."""
     import pyarrow as pa
 
     blocks = []

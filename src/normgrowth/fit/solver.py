@@ -20,7 +20,7 @@ MOST_AT_ONCE = 1 << 21  # values, so that long series fit into memory
 
 @dataclass(frozen=True)
 class Solution:
-    """The best u, w and shape of each series, with what a reader must know about them."""
+    """The best u, w and shape of each series, and how the search ended."""
 
     u: Floats
     w: Floats
@@ -76,11 +76,11 @@ def solve(law: Law, x: Floats, y: Floats, T: float) -> Solution:
 
 
 def _grid(law: Law, x: Floats) -> Floats:
-    """Logarithms of the shapes to look at first."""
+    """Logarithms of the shapes of the initial grid."""
     low, high = law.bounds(x)
     cells = max(16, round(CELLS_PER_DECADE * np.log10(high / low)))
     even, known = np.linspace(np.log(low), np.log(high), cells + 1), np.log(law.contains)
-    # Not twice the same to rounding: a cell of no width would hold the search.
+    # Without near-duplicates: a cell of zero width would stall the search.
     apart = [all(abs(point - other) > 1e-3 for other in known) for point in even]
     return np.sort(np.append(even[apart], known))
 
@@ -103,7 +103,7 @@ def _profile(law: Law, x: Floats, y: Floats, grid: Floats) -> Floats:
         phi0, phi1 = phi0 / curve, phi1 / curve
     first = _unit(phi0)
     second = _unit(phi1 - (first * phi1).sum(axis=1, keepdims=True) * first)
-    scatter, off = y - mean, mean - curve  # apart, since either may be small against y
+    scatter, off = y - mean, mean - curve  # kept separate: either may be small compared with y
     total = (scatter**2).sum(axis=1)[:, None] + 2 * scatter @ off.T + (off**2).sum(axis=1)
     for tangent in (first, second):
         total = total - (scatter @ tangent.T + (off * tangent).sum(axis=1)) ** 2
@@ -174,7 +174,9 @@ def _slope(edge: Floats, phi: Floats, other: Floats, y: Floats) -> Floats:
     return ((1 - y / size) * other).sum(axis=1)
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # series that are done may wander
+@np.errstate(
+    over="ignore", invalid="ignore", divide="ignore"
+)  # series that have converged may leave the valid range
 def _newton(
     phi0: Floats, phi1: Floats, y: Floats, start: tuple[Floats, Floats] | None, done: np.ndarray
 ) -> tuple[Floats, Floats, np.ndarray]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.errors import InputError
 from normgrowth.schedules import SHAPES, Schedule
+from normgrowth.text import one_line
 from normgrowth.tracking.due import due
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ DECAY = {"adamw": 0.01, "adam": 0.0, "sgd": 0.0, "adafactor": 0.0}  # PyTorch's 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     """The defaults are the paper's (§A): AdamW as PyTorch has it, no dropout, 16 sentences a batch, 5 epochs."""
+
+    __repr__ = one_line
 
     corpus: str
     kind: Kind = "paper_pre_norm"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from normgrowth.errors import InputError
 from normgrowth.results import Provenance, Result
-from normgrowth.text import visible
+from normgrowth.text import one_line, visible
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,6 +33,8 @@ class ModuleDegree:
     every run of a module that runs several times; `degree`, `lower` and `inputs` are those of the last run. owns: it
     has parameters of its own, apart from those of its submodules. grows: its output depends on parameters.
     """
+
+    __repr__ = one_line
 
     module: str
     class_name: str

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.errors import InputError
+from normgrowth.text import one_line
 
 GIVEN = "batches from Python"
 
@@ -28,6 +29,8 @@ class TextInfo:
 @dataclass(frozen=True)
 class ModelInfo:
     """A network that was measured. random_weights: the weights are random rather than trained."""
+
+    __repr__ = one_line
 
     name: str
     architecture: str = ""

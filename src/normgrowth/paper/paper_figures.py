@@ -54,7 +54,7 @@ def _heads(evidence: Evidence) -> "Figure | None":
         records=Records.joined([model.heads.records for model in models]),
         models={run: known for model in models for run, known in model.heads.models.items()},
     )
-    return head_positions(own, figure3(PENN_WINDOW))
+    return head_positions(own, published=figure3(PENN_WINDOW))
 
 
 FIGURES: dict[str, PaperFigure] = {
@@ -72,7 +72,7 @@ FIGURES: dict[str, PaperFigure] = {
             "Saturation of trained and random networks",
             ("pretrained",),
             lambda evidence: saturation_levels(
-                Saturation.from_stored(evidence.stored_of("pretrained")), figure2()
+                Saturation.from_stored(evidence.stored_of("pretrained")), published=figure2()
             ),
         ),
         PaperFigure(
@@ -85,7 +85,7 @@ FIGURES: dict[str, PaperFigure] = {
             "fig4",
             "Cosine to the saturated network as weights grow",
             ("scaling",),
-            lambda evidence: scaling_curves(evidence.scaling, figure4()),
+            lambda evidence: scaling_curves(evidence.scaling, published=figure4()),
         ),
         PaperFigure(
             "fig5",

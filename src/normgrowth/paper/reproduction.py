@@ -20,6 +20,7 @@ from normgrowth.records import Block, Records
 from normgrowth.results import CLAIMS, Result
 from normgrowth.schema import converted, read_json
 from normgrowth.stored_result import StoredResult
+from normgrowth.text import one_line
 from normgrowth.workspace import Workspace, replacing
 
 Verdict = Literal["holds", "in part", "does not hold", "undecided", "needs weights that are not here"]
@@ -30,6 +31,8 @@ ADVICE = "run `normgrowth reproduce` again"
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
     """A claim, what was measured here, and the verdict of its rule. needs: stages; figure: of the paper, if any."""
+
+    __repr__ = one_line
 
     id: str
     where: str

@@ -1,14 +1,15 @@
 """Which file shows which result: `report/PART/KIND.py`, for each part and kind of result.
 
 terminal/KIND.py   show(result, console): the table and the sentences
-figures/KIND.py    FIGURES: name -> function of a result that returns a figure; the first is `result.plot()`
-sentences/KIND.py  what the result shows, in sentences that the others share; where it needs any
+figures/KIND.py    FIGURES: name -> Drawing; the first is `result.plot()`
+sentences/KIND.py  sentences(result): what the result shows, for the terminal, the page and the metadata of figures
 page/sections/KIND.py   sections(content): the sections of the HTML page on all results of this kind; summary(content):
                    sentences on top of the page, where it has any
 """
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +21,7 @@ from normgrowth.results import Result
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH = 100  # of text that no terminal shows
+    from normgrowth.report.figures.style import Drawing
 
 
 def view(part: str, kind: str) -> ModuleType | None:
@@ -29,17 +30,19 @@ def view(part: str, kind: str) -> ModuleType | None:
     return import_module(name) if find_spec(name) else None
 
 
-def show(result: Result, console: "Console | None" = None, **options: Any) -> None:
-    """Print a result. options: those of `show` in the file of its kind."""
+def show(result: Result, console: "Console | None" = None, *, wide: bool = False, **options: Any) -> None:
+    """Print a result. wide: with all columns. options: those of `show` in the file of its kind."""
     from normgrowth.report.terminal.console import new_console
 
     module = view("terminal", result.kind)
     assert module is not None, f"report/terminal/{result.kind}.py is missing"
-    module.show(result, console or new_console(), **options)
+    module.show(result, console or new_console(wide=wide), **options)
 
 
 def to_text(result: Result) -> str:
     from rich.console import Console
+
+    from normgrowth.report.terminal.console import WIDTH
 
     file = io.StringIO()
     show(result, Console(file=file, width=WIDTH, force_jupyter=False))
@@ -50,6 +53,8 @@ def to_html(result: Result) -> str:
     """The text that `print` shows, for a notebook: the same tables with their colors and no scripts."""
     from rich.console import Console
 
+    from normgrowth.report.terminal.console import WIDTH
+
     # In a notebook rich would display each line by itself.
     console = Console(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True, force_jupyter=False)
     show(result, console)
@@ -57,24 +62,50 @@ def to_html(result: Result) -> str:
     return console.export_html(inline_styles=True, code_format=form)
 
 
-def figures(result: Result) -> Mapping[str, Callable[..., Any]]:
-    """The figures of a result, by name."""
+def figures(result: Result) -> "Mapping[str, Drawing]":
+    """The figures of this kind of result, by name; some may need data that this result lacks."""
     module = view("figures", result.kind)
-    return {} if module is None else module.FIGURES
+    if module is None:
+        return {}
+    return module.figures_of(result) if hasattr(module, "figures_of") else module.FIGURES
 
 
-def draw(result: Result, folder: Path | str, **options: Any) -> list[Path]:
-    """Write every figure that the result has the numbers for, as png, svg and pdf; returns the paths.
+def draw(
+    result: Result,
+    folder: Path | str,
+    *,
+    formats: Sequence[str] = ("png", "svg", "pdf"),
+    overwrite: bool = True,
+    **options: Any,
+) -> list[Path]:
+    """Write every figure that the result has the data for as KIND_NAME.FORMAT; return the paths.
 
-    options: those of `draw` in the file of its kind.
+    overwrite: replace figures of other results. options: those of the figures, such as `published` or `overlay`.
     """
-    from normgrowth.report.figures.style import FORMATS, save
+    from normgrowth.report.figures.style import known_formats, save
 
-    module = view("figures", result.kind)
-    if module is not None and hasattr(module, "draw"):
-        return module.draw(result, folder, **options)
-    drawn = {name: make(result) for name, make in figures(result).items()}
-    titled = {
-        name: (f"{result.kind}: {name}", figure) for name, figure in drawn.items() if figure is not None
+    formats = known_formats(formats)
+    drawn = {
+        f"{result.kind}_{name}": (drawing.title, figure)
+        for name, drawing in figures(result).items()
+        if (figure := drawing(result, **drawing.accepted(options))) is not None
     }
-    return save(titled, folder, options.pop("formats", FORMATS), to_text(result), **options)
+    return save(drawn, folder, formats, description(result), origin=_origin(result), overwrite=overwrite)
+
+
+def description(result: Result) -> str:
+    """The result in words, for the metadata of figures."""
+    sentences = getattr(view("sentences", result.kind), "sentences", None)
+    said = [to_text(result)] if sentences is None else sentences(result)
+    counted = getattr(result, "parameters", None)
+    return " ".join([*([f"Parameters: {counted}."] if isinstance(counted, str) and counted else []), *said])
+
+
+def _origin(result: Result) -> str:
+    """The source of a figure: the series, and the parameters that count."""
+    chosen = getattr(result, "selection", None)
+    said = (
+        [f"{name}={value}" for name, value in asdict(chosen).items() if value is not None] if chosen else []
+    )
+    source = getattr(result, "source", "") or getattr(result, "run", "")
+    return ",".join([source, *said])

@@ -1,7 +1,7 @@
-"""Records as grids: one quantity of many layers over many steps, the shape that tables and figures need."""
+"""Records as matrices, steps × layers, for tables and figures."""
 
 from dataclasses import replace
-from math import nan
+from math import isfinite, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,24 +12,24 @@ from normgrowth.records import Matrix, Records
 from normgrowth.results import Result
 from normgrowth.trace.result import Trace
 
-LARGEST = 1e300  # the range of an axis overflows float64 for larger values
+LARGEST = 1e300  # larger values overflow the range of an axis
 
 
 def grids_of_trace(given: Records | Result) -> "Grids":
-    """Of records that hold the norm of a model; an error for others."""
+    """The grids of a trace; an error for records without the norm of a model."""
     grids = Grids(given)
     if not grids.of("model", "norm").names:
-        raise InputError("these records hold no norm of a model: they are not those of a trace")
+        raise InputError("no norm of a model in these records: they are not from a trace")
     return grids
 
 
 class Grids:
-    """The quantities of one run. Each is read once: tensors may make millions of rows."""
+    """The quantities of one run as matrices. Each is computed once, since tensors can have millions of rows."""
 
     def __init__(self, given: Records | Result) -> None:
         records = given.records if isinstance(given, Result) else given
         self.run = records.single_run()
-        # A tracker measures single training steps; cosine, angle and step size of a trace are between checkpoints.
+        # A tracker compares single training steps, a trace neighboring checkpoints.
         self.tracked = given.tracked if isinstance(given, Trace) else isinstance(given, Run)
         self._records = records
         self._levels: dict[str, Records] = {}
@@ -84,6 +84,11 @@ class Grids:
         """The norm at a step over the norm at the first."""
         first = self.value(level, name, "norm", self.steps[0])
         return self.value(level, name, "norm", step) / first if first > 0 else nan
+
+    def additive_terms(self) -> bool:
+        """Whether steps and alignment both add to the squared norm, so that each is a share of its growth."""
+        shares = [self.value(*thing, "total_share_steps", self.steps[-1]) for thing in self.things()]
+        return all(0 <= share <= 1 for share in shares if isfinite(share))
 
     def things(self) -> list[tuple[str, str]]:
         """Layers in order, then the model, each as level and name."""

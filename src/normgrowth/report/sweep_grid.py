@@ -1,4 +1,4 @@
-"""A sweep as arrays, the shape that tables, figures and sentences need."""
+"""A sweep as arrays, for tables, figures and sentences."""
 
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -40,16 +40,14 @@ class SweepGrid:
         found = np.full(self.shape, np.nan)
         for name, value in values.items():
             if not all(name in place for place in places):
-                raise InputError(f"{self.run}: the cell {name!r} is not on the grid that the sweep describes")
+                raise InputError(f"{self.run}: cell {name!r} is not on the grid of the sweep")
             found[places[0][name], places[1][name]] = value
         return found
 
     def column(self, quantity: str) -> Floats:
         rows = self.records.where(level="column", quantity=quantity)
         if len(rows) not in (0, self.shape[0]):
-            raise InputError(
-                f"{self.run}: {len(rows)} columns have {quantity}, but the grid has {self.shape[0]}"
-            )
+            raise InputError(f"{self.run}: {len(rows)} columns have {quantity}, the grid has {self.shape[0]}")
         return rows.table["value"].to_numpy() if len(rows) else np.full(self.shape[0], np.nan)
 
     @cached_property

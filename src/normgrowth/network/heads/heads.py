@@ -49,6 +49,7 @@ from normgrowth.network.result_folder import ResultFolder
 from normgrowth.records import Records
 from normgrowth.results import Provenance, Result
 from normgrowth.stored_result import StoredResult
+from normgrowth.text import one_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -85,6 +86,8 @@ MOST_SHOWN = 4  # heads beside each other
 class HeadPattern:
     """The weights of one head on one sentence, a row for each query."""
 
+    __repr__ = one_line
+
     soft: tuple[tuple[float, ...], ...]
     saturated: tuple[tuple[float, ...], ...]
 
@@ -92,6 +95,8 @@ class HeadPattern:
 @dataclass(frozen=True)
 class AttentionPatterns:
     """The attention of some heads on one sentence, in the network itself and in the saturated one."""
+
+    __repr__ = one_line
 
     tokens: tuple[str, ...]
     heads: dict[str, HeadPattern]
@@ -101,6 +106,8 @@ class AttentionPatterns:
 @dataclass(frozen=True)
 class MeasuredHeads:
     """What is known of the heads of one model. kinds, saturated_kinds: of each head by its name; empty if unknown."""
+
+    __repr__ = one_line
 
     model: ModelInfo
     kinds: dict[str, str] = field(default_factory=dict)

@@ -27,6 +27,7 @@ from normgrowth.network.scaling.convergence import Rate
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Provenance, Result
 from normgrowth.stored_result import SIDECAR, StoredResult
+from normgrowth.text import one_line
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -55,6 +56,8 @@ class ScaledNetwork:
     undecided values of the limit that a term of lower order might change
     overflow  the smallest c at which a norm overflows; None: none does
     """
+
+    __repr__ = one_line
 
     run: str
     seed: int | None = None

@@ -11,13 +11,15 @@ from normgrowth.report.figures.style import (
     INK,
     ORANGE,
     Layers,
+    drawing,
     label,
     line,
     step_axis,
     value_axis,
 )
 from normgrowth.report.grids import Grids
-from normgrowth.report.wording import model_title, percent
+from normgrowth.report.numbers import percent
+from normgrowth.report.sentences.trace import model_title
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@drawing("Where the growth of the squared norm comes from")
 def figure_budget(trace: Trace) -> "Figure | None":
-    """Where the growth of ‖θ‖² comes from: the steps' alignment with the weights, or their mere size."""
+    """The growth of ‖θ‖² and its two terms: alignment with the weights, and size of the steps."""
     from matplotlib.figure import Figure
 
     grids = Grids(trace)
@@ -54,7 +57,7 @@ def figure_budget(trace: Trace) -> "Figure | None":
 def stack_or_lines(
     ax: "Axes", steps: NDArray[np.int64], curves: list[NDArray[np.float64]], last: tuple[float, float, float]
 ) -> None:
-    """Alignment and size on top of each other, which make up the total; parts of unlike sign do not stack."""
+    """Stack the two terms if both are positive, so that they add up to the total; else draw them as lines."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -82,7 +85,7 @@ def stack_or_lines(
 
 
 def _budget_by_layer(ax: "Axes", grids: Grids) -> None:
-    """The same at the last step, layer by layer: what is positive upwards, what is negative downwards."""
+    """The terms at the last step by layer: positive ones stacked upwards, negative ones downwards."""
     grid_of = [grids.of("layer", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
     for position, names in Layers(grid_of[0]).side_by_side(ax):
         rows = np.array([[grid.curve(name)[-1] for name in names] for grid in grid_of])

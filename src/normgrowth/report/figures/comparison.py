@@ -7,7 +7,7 @@ import numpy as np
 from normgrowth.compare.result import Comparison
 from normgrowth.errors import InputError
 from normgrowth.report.difference_grid import IDENTICAL, TITLES, difference_grid
-from normgrowth.report.figures.style import GREY, INK, label, laid_out, line, step_axis, style
+from normgrowth.report.figures.style import GREY, INK, drawing, label, line, step_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 ROWS, COLUMNS = 60, 400
 
 
+@drawing("Relative differences of two runs by tensor and step")
 def heat_map(result: Comparison, stage: str | None = None) -> "Figure | None":
     """The relative difference of each tensor at each step, of one stage; by default that of the earliest difference."""
     from matplotlib.figure import Figure
@@ -24,67 +25,66 @@ def heat_map(result: Comparison, stage: str | None = None) -> "Figure | None":
     grid = difference_grid(result, stage, most_rows=ROWS, most_columns=COLUMNS)
     if grid is None:
         return None
-    with style():
-        figure = Figure(figsize=(7.2, 1.4 + 0.14 * len(grid.names)))
-        ax = figure.subplots()
-        shown = np.log10(np.maximum(grid.values, IDENTICAL))
-        image = ax.imshow(shown, aspect="auto", cmap="magma", vmin=-12, vmax=0, interpolation="nearest")
-        for parting in result.partings:
-            if parting.stage == grid.stage and parting.name in grid.names:
-                column = int(np.searchsorted(grid.steps, parting.step))
-                ax.plot(
-                    column,
-                    grid.names.index(parting.name),
-                    "o",
-                    markersize=7,
-                    markerfacecolor="none",
-                    markeredgecolor="white",
-                )
-        ax.set_yticks(range(len(grid.names)), [label(name) for name in grid.names], parse_math=False)
-        ax.tick_params(axis="y", labelsize=6, length=0)
-        every = max(1, len(grid.steps) // 8)
-        ax.set_xticks(
-            range(0, len(grid.steps), every), [f"{step:,}" for step in grid.steps[::every]], parse_math=False
-        )
-        ax.set_xlabel("training step")
-        ax.set_title(f"relative difference of the {TITLES[grid.stage]}")
-        bar = figure.colorbar(image, ax=ax, pad=0.02)
-        bar.set_ticks([-12, -9, -6, -3, 0], labels=["1e-12", "1e-9", "1e-6", "1e-3", "1"])
-        return laid_out(figure)
+    figure = Figure(figsize=(7.2, 1.4 + 0.14 * len(grid.names)))
+    ax = figure.subplots()
+    shown = np.log10(np.maximum(grid.values, IDENTICAL))
+    image = ax.imshow(shown, aspect="auto", cmap="magma", vmin=-12, vmax=0, interpolation="nearest")
+    for parting in result.partings:
+        if parting.stage == grid.stage and parting.name in grid.names:
+            column = int(np.searchsorted(grid.steps, parting.step))
+            ax.plot(
+                column,
+                grid.names.index(parting.name),
+                "o",
+                markersize=7,
+                markerfacecolor="none",
+                markeredgecolor="white",
+            )
+    ax.set_yticks(range(len(grid.names)), [label(name) for name in grid.names], parse_math=False)
+    ax.tick_params(axis="y", labelsize=6, length=0)
+    every = max(1, len(grid.steps) // 8)
+    ax.set_xticks(
+        range(0, len(grid.steps), every), [f"{step:,}" for step in grid.steps[::every]], parse_math=False
+    )
+    ax.set_xlabel("training step")
+    ax.set_title(f"relative difference of the {TITLES[grid.stage]}")
+    bar = figure.colorbar(image, ax=ax, pad=0.02)
+    bar.set_ticks([-12, -9, -6, -3, 0], labels=["1e-12", "1e-9", "1e-6", "1e-3", "1"])
+    return figure
 
 
+@drawing("Growth of the differences of two runs")
 def growth(result: Comparison) -> "Figure | None":
     """The largest relative difference of each stage over the steps, and the noise floor where it begins to matter."""
     from matplotlib.figure import Figure
 
     if not result.alignment.stages:
         return None
-    with style():
-        figure = Figure(figsize=(7.2, 3.2))
-        ax = figure.subplots()
-        steps: list[int] = []
-        for place, stage in enumerate(result.alignment.stages):
-            grid = result.matrix(stage, by=result.alignment.level, run="difference")
-            steps = [int(step) for step in grid.steps]
-            largest = np.fmax.reduce(grid.values, axis=1)
-            line(ax, grid.steps, np.maximum(largest, IDENTICAL), color=f"C{place}", label=TITLES[stage])
-        floor = result.matrix(result.main_stage, by="model", run="floor")
-        line(
-            ax,
-            floor.steps,
-            floor.values[:, 0],
-            color=GREY,
-            linestyle="--",
-            marker="",
-            label=f"floor, {TITLES[result.main_stage]}",
-        )
-        for step in sorted({parting.step for parting in result.partings})[:1]:
-            ax.axvline(step, color=INK, linewidth=0.6)
-        ax.set_yscale("log")
-        ax.set_ylabel("largest relative difference")
-        step_axis(ax, steps)
-        figure.legend(loc="outside right upper")
-        return laid_out(figure)
+    figure = Figure(figsize=(7.2, 3.2))
+    ax = figure.subplots()
+    steps: list[int] = []
+    for place, stage in enumerate(result.alignment.stages):
+        grid = result.matrix(stage, by=result.alignment.level, run="difference")
+        steps = [int(step) for step in grid.steps]
+        largest = np.fmax.reduce(grid.values, axis=1)
+        line(ax, grid.steps, np.maximum(largest, IDENTICAL), color=f"C{place}", label=TITLES[stage])
+    floor = result.matrix(result.main_stage, by="model", run="floor")
+    line(
+        ax,
+        floor.steps,
+        floor.values[:, 0],
+        color=GREY,
+        linestyle="--",
+        marker="",
+        label=f"floor, {TITLES[result.main_stage]}",
+    )
+    for step in sorted({parting.step for parting in result.partings})[:1]:
+        ax.axvline(step, color=INK, linewidth=0.6)
+    ax.set_yscale("log")
+    ax.set_ylabel("largest relative difference")
+    step_axis(ax, steps)
+    figure.legend(loc="outside right upper")
+    return figure
 
 
 FIGURES = {"heat_map": heat_map, "growth": growth}

@@ -11,59 +11,61 @@ from normgrowth.report.figures.style import (
     GREY,
     INK,
     ORANGE,
+    drawing,
     label,
-    laid_out,
     line,
     step_axis,
-    style,
     value_axis,
 )
+from normgrowth.report.numbers import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLORS = {"aligned": BLUE, "misaligned": ORANGE}
-FAR = 20.0  # times the measured norms: where predictions beyond would hide them, the axis is logarithmic
+FAR = 1.5  # times the largest measured norm: predictions beyond it are cut, or measured growth would not show
 
 
+@drawing("Norms as measured and as predicted")
 def figure_prediction(d: Dynamics) -> "Figure | None":
-    """The norm as measured, and as both models predict it."""
+    """The measured norm, and the predictions of both models."""
     if d.aligned is None or d.misaligned is None:
         return None
-    with style():
-        figure, ax = _axes(d)
-        line(ax, d.steps, np.array(d.norms), color=INK, label="measured")
-        beyond = False
-        for fit in (d.misaligned, d.aligned):
-            predicted = np.array(fit.predicted)
-            beyond |= bool(np.nanmax(predicted) > FAR * np.nanmax(d.norms))
-            said = f"{fit.model}, κ = {fit.kappa if d.kappa is None else d.kappa:.3g}"
-            line(ax, d.steps, predicted, color=COLORS[fit.model], linestyle=(0, (4, 2)), label=said)
-        ax.set_ylabel("norm ‖θ‖")
-        if beyond:
-            ax.set_yscale("log")
-        else:
-            value_axis(ax, zero_below=0.5)
-        ax.legend()
-        return laid_out(figure)
+    figure, ax = _axes(d)
+    line(ax, d.steps, np.array(d.norms), color=INK, label="measured")
+    highest = FAR * np.nanmax(d.norms)
+    for fit in (d.misaligned, d.aligned):
+        predicted = np.array(fit.predicted)
+        said = f"{fit.model}, κ = {fit.kappa if d.kappa is None else d.kappa:.3g}"
+        if predicted[-1] > highest:
+            said += f" (off the scale: {number(predicted[-1], 3)} at the end)"
+        shown = np.where(predicted <= highest, predicted, np.nan)
+        line(ax, d.steps, shown, color=COLORS[fit.model], linestyle=(0, (4, 2)), label=said)
+    ax.set_ylabel("norm ‖θ‖")
+    grown = np.nanmin(d.norms) <= 0.5 * np.nanmax(d.norms)
+    value_axis(ax, zero_below=0.5 if grown else 0.0)
+    figure.set_figheight(3.5)
+    figure.legend(loc="outside lower center")
+    return figure
 
 
+@drawing("Alignment of the steps with the weights")
 def figure_alignment(d: Dynamics) -> "Figure | None":
     """The cosine of each step with the weights."""
     if not np.isfinite(d.alignments).any():
         return None
-    with style():
-        figure, ax = _axes(d)
-        line(ax, d.steps[-len(d.alignments) :], np.array(d.alignments), color=INK)
-        ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
-        ax.set_ylabel("alignment cos(δ, θ)")
-        value_axis(ax)
-        return laid_out(figure)
+    figure, ax = _axes(d)
+    line(ax, d.steps[-len(d.alignments) :], np.array(d.alignments), color=INK)
+    ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    ax.set_ylabel("alignment cos(δ, θ)")
+    value_axis(ax)
+    return figure
 
 
+@drawing("Where the growth of the squared norm comes from")
 def figure_budget(d: Dynamics) -> "Figure | None":
-    """Where the growth of ‖θ‖² comes from: the alignment of the steps with the weights, or their size."""
+    """The growth of ‖θ‖² and its two terms: alignment with the weights, and size of the steps."""
     curves = []
     for quantity in ("total_growth", "total_growth_alignment", "total_growth_steps"):
         if not len(d.records.where(level=d.level, name=d.name, quantity=quantity)):
@@ -71,17 +73,17 @@ def figure_budget(d: Dynamics) -> "Figure | None":
         steps, values = d.records.series(quantity, level=d.level, name=d.name)
         curves.append(np.concatenate([[0.0], values]))
     b = d.budget
-    with style():
-        figure, ax = _axes(d)
-        at = np.concatenate([d.steps[:1], steps])
-        stack_or_lines(ax, at, curves, (b.growth, b.by_alignment * b.growth, b.by_steps * b.growth))
-        ax.set_ylabel(f"growth of ‖θ‖² since step {d.steps[0]:,}")
-        value_axis(ax, zero_below=1.0)
-        return laid_out(figure)
+    figure, ax = _axes(d)
+    at = np.concatenate([d.steps[:1], steps])
+    stack_or_lines(ax, at, curves, (b.growth, b.by_alignment * b.growth, b.by_steps * b.growth))
+    ax.set_ylabel(f"growth of ‖θ‖² since step {d.steps[0]:,}")
+    value_axis(ax, zero_below=1.0)
+    return figure
 
 
+@drawing("Which steps make the norm grow")
 def figure_plane(d: Dynamics) -> "Figure | None":
-    """Each step by its size and ⟨θ,δ⟩: the norm grows above −½‖δ‖² and falls below."""
+    """Each interval by ‖δ‖ and ⟨θ,δ⟩: the norm grows above the curve −½‖δ‖² and falls below it."""
     from matplotlib.figure import Figure
 
     rows = d.records.where(level=d.level, name=d.name, quantity="growth_alignment")
@@ -90,21 +92,21 @@ def figure_plane(d: Dynamics) -> "Figure | None":
     ends, twice = rows.series("growth_alignment", level=d.level, name=d.name)
     size = dict(zip(d.steps[1:], d.step_sizes, strict=True))
     sizes = np.array([size.get(end, np.nan) for end in ends.tolist()])
-    with style():
-        figure = Figure(figsize=(4.6, 3.2))
-        ax: Axes = figure.subplots()
-        points = ax.scatter(sizes, twice / 2, c=ends, s=14, cmap="viridis_r", linewidths=0, zorder=3)
-        at = np.linspace(0, np.nanmax(sizes) * 1.05, 200)
-        ax.plot(at, -(at**2) / 2, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)), label="−½‖δ‖²: no growth")
-        ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
-        ax.set_xlim(0, at[-1])
-        ax.set_xlabel("step size ‖δ‖ between checkpoints")
-        ax.set_ylabel("⟨θ, δ⟩")
-        ax.set_title(label(f"{d.run}: {d.name}"), parse_math=False)
-        ax.legend()
-        value_axis(ax)
-        figure.colorbar(points, ax=ax, label="training step", pad=0.02, format="{x:,.0f}")
-        return laid_out(figure)
+    figure = Figure(figsize=(4.6, 3.2))
+    ax: Axes = figure.subplots()
+    points = ax.scatter(sizes, twice / 2, c=ends, s=14, cmap="viridis_r", linewidths=0, zorder=3)
+    low, high = np.nanmin(sizes), np.nanmax(sizes)
+    at = np.linspace(0 if low < 0.5 * high else 0.95 * low, 1.05 * high, 200)
+    ax.plot(at, -(at**2) / 2, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)), label="−½‖δ‖²: no growth")
+    ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    ax.set_xlim(at[0], at[-1])
+    ax.set_xlabel("step size ‖δ‖ between checkpoints")
+    ax.set_ylabel("⟨θ, δ⟩")
+    ax.set_title(label(f"{d.run}: {d.name}"), parse_math=False)
+    ax.legend()
+    value_axis(ax)
+    figure.colorbar(points, ax=ax, label="training step", pad=0.02, format="{x:,.0f}")
+    return figure
 
 
 FIGURES = {

@@ -10,10 +10,9 @@ from normgrowth.report.figures.style import (
     GREY,
     INK,
     ORANGE,
+    drawing,
     label,
-    laid_out,
     step_axis,
-    style,
     value_axis,
 )
 from normgrowth.report.sentences.fits import PAPER_LAW, r2
@@ -23,62 +22,62 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = (BLUE, ORANGE, "#009e73", "#d55e00")
-MOST_LAWS = 4  # drawn: more hide each other
-CURVE = 400  # steps at which a law is drawn
+MOST_LAWS = 4  # drawn
+CURVE = 400  # points of the curve of a law
 
 
+@drawing("Growth laws and measured norms")
 def figure_laws(fits: Fits) -> "Figure | None":
-    """The points of a series with the best law, the paper's and its closest rivals; of several series the best law."""
+    """Measured points with the best law, the paper's law and close rivals; for several series, the best law of each."""
     from matplotlib.figure import Figure
 
     drawn = [fit for fit in fits.series.values() if fit.points]
     if not drawn:
         return None
-    with style():
-        figure = Figure(figsize=(4.8, 3.2))
-        ax: Axes = figure.subplots()
-        if len(fits.series) == 1:
-            _one(ax, drawn[0])
-            ax.legend()
-        else:
-            _several(ax, drawn)
-        ax.set_title(label(fits.source), parse_math=False)
-        ax.set_ylabel("norm ‖θ‖" if fits.quantity == "norm" else label(fits.quantity))
-        _steps(ax, drawn)
-        value_axis(ax, zero_below=0.5)
-        return laid_out(figure)
+    figure = Figure(figsize=(4.8, 3.2))
+    ax: Axes = figure.subplots()
+    if len(fits.series) == 1:
+        _one(ax, drawn[0])
+        ax.legend()
+    else:
+        _several(ax, drawn)
+    ax.set_title(label(fits.source, 48), parse_math=False)
+    ax.set_ylabel("norm ‖θ‖" if fits.quantity == "norm" else label(fits.quantity))
+    _steps(ax, drawn)
+    value_axis(ax, zero_below=0.5)
+    return figure
 
 
+@drawing("Residuals of the growth laws")
 def figure_residuals(fits: Fits) -> "Figure | None":
-    """Measured minus fitted: of the drawn laws of a series, or of the best law of several."""
+    """Measured minus fitted norms, for the main laws of one series or the best law of each of several."""
     from matplotlib.figure import Figure
 
     drawn = [fit for fit in fits.series.values() if fit.points and chosen_laws(fit)]
     if not drawn:
         return None
-    with style():
-        figure = Figure(figsize=(4.8, 2.9))
-        ax: Axes = figure.subplots()
-        if len(fits.series) == 1:
-            for law, color in zip(chosen_laws(drawn[0]), COLORS, strict=False):
-                _residuals(ax, drawn[0], law, color, law.law)
-            ax.legend()
-        else:
-            for fit, color in zip(drawn, _shades(len(drawn)), strict=True):
-                _residuals(ax, fit, chosen_laws(fit)[0], color, fit.name)
-        ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
-        ax.set_title("residuals of the laws" if len(fits.series) == 1 else "residuals of the best laws")
-        ax.set_ylabel("measured − fitted")
-        _steps(ax, drawn)
-        value_axis(ax)
-        return laid_out(figure)
+    figure = Figure(figsize=(4.8, 2.9))
+    ax: Axes = figure.subplots()
+    if len(fits.series) == 1:
+        for law, color in zip(chosen_laws(drawn[0]), COLORS, strict=False):
+            _residuals(ax, drawn[0], law, color, law.law)
+        ax.legend()
+    else:
+        for fit, color in zip(drawn, _shades(len(drawn)), strict=True):
+            _residuals(ax, fit, chosen_laws(fit)[0], color, fit.name)
+    ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    ax.set_title("residuals of the laws" if len(fits.series) == 1 else "residuals of the best laws")
+    ax.set_ylabel("measured − fitted")
+    _steps(ax, drawn)
+    value_axis(ax)
+    return figure
 
 
 FIGURES = {"laws": figure_laws, "residuals": figure_residuals}
 
 
 def chosen_laws(fit: SeriesFit) -> list[LawFit]:
-    """The best law, the paper's, and those within 2 of the best; without a best law, the first that was fitted."""
+    """The laws to draw: the best, the paper's, and those within 2 in AICc."""
     fitted = sorted((law for law in fit.values() if law.fitted), key=lambda law: -law.weight)
     if fit.best_law is None:
         return [fit[PAPER_LAW]] if PAPER_LAW in fit and fit[PAPER_LAW].fitted else fitted[:1]

@@ -5,8 +5,8 @@ Measured bars have colours; what the paper published is grey, and is called publ
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,22 +14,19 @@ import numpy as np
 from normgrowth.network.heads.heads import Heads, HeadTable
 from normgrowth.report.figures.style import (
     BLUE,
-    FORMATS,
     GREY,
     INK,
-    known_formats,
+    Drawing,
+    drawing,
     label,
-    laid_out,
-    save,
-    style,
 )
-from normgrowth.report.sentences.heads import KINDS, sentences, tables
+from normgrowth.report.sentences.heads import KINDS, tables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours: told apart by all eyes; in print the letters do it.
+# Okabe and Ito's palette, safe for color blindness; the letters help in black and white.
 COLOURS = {
     "argmax-like": "#0072b2",
     "previous-token": "#009e73",
@@ -49,29 +46,9 @@ PUBLISHED: tuple[dict[str, Any], ...] = (
 )
 
 
-def draw(
-    result: Heads,
-    folder: Path | str,
-    *,
-    published: Heads | None = None,
-    formats: Sequence[str] = FORMATS,
-) -> list[Path]:
-    """Write all figures that the result has something for into a folder, and return the paths of the files."""
-    formats = known_formats(formats)
-    figures: dict[str, tuple[str, Figure]] = {}
-    if (drawn := positions(result, published)) is not None:
-        figures["heads_positions"] = ("Positions attended by saturated heads", drawn)
-    if (drawn := atlas(result)) is not None:
-        figures["heads_atlas"] = ("Heads by kind", drawn)
-    for i, run in enumerate(result.models):
-        if (drawn := patterns(result, run)) is not None:
-            name = "heads_patterns" if len(result.models) == 1 else f"heads_patterns_{i + 1}"
-            figures[name] = (f"Patterns of heads: {run}", drawn)
-    return save(figures, folder, formats, " ".join(sentences(result)))
-
-
+@drawing("Positions attended by saturated heads")
 def positions(result: Heads, published: Heads | None = None) -> "Figure | None":
-    """Figure 3: left as published (positions), right as shares of what is visible. A row for each model."""
+    """Figure 3: left as published (positions), right as shares of the visible positions. A row for each model."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -79,26 +56,25 @@ def positions(result: Heads, published: Heads | None = None) -> "Figure | None":
     if not drawn:
         return None
     theirs = tables(published) if published is not None else []
-    with style():
-        figure = Figure(figsize=(7.2, 1.0 + 1.75 * len(drawn)))
-        axes = figure.subplots(len(drawn), 2, squeeze=False, sharex="col", sharey=True)
-        for (left, right), heads in zip(axes, drawn, strict=True):
-            _positions(left, heads, theirs, result.window)
-            _shares(right, heads)
-            left.set_title(label(heads.run), parse_math=False)
-            left.set_ylabel("heads")
-        window = result.window if drawn[0].form[0] == "attended_window" else None
-        counted = f"windows filled up to {window} tokens, padding counts" if window else "real tokens only"
-        axes[-1, 0].set_xlabel(f"positions attended, mean over queries\n({counted})")
-        axes[-1, 1].set_xlabel("share of the visible positions, mean over queries\n(real tokens only)")
-        handles: list[Any] = [Patch(color=BLUE, label=f"measured, {_method(drawn[0])}")]
-        if theirs:
-            handles += [
-                Patch(**look, label=f"published: {label(heads.run)}")
-                for heads, look in zip(theirs, PUBLISHED, strict=False)
-            ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
-        return laid_out(figure)
+    figure = Figure(figsize=(7.2, 1.0 + 1.75 * len(drawn)))
+    axes = figure.subplots(len(drawn), 2, squeeze=False, sharex="col", sharey=True)
+    for (left, right), heads in zip(axes, drawn, strict=True):
+        _positions(left, heads, theirs, result.window)
+        _shares(right, heads)
+        left.set_title(label(heads.run), parse_math=False)
+        left.set_ylabel("heads")
+    window = result.window if drawn[0].form[0] == "attended_window" else None
+    counted = f"windows filled up to {window} tokens, padding counts" if window else "real tokens only"
+    axes[-1, 0].set_xlabel(f"positions attended, mean over queries\n({counted})")
+    axes[-1, 1].set_xlabel("share of the visible positions, mean over queries\n(real tokens only)")
+    handles: list[Any] = [Patch(color=BLUE, label=f"measured, {_method(drawn[0])}")]
+    if theirs:
+        handles += [
+            Patch(**look, label=f"published: {label(heads.run)}")
+            for heads, look in zip(theirs, PUBLISHED, strict=False)
+        ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
 
 
 def _method(heads: HeadTable) -> str:
@@ -118,7 +94,7 @@ def _positions(ax: "Axes", heads: HeadTable, theirs: Sequence[HeadTable], window
     for own, look in zip(published, PUBLISHED, strict=False):
         ax.bar(edges[:-1] + width / 2, np.histogram(own, edges)[0] / len(own), 0.94 * width, zorder=1, **look)
     _bars(ax, values, edges)
-    # In a window these are the marks of a causal mask, whatever mask the model has.
+    # In a window these are the values of a causal mask, whichever mask the model has.
     lines = [(visible, "all of the past and itself" if window else "all visible")]
     if window:  # the last query has no future, and attends to one
         lines.append((((window - 1) * window / 2 + 1) / window, "all of the future"))
@@ -137,7 +113,7 @@ def _shares(ax: "Axes", heads: HeadTable) -> None:
 
 
 def _bars(ax: "Axes", values: Any, edges: Any) -> None:
-    """Shares of heads, and a stroke for every head below."""
+    """A histogram of shares of heads, with a mark for each head below it."""
     from matplotlib.ticker import PercentFormatter
 
     width = edges[1] - edges[0]
@@ -152,7 +128,7 @@ def _bars(ax: "Axes", values: Any, edges: Any) -> None:
 
 
 def _marks(ax: "Axes", lines: Sequence[tuple[float, str]], beside: float, *, percent: bool = False) -> None:
-    """Dashed lines with words beside, one below the other, clear of all lines."""
+    """Dashed lines with their labels stacked beside them."""
     nearest = (min if beside < 0 else max)(place for place, _ in lines)
     for i, (place, word) in enumerate(lines):
         value = f"{100 * place:.1f}%" if percent else f"{place:.2f}"
@@ -161,8 +137,9 @@ def _marks(ax: "Axes", lines: Sequence[tuple[float, str]], beside: float, *, per
         ax.text(nearest + beside, 1.17 - 0.13 * i, f"{word}: {value}", **look)
 
 
+@drawing("Heads by kind")
 def atlas(result: Heads) -> "Figure | None":
-    """Layers from below to above, heads from left to right, colored by kind: in the network itself, and saturated."""
+    """A cell for each head, colored by kind, layers from bottom to top: in the network itself and saturated."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -173,26 +150,23 @@ def atlas(result: Heads) -> "Figure | None":
     wide = max(max(Counter(heads.layers).values()) for heads in drawn)
     deep = [len(heads.depth) for heads in drawn]
     cell = min(0.25, 3.6 / wide)
-    with style():
-        size = 1.0 + columns * (cell * wide + 0.35), 0.95 + sum(cell * n + 0.55 for n in deep)
-        figure = Figure(figsize=(max(size[0], 4.6), size[1]))
-        axes = figure.subplots(len(drawn), columns, squeeze=False, height_ratios=deep)
-        for row, heads in zip(axes, drawn, strict=True):
-            both = ((heads.kinds, "as it is"), (heads.saturated_kinds, "saturated"))
-            for ax, (kinds, which) in zip(row, both, strict=False):
-                _atlas(ax, heads, kinds)
-                name = f"{label(heads.run)}, " if len(drawn) > 1 else ""
-                ax.set_title(f"{name}{which}", parse_math=False)
-            row[0].set_ylabel("layer")
-        for ax in axes[-1]:
-            ax.set_xlabel("head")
-        handles = [
-            Patch(facecolor=COLOURS[kind], label=f"{LETTERS.get(kind, '')} {kind}".strip()) for kind in KINDS
-        ]
-        figure.legend(
-            handles=handles, loc="outside lower center", ncols=3, handlelength=1.1, columnspacing=1.2
-        )
-        return laid_out(figure)
+    size = 1.0 + columns * (cell * wide + 0.35), 0.95 + sum(cell * n + 0.55 for n in deep)
+    figure = Figure(figsize=(max(size[0], 4.6), size[1]))
+    axes = figure.subplots(len(drawn), columns, squeeze=False, height_ratios=deep)
+    for row, heads in zip(axes, drawn, strict=True):
+        both = ((heads.kinds, "as it is"), (heads.saturated_kinds, "saturated"))
+        for ax, (kinds, which) in zip(row, both, strict=False):
+            _atlas(ax, heads, kinds)
+            name = f"{label(heads.run)}, " if len(drawn) > 1 else ""
+            ax.set_title(f"{name}{which}", parse_math=False)
+        row[0].set_ylabel("layer")
+    for ax in axes[-1]:
+        ax.set_xlabel("head")
+    handles = [
+        Patch(facecolor=COLOURS[kind], label=f"{LETTERS.get(kind, '')} {kind}".strip()) for kind in KINDS
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, handlelength=1.1, columnspacing=1.2)
+    return figure
 
 
 def _atlas(ax: "Axes", heads: HeadTable, kinds: Sequence[str]) -> None:
@@ -221,6 +195,7 @@ def _atlas(ax: "Axes", heads: HeadTable, kinds: Sequence[str]) -> None:
     ax.spines[:].set_visible(False)
 
 
+@drawing("Attention patterns of heads")
 def patterns(result: Heads, run: str | None = None) -> "Figure | None":
     """For one sentence, the weights of chosen heads of a model (the first): above the network, below the saturated one.
 
@@ -233,29 +208,37 @@ def patterns(result: Heads, run: str | None = None) -> "Figure | None":
         return None
     tokens, chosen, kinds = known.patterns.tokens, known.patterns.heads, known.kinds
     side = max(1.5, min(2.4, 0.14 * len(tokens)))
-    with style():
-        figure = Figure(figsize=(1.5 + (side + 0.15) * len(chosen), 1.5 + 2 * side))
-        axes = figure.subplots(2, len(chosen), squeeze=False, sharex=True, sharey=True)
-        image = None
-        for column, (name, both) in zip(axes.T, chosen.items(), strict=True):
-            for ax, which in zip(column, ("soft", "saturated"), strict=True):
-                image = ax.imshow(np.array(getattr(both, which)), cmap="Blues", vmin=0, vmax=1)
-                ax.spines[:].set_visible(True)
-                ax.tick_params(length=0, labelsize=max(4.5, min(7.0, 150 / len(tokens))))
-            kind = kinds.get(name, "")
-            column[0].set_title(f"{label(name)}\n{kind}", fontsize=7.5, parse_math=False)
-        shown = [label(token) for token in tokens]
-        for ax, which in zip(axes[:, 0], ("as it is", "saturated"), strict=True):
-            ax.set_yticks(range(len(shown)), shown, parse_math=False)
-            ax.set_ylabel(f"{which}\nfrom")
-        for ax in axes[-1]:
-            ax.set_xticks(range(len(shown)), shown, rotation=90, parse_math=False)
-            ax.set_xlabel("to")
-        assert image is not None
-        bar = figure.colorbar(image, ax=axes, aspect=30, pad=0.02, fraction=0.04)
-        bar.set_label("weight")
-        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-        return laid_out(figure)
+    figure = Figure(figsize=(1.5 + (side + 0.15) * len(chosen), 1.5 + 2 * side))
+    axes = figure.subplots(2, len(chosen), squeeze=False, sharex=True, sharey=True)
+    image = None
+    for column, (name, both) in zip(axes.T, chosen.items(), strict=True):
+        for ax, which in zip(column, ("soft", "saturated"), strict=True):
+            image = ax.imshow(np.array(getattr(both, which)), cmap="Blues", vmin=0, vmax=1)
+            ax.spines[:].set_visible(True)
+            ax.tick_params(length=0, labelsize=max(4.5, min(7.0, 150 / len(tokens))))
+        kind = kinds.get(name, "")
+        column[0].set_title(f"{label(name)}\n{kind}", fontsize=7.5, parse_math=False)
+    shown = [label(token) for token in tokens]
+    for ax, which in zip(axes[:, 0], ("as it is", "saturated"), strict=True):
+        ax.set_yticks(range(len(shown)), shown, parse_math=False)
+        ax.set_ylabel(f"{which}\nfrom")
+    for ax in axes[-1]:
+        ax.set_xticks(range(len(shown)), shown, rotation=90, parse_math=False)
+        ax.set_xlabel("to")
+    assert image is not None
+    bar = figure.colorbar(image, ax=axes, aspect=30, pad=0.02, fraction=0.04)
+    bar.set_label("weight")
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    return figure
 
 
 FIGURES = {"atlas": atlas, "positions": positions, "patterns": patterns}
+
+
+def figures_of(result: Heads) -> dict[str, Drawing]:
+    """All figures; each model after the first has its own figure of patterns."""
+    further = list(result.models)[1:]
+    return FIGURES | {
+        f"patterns_{i}": Drawing(f"{patterns.title}: {run}", partial(patterns.build, run=run))
+        for i, run in enumerate(further, 2)
+    }

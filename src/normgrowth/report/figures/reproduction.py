@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from normgrowth.paper.reproduction import Reproduction
-from normgrowth.report.figures.style import BLUE, GREY, ORANGE, laid_out, style
+from normgrowth.report.figures.style import BLUE, GREY, ORANGE, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 COLORS = {"holds": BLUE, "in part": "#8ab4d8", "does not hold": ORANGE}
 
 
+@drawing("Claims of the paper by verdict")
 def figure_verdicts(result: Reproduction) -> "Figure | None":
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     if not result.claims:
         return None
-    with style():
-        figure = Figure(figsize=(7.2, 0.8 + 0.22 * len(result.claims)))
-        ax = figure.subplots()
-        colors = [COLORS.get(claim.verdict, GREY) for claim in result.claims]
-        ax.barh(range(len(colors)), 1, color=colors)
-        ax.set_yticks(range(len(colors)), [f"{claim.id} ({claim.where})" for claim in result.claims])
-        ax.set_xticks([])
-        ax.invert_yaxis()
-        found = dict.fromkeys(claim.verdict for claim in result.claims)
-        handles = [Patch(color=COLORS.get(verdict, GREY), label=verdict) for verdict in found]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
-        return laid_out(figure)
+    figure = Figure(figsize=(7.2, 0.8 + 0.22 * len(result.claims)))
+    ax = figure.subplots()
+    colors = [COLORS.get(claim.verdict, GREY) for claim in result.claims]
+    ax.barh(range(len(colors)), 1, color=colors)
+    ax.set_yticks(range(len(colors)), [f"{claim.id} ({claim.where})" for claim in result.claims])
+    ax.set_xticks([])
+    ax.invert_yaxis()
+    found = dict.fromkeys(claim.verdict for claim in result.claims)
+    handles = [Patch(color=COLORS.get(verdict, GREY), label=verdict) for verdict in found]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
 
 
 FIGURES = {"verdicts": figure_verdicts}

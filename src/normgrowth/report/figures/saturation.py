@@ -5,7 +5,6 @@ Measured lines have colors; what the paper published is grey, and is called publ
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,16 +13,12 @@ from numpy.typing import NDArray
 from normgrowth.network.saturation.saturation import EMBEDDINGS, LayerCurve, Saturation
 from normgrowth.report.figures.style import (
     BLUE,
-    FORMATS,
     GREY,
     INK,
     Layers,
-    known_formats,
+    drawing,
     label,
-    laid_out,
-    save,
     step_axis,
-    style,
     value_axis,
 )
 from normgrowth.report.figures.style import (
@@ -35,7 +30,6 @@ from normgrowth.report.sentences.saturation import (
     checked_curves,
     layer_name,
     method_name,
-    sentences,
 )
 
 if TYPE_CHECKING:
@@ -49,31 +43,9 @@ OTHERS = "dotted: to other tokens' states"
 PROFILE = "saturation_profile"
 
 
-def draw(
-    result: Saturation,
-    folder: Path | str,
-    *,
-    published: Saturation | None = None,
-    formats: Sequence[str] = FORMATS,
-) -> list[Path]:
-    """Write the figures into a folder and return the paths of the files. published: drawn in grey."""
-    formats = known_formats(formats)
-    if result.steps:
-        figures = {PROFILE: ("Saturation and norm", levels(result))}
-        return save(figures, folder, formats, " ".join(sentences(result)))
-    text = "; ".join(
-        f"{line.run}, {_weights(line)}, {method_name(line.c)}: mean of blocks {line.mean:.3f}"
-        for line in checked_curves(result)
-    )
-    figures = {
-        "saturation": ("Saturation by layer", levels(result, published)),
-        "saturation_map": ("Saturation by layer and model", heat_map(result)),
-    }
-    return save(figures, folder, formats, text)
-
-
+@drawing("Saturation by layer, or over training")
 def levels(result: Saturation, published: Saturation | None = None) -> "Figure":
-    """Levels by layer; of a series, levels over steps and against the norm. published: drawn in grey."""
+    """Saturation by layer; for a series, over steps and against the norm. published: drawn in grey."""
     return _over_training(result) if result.steps else _by_layer(result, published)
 
 
@@ -92,43 +64,43 @@ def _by_layer(result: Saturation, published: Saturation | None = None) -> "Figur
     methods = list(dict.fromkeys(line.c for line in drawn))
     colour = {run: COLOURS[i % len(COLOURS)] for i, run in enumerate(dict.fromkeys(x.run for x in drawn))}
     dashes = {run: DASHES[i % len(DASHES)] for i, run in enumerate(dict.fromkeys(x.run for x in theirs))}
-    with style():
-        figure = Figure(figsize=(1.9 + 2.9 * len(kinds), 0.4 + 2.3 * len(methods)))
-        axes = figure.subplots(len(methods), len(kinds), squeeze=False, sharex=True, sharey=True)
-        for ax, method, kind in _panels(axes, methods, kinds):
-            ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
-            for line in theirs:
-                if (line.c, _weights(line)) == (method, kind):
-                    look = {"linestyle": dashes[line.run], "linewidth": 1.0, "marker": "", "zorder": 1}
-                    _curve(ax, line, color=GREY, label=f"{label(line.run)}, published", **look)
-            for line in drawn:
-                if (line.c, _weights(line)) == (method, kind):
-                    self_, mark = (", random baseline", "s") if line.baseline else ("", "o")
-                    look = {"marker": mark, "markersize": 3.0, "linewidth": 1.4, "capsize": 1.5}
-                    _curve(ax, line, color=colour[line.run], label=f"{label(line.run)}{self_}", **look)
-                    blocks = line.blocks
-                    if np.isfinite(line.others[blocks]).any():
-                        look = {"linestyle": (0, (1, 1)), "linewidth": 1.0, "label": OTHERS}
-                        at = np.array(line.layers)[blocks]
-                        ax.plot(at, line.others[blocks], color=colour[line.run], zorder=1, **look)
-            alone = kinds == [TRAINED]  # then the panel is narrower than a title with both
-            ax.set_title(method_name(method) if alone else f"{kind}, {method_name(method)}")
-        for ax in axes[:, 0]:
-            ax.set_ylabel("cosine to the\nsaturated network")
-        for ax in axes[-1]:
-            ax.set_xlabel("layer")
-            ax.xaxis.get_major_locator().set_params(integer=True)
-        entries: dict[str, Any] = {}
-        for ax in axes.ravel():
-            entries |= {name: handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-        if entries.pop(OTHERS, None) is not None:  # of every colour
-            entries[OTHERS] = Line2D([], [], color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
-        figure.legend(entries.values(), entries.keys(), loc="outside right upper")
-        return laid_out(figure)
+    figure = Figure(figsize=(1.9 + 2.9 * len(kinds), 0.4 + 2.3 * len(methods)))
+    axes = figure.subplots(len(methods), len(kinds), squeeze=False, sharex=True, sharey=True)
+    for ax, method, kind in _panels(axes, methods, kinds):
+        ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+        for line in theirs:
+            if (line.c, _weights(line)) == (method, kind):
+                look = {"linestyle": dashes[line.run], "linewidth": 1.0, "marker": "", "zorder": 1}
+                _curve(ax, line, color=GREY, label=f"{label(line.run)}, published", **look)
+        for line in drawn:
+            if (line.c, _weights(line)) == (method, kind):
+                self_, mark = (", random baseline", "s") if line.baseline else ("", "o")
+                look = {"marker": mark, "markersize": 3.0, "linewidth": 1.4, "capsize": 1.5}
+                _curve(ax, line, color=colour[line.run], label=f"{label(line.run)}{self_}", **look)
+                blocks = line.blocks
+                if np.isfinite(line.others[blocks]).any():
+                    look = {"linestyle": (0, (1, 1)), "linewidth": 1.0, "label": OTHERS}
+                    at = np.array(line.layers)[blocks]
+                    ax.plot(at, line.others[blocks], color=colour[line.run], zorder=1, **look)
+        alone = len(kinds) == 1  # then the panel is narrower than a title of one line
+        ax.set_title(f"{kind},{chr(10) if alone else ' '}{method_name(method)}")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("cosine to the\nsaturated network")
+    for ax in axes[-1]:
+        ax.set_xlabel("layer")
+        ax.xaxis.get_major_locator().set_params(integer=True)
+    entries: dict[str, Any] = {}
+    for ax in axes.ravel():
+        entries |= {name: handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if entries.pop(OTHERS, None) is not None:  # of every colour
+        entries[OTHERS] = Line2D([], [], color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
+    figure.legend(entries.values(), entries.keys(), loc="outside right upper")
+    return figure
 
 
+@drawing("Saturation by layer and model")
 def heat_map(result: Saturation) -> "Figure | None":
-    """Layers from below to above, models side by side, at the first c that was measured."""
+    """A cell for each layer and model, layers from bottom to top, at the first c that was measured."""
     from matplotlib.figure import Figure
 
     if result.steps:
@@ -139,30 +111,27 @@ def heat_map(result: Saturation) -> "Figure | None":
     grid = np.full((len(depth), len(drawn)), np.nan)
     for column, line in enumerate(drawn):
         grid[np.array(line.layers) - EMBEDDINGS, column] = line.values
-    with style():
-        figure = Figure(figsize=(1.9 + 0.75 * len(drawn), 1.3 + 0.21 * len(depth)))
-        ax: Axes = figure.subplots()
-        low = min(0.0, float(np.nanmin(grid))) if np.isfinite(grid).any() else 0.0
-        image = ax.imshow(grid, origin="lower", aspect="auto", cmap="viridis", vmin=low, vmax=1)
-        for (row, column), value in np.ndenumerate(grid):
-            pale = isfinite(value) and value > low + 0.6 * (1 - low)
-            text = f"{round(value, 2) + 0.0:.2f}".replace("-", "−") if isfinite(value) else "NaN"
-            hue = "black" if pale or not isfinite(value) else "white"
-            if depth[row] in drawn[column].layers:
-                ax.text(column, row, text, ha="center", va="center", fontsize=7, color=hue)
-        names = [f"{label(line.run)}{', random baseline' if line.baseline else ''}" for line in drawn]
-        ax.set_xticks(
-            range(len(drawn)), names, rotation=30, ha="right", rotation_mode="anchor", parse_math=False
-        )
-        ax.set_yticks(range(len(depth)), [layer_name(layer) for layer in depth])
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
-        ax.set_ylabel("layer")
-        bar = figure.colorbar(image, ax=ax, aspect=30, pad=0.02)
-        bar.set_label("cosine")
-        ax.set_title(f"cosine to the saturated\nnetwork, {method_name(every[0].c)}")
-        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-        return laid_out(figure)
+    figure = Figure(figsize=(1.9 + 0.75 * len(drawn), 1.3 + 0.21 * len(depth)))
+    ax: Axes = figure.subplots()
+    low = min(0.0, float(np.nanmin(grid))) if np.isfinite(grid).any() else 0.0
+    image = ax.imshow(grid, origin="lower", aspect="auto", cmap="viridis", vmin=low, vmax=1)
+    for (row, column), value in np.ndenumerate(grid):
+        pale = isfinite(value) and value > low + 0.6 * (1 - low)
+        text = f"{round(value, 2) + 0.0:.2f}".replace("-", "−") if isfinite(value) else "NaN"
+        hue = "black" if pale or not isfinite(value) else "white"
+        if depth[row] in drawn[column].layers:
+            ax.text(column, row, text, ha="center", va="center", fontsize=7, color=hue)
+    names = [f"{label(line.run)}{', random baseline' if line.baseline else ''}" for line in drawn]
+    ax.set_xticks(range(len(drawn)), names, rotation=30, ha="right", rotation_mode="anchor", parse_math=False)
+    ax.set_yticks(range(len(depth)), [layer_name(layer) for layer in depth])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_ylabel("layer")
+    bar = figure.colorbar(image, ax=ax, aspect=30, pad=0.02)
+    bar.set_label("cosine")
+    ax.set_title(f"cosine to the saturated\nnetwork, {method_name(every[0].c)}")
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    return figure
 
 
 def _panels(
@@ -174,7 +143,7 @@ def _panels(
 
 
 def _curve(ax: "Axes", line: LayerCurve, **look: Any) -> None:
-    """Without the embeddings, which the paper leaves out: next to them nothing would show."""
+    """A curve with error bars, without the embeddings, which the paper leaves out: their cosine is 1."""
     blocks = line.blocks
     errors = np.nan_to_num(line.errors[blocks]) if np.isfinite(line.errors).any() else None
     ax.errorbar(np.array(line.layers)[blocks], line.values[blocks], yerr=errors, elinewidth=0.8, **look)
@@ -184,27 +153,26 @@ def _over_training(result: Saturation) -> "Figure":
     from matplotlib.figure import Figure
 
     profile = Profile(result)
-    with style():
-        figure = Figure(figsize=(7.2, 2.9))
-        left, right = figure.subplots(1, 2, sharey=True)
-        layers = Layers(profile.layers) if profile.layers.names else None
-        for name in profile.layers.names:
-            colour: Any = layers.colour(name) if layers else GREY
-            draw_line(left, profile.steps, profile.layers.curve(name), color=colour, linewidth=1.1)
-            _path(right, profile.norms[name], profile.layers.curve(name), colour)
-        draw_line(left, profile.steps, profile.level, color=INK, linewidth=2.0, label="mean of blocks")
-        look = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1)), "marker": ""}
-        draw_line(left, profile.steps, profile.others, label="… to other tokens' states", **look)
-        left.legend(loc="best")
-        step_axis(left, profile.steps)
-        for ax in (left, right):
-            ax.axhline(1, color=GREY, linewidth=0.6, zorder=0)
-        left.set_ylabel(f"cosine to the saturated\nnetwork ({method_name(profile.c)})")
-        right.set_xlabel("norm of the layer's weights")
-        value_axis(left, zero_below=1.0)
-        if layers:
-            layers.bar(figure, [left, right])
-        return laid_out(figure)
+    figure = Figure(figsize=(7.2, 2.9))
+    left, right = figure.subplots(1, 2, sharey=True)
+    layers = Layers(profile.layers) if profile.layers.names else None
+    for name in profile.layers.names:
+        colour: Any = layers.colour(name) if layers else GREY
+        draw_line(left, profile.steps, profile.layers.curve(name), color=colour, linewidth=1.1)
+        _path(right, profile.norms[name], profile.layers.curve(name), colour)
+    draw_line(left, profile.steps, profile.level, color=INK, linewidth=2.0, label="mean of blocks")
+    look = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1)), "marker": ""}
+    draw_line(left, profile.steps, profile.others, label="… to other tokens' states", **look)
+    left.legend(loc="best")
+    step_axis(left, profile.steps)
+    for ax in (left, right):
+        ax.axhline(1, color=GREY, linewidth=0.6, zorder=0)
+    left.set_ylabel(f"cosine to the saturated\nnetwork ({method_name(profile.c)})")
+    right.set_xlabel("norm of the layer's weights")
+    value_axis(left, zero_below=1.0)
+    if layers:
+        layers.key(figure, [left, right])
+    return figure
 
 
 def _path(ax: "Axes", norms: Floats, levels: Floats, colour: Any) -> None:

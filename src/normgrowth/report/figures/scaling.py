@@ -3,27 +3,14 @@
 Ink is without biases, red with them; a band spans the seeds. What the paper published is grey, and says so.
 """
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
-from normgrowth.report.figures.style import (
-    FORMATS,
-    GREY,
-    INK,
-    Layers,
-    known_formats,
-    label,
-    laid_out,
-    line,
-    save,
-    style,
-)
-from normgrowth.report.sentences.scaling import sentences
+from normgrowth.report.figures.style import GREY, INK, Layers, drawing, label, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,8 +18,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 RED = "#d55e00"
-NAME = "scaling"
-UP_TO = 300  # c, up to which the cosine is drawn if it is near 1 from there on; the error tells the rest
+UP_TO = 300  # the largest c of the upper panel, if all cosines beyond it are close to 1
 TITLES = {
     "paper_pre_norm": "paper's pre-norm x + LN(f(x))",
     "usual_pre_norm": "usual pre-norm x + f(LN(x))",
@@ -40,27 +26,9 @@ TITLES = {
 }
 
 
-def draw(
-    result: Scaling,
-    folder: Path | str,
-    *,
-    published: Scaling | None = None,
-    formats: Sequence[str] = FORMATS,
-) -> list[Path]:
-    """Write the figure into a folder and return the paths of the files."""
-    formats = known_formats(formats)
-    title = "Cosine to the saturated network as weights grow"
-    text = " ".join(sentences(result, published))
-    return save({NAME: (title, curves(result, published))}, folder, formats, text)
-
-
+@drawing("Cosine to the saturated network as weights grow")
 def curves(result: Scaling, published: Scaling | None = None) -> "Figure":
     """Cosine against c and distance against ‖cθ‖, a column for each kind of network. published: drawn in grey."""
-    with style():
-        return laid_out(_figure(result, published))
-
-
-def _figure(result: Scaling, published: Scaling | None) -> "Figure":
     from matplotlib.figure import Figure
 
     own = result.curves
@@ -120,7 +88,7 @@ def _draw_layers(figure: "Figure", result: Scaling, top: "Axes", bottom: "Axes")
         x = found.steps if ax is top else result.curves[0].mean("scaled_norm")
         for name in found.names:
             line(ax, x, found.curve(name), color=layers.colour(name), linewidth=0.9, marker="")
-    layers.bar(figure, [top, bottom])
+    layers.key(figure, [top, bottom])
 
 
 FIGURES = {"curves": curves}

@@ -1,8 +1,10 @@
 """Pieces that figures are made of: the style, lines with gaps, axes, layers from light to dark."""
 
+import inspect
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +13,20 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.records import Matrix
-from normgrowth.report.wording import visible
+from normgrowth.results import Result
+from normgrowth.text import visible
 from normgrowth.workspace import origin_mark, refuse_foreign, refuse_other_origin, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import XAxis, YAxis
     from matplotlib.figure import Figure
 
 INK, GREY, BLUE, ORANGE = "#1a1a1a", "#8c8c8c", "#0072b2", "#e69f00"
 FORMATS = ("png", "svg", "pdf")
 MARK = "drawn by normgrowth"  # in the metadata of every figure
-MOST_STACKS = 3  # side by side; where names make more, all layers share a panel
+MOST_ENTRIES = 6  # layers that a legend lists; more are a bar
+MOST_STACKS = 3  # panels side by side; with more stacks, all layers share one panel
 
 ROUND = [1, 2, 2.5, 5, 10]  # ticks at multiples of these
 
@@ -57,7 +62,7 @@ _one_at_a_time = threading.RLock()  # matplotlib keeps one style per process, no
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Our style on matplotlib's defaults, whatever the user's settings are; they come back afterwards."""
+    """Matplotlib's defaults with our style inside the block; the user's settings are restored."""
     import matplotlib
 
     with _one_at_a_time, matplotlib.rc_context():
@@ -95,15 +100,15 @@ def save(
 
 
 def known_formats(formats: Sequence[str]) -> list[str]:
-    """Each once; asked before anything is drawn."""
+    """The formats without repetitions; an error for unknown ones."""
     unknown = [form for form in formats if form not in FORMATS]
     if unknown:
-        raise InputError(f"figures come as {', '.join(FORMATS)}, not as {unknown[0]!r}")
+        raise InputError(f"unknown format {unknown[0]!r} of figures; known: {', '.join(FORMATS)}")
     return list(dict.fromkeys(formats))
 
 
 def _metadata(form: str, title: str, text: str, origin: str) -> dict[str, str | None]:
-    """No dates: the same records give the same files."""
+    """Metadata without dates, so that the same records give the same files."""
     mark = f"{MARK}, {origin_mark(origin)}" if origin else MARK
     if form == "pdf":
         return {"Title": title, "Subject": text, "Keywords": mark, "CreationDate": None}
@@ -118,8 +123,40 @@ def laid_out(figure: "Figure") -> "Figure":
     return figure
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of one kind of result. build: a function of the result, None if the result lacks the data."""
+
+    title: str
+    build: Callable[..., "Figure | None"]
+
+    def __call__(self, result: Result, **options: Any) -> "Figure | None":
+        """The figure in our style, laid out once rather than at each saving."""
+        with style():
+            figure = self.build(result, **options)
+            return None if figure is None else laid_out(figure)
+
+    def has_data(self, result: Result) -> bool:
+        """Whether the result has what the figure shows."""
+        with style():
+            try:
+                return self.build(result) is not None
+            except InputError:
+                return False
+
+    def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the options that this figure has."""
+        known = inspect.signature(self.build).parameters
+        return {name: value for name, value in options.items() if name in known}
+
+
+def drawing(title: str) -> Callable[[Callable[..., "Figure | None"]], Drawing]:
+    """Decorate the function that builds a figure. title: in the metadata of its files."""
+    return lambda build: Drawing(title, build)
+
+
 def line(ax: "Axes", steps: Any, values: NDArray[np.float64], **look: Any) -> None:
-    """A line with gaps where values are undefined, and dots where a line alone would not show them."""
+    """A line with gaps at undefined values, and dots at isolated values."""
     good = np.isfinite(values)
     if not good.any():
         return
@@ -135,7 +172,7 @@ def line(ax: "Axes", steps: Any, values: NDArray[np.float64], **look: Any) -> No
 
 
 def step_axis(ax: "Axes", steps: Sequence[int]) -> None:
-    """From the first checkpoint to the last, also where a quantity begins with the second."""
+    """An axis from the first checkpoint to the last, also for quantities that start at the second."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     if steps:
@@ -163,25 +200,35 @@ def value_axis(ax: "Axes", *, zero_below: float = 0.0) -> None:
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _short(y)))
 
 
+def log_axis(axis: "XAxis | YAxis") -> None:
+    """Ticks at 1, 2, 5, 10, ... written out, also where the axis spans less than a decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: _short(x)))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _short(x: float) -> str:
-    """50000 as 50k: shorter than zeros, and no power of ten to look for at the end of the axis."""
+    """A tick label such as 50k for 50000."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size <= abs(x) < 1e12:
             return f"{x / size:g}{letter}".replace("-", "−")
     return f"{x:g}".replace("-", "−")
 
 
-def label(name: str) -> str:
-    """A name as the font can show it: what it has no sign for is spelt out, what is long is cut."""
+def label(name: str, longest: int = 32) -> str:
+    """A name as the font can show it: characters that it lacks are escaped, and the middle of a long one is cut."""
     from matplotlib.font_manager import findfont, get_font
 
     known = get_font(findfont("DejaVu Sans")).get_charmap()
-    short = name if len(name) <= 32 else f"{name[:20]}…{name[-11:]}"
+    start, end = longest * 5 // 8, longest - longest * 5 // 8 - 1
+    short = name if len(name) <= longest else f"{name[:start]}…{name[-end:]}"
     return "".join(c if ord(c) in known else c.encode("unicode_escape").decode() for c in visible(short))
 
 
 def label_ends(ax: "Axes", ends: Sequence[tuple[float, str, str]]) -> None:
-    """Names beside the ends of lines, moved apart where ends are close: (end, name, colour) of each."""
+    """Names at the ends of lines, moved apart if they would overlap. ends: (value, name, color) of each line."""
     ordered = sorted(ends)
     place = ax.transData.transform([(0.0, end) for end, *_ in ordered])
     spots = ax.transAxes.inverted().transform(place)[:, 1]
@@ -197,12 +244,12 @@ def label_ends(ax: "Axes", ends: Sequence[tuple[float, str, str]]) -> None:
 
 
 def _every(count: int) -> int:
-    """Every second layer, every fourth, every eighth: a dozen ticks at most."""
+    """The distance between ticks, a power of two, so that there are at most 12."""
     return 1 << max(0, -(-count // 12) - 1).bit_length()
 
 
 class Layers:
-    """How layers are laid out: which panel, and which shade, the same in every panel."""
+    """The panel and the shade of each layer, the same in every figure."""
 
     def __init__(self, grid: Matrix, *, published: bool = False) -> None:
         import matplotlib
@@ -219,20 +266,26 @@ class Layers:
         else:
             self.numbers = list(range(len(grid.names)))
             self.depth = {name: i for i, name in enumerate(grid.names)}
-        # The palest yellow is left out: it does not show on paper. What is published is grey, here as elsewhere.
+        # Without the palest yellow, which is invisible on paper. Published data are grey in all figures.
         colours, ends = ("Greys", (0.35, 0.9)) if published else ("viridis", (0.9, 0.0))
         self._shades = matplotlib.colormaps[colours](np.linspace(*ends, max(len(self.numbers), 2)))
 
     def colour(self, name: str) -> Any:
         return tuple(self._shades[self.depth.get(name, 0)])
 
-    def bar(self, figure: "Figure", axes: list["Axes"]) -> None:
-        """One bar is read faster than 24 entries of a legend."""
+    def key(self, figure: "Figure", axes: list["Axes"]) -> None:
+        """Which shade is which layer: a legend of a few layers, a bar of many."""
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import BoundaryNorm, ListedColormap
+        from matplotlib.lines import Line2D
 
         count = len(self.numbers)
         if count < 2:
+            return
+        if count <= MOST_ENTRIES:
+            shown = zip(reversed(self._shades), reversed(self.numbers), strict=False)
+            handles = [Line2D([], [], color=tuple(shade), label=str(number)) for shade, number in shown]
+            figure.legend(handles=handles, title="layer", loc="outside right upper", handlelength=1.2)
             return
         shades = ScalarMappable(
             BoundaryNorm(np.arange(count + 1) - 0.5, count), ListedColormap(list(self._shades))

@@ -1,15 +1,12 @@
 """The phase diagram of a sweep (the paper's Figure 6): where the norm grows, where growth ends, and where it should."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.report.figures.style import BLUE, FORMATS, GREY, INK, ORANGE, known_formats, save, style
-from normgrowth.report.sentences.sweep import sentences
+from normgrowth.report.figures.style import BLUE, GREY, INK, ORANGE, drawing
 from normgrowth.report.sweep_grid import SweepGrid
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,31 +17,25 @@ if TYPE_CHECKING:
 
 WORDS = {"lr": "learning rate η", "weight_decay": "weight decay λ"}
 DEFAULT = {"adamw": (1e-3, 1e-2), "adam": (1e-3, 0.0), "sgd": (1e-3, 0.0)}  # PyTorch's
-NEAR, MOST = 0.002, 0.5  # decades of growth or fall: below, colour is linear; beyond, it is full
+NEAR, MOST = (
+    0.002,
+    0.5,
+)  # |log₁₀ factor|: the color scale is linear below the first and saturates at the second
 FACTORS = (0.5, 0.9, 0.98, 1, 1.02, 1.1, 2)
 DECOUPLED, LEAST = ("adamw", "adafactor"), 2.0**-25  # up to this, 1 − ηλ is 1 in float32
 
 
-TITLES = {"phase": "Where the norm grows", "edge": "Where growth ends, measured and predicted"}
-
-
-def draw(result: "Sweep", folder: Path | str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
-    drawn = {name: make(result) for name, make in FIGURES.items()}
-    titled = {f"sweep_{name}": (TITLES[name], one) for name, one in drawn.items() if one is not None}
-    return save(titled, folder, known_formats(formats), " ".join(sentences(result)))
-
-
+@drawing("Where the norm grows")
 def phase(result: "Sweep") -> "Figure":
     """Where the norm grows, and where growth ends."""
     from matplotlib.figure import Figure
 
     found = SweepGrid(result)
-    with style():
-        figure = Figure(figsize=(5.2, 4.2))
-        ax = figure.subplots()
-        _phase(ax, found, figure)
-        settings = result.settings
-        ax.set_title(f"{settings.optimizer}, {settings.kind}, {visible(result.corpus.name)}", pad=20)
+    figure = Figure(figsize=(5.2, 4.2))
+    ax = figure.subplots()
+    _phase(ax, found, figure)
+    settings = result.settings
+    ax.set_title(f"{settings.optimizer}, {settings.kind}, {visible(result.corpus.name)}", pad=20)
     return figure
 
 
@@ -53,14 +44,15 @@ def _phase(ax: "Axes", found: SweepGrid, figure: "Figure") -> None:
 
     x, y = (_places(axis) for axis in (found.x, found.y))
     factor = np.where(found.diverged, np.nan, found.log_factor)
-    scale = SymLogNorm(NEAR, vmin=-MOST, vmax=MOST)  # a hundredth of growth is growth, and must be seen
+    scale = SymLogNorm(NEAR, vmin=-MOST, vmax=MOST)  # so that growth by 1 % shows
     mesh = ax.pcolormesh(_corners(x), _corners(y), factor.T, cmap="RdBu_r", norm=scale, rasterized=True)
     bar = figure.colorbar(mesh, ax=ax, extend="both", pad=0.02)
     bar.set_ticks(np.log10(FACTORS).tolist(), labels=[f"{factor:g}" for factor in FACTORS])
     bar.minorticks_off()
     bar.set_label("norm at the end over that at the start")
-    for i, j in np.argwhere(found.diverged):
-        ax.text(x[i], y[j], "×", ha="center", va="center", color=GREY, fontsize=7)
+    for cells, mark in ((found.diverged, "×"), (found.lost & ~found.diverged, "?")):
+        for i, j in np.argwhere(cells):
+            ax.text(x[i], y[j], mark, ha="center", va="center", color=GREY, fontsize=7)
     if len(found.records.where(level="column")):
         _edges(ax, found, x, y)
     for set_scale, axis in ((ax.set_xscale, found.x), (ax.set_yscale, found.y)):
@@ -123,6 +115,7 @@ def _edges(ax: "Axes", found: SweepGrid, x: Any, y: Any) -> None:
         )
 
 
+@drawing("Where growth ends, measured and predicted")
 def edge(result: "Sweep") -> "Figure | None":
     """Measured against predicted, and which terms of the budget make up for what decay takes there.
 
@@ -135,41 +128,38 @@ def edge(result: "Sweep") -> "Figure | None":
     if not (np.isfinite(predicted) & (predicted > 0)).any():
         return None
     x = np.array(found.x.values, float)
-    with style():
-        figure = Figure(figsize=(7.2, 2.9))
-        left, right = figure.subplots(1, 2, sharex=True)  # terms may be missing in every column
-        inside = np.isfinite(edge) & (edge > 0)
-        low, high = found.column("edge_below"), found.column("edge_above")
-        left.fill_between(
-            x,
-            np.where(inside, low, np.nan),
-            np.where(inside, high, np.nan),
-            color=BLUE,
-            alpha=0.25,
-            linewidth=0,
-        )
-        left.plot(x, np.where(inside, edge, np.nan), color=BLUE, marker="o", markersize=3, label="measured")
-        left.plot(x, predicted, color=ORANGE, linestyle="--", label="λ* of random gradients")
-        rows = [float(v) for v in found.y.values]
-        left.axhspan(rows[0], rows[-1], color=GREY, alpha=0.08, linewidth=0)
-        left.set_xscale("log")
-        left.set_yscale("log")
-        left.set_xlabel(WORDS["lr"])
-        left.set_ylabel("weight decay λ where growth ends")
-        left.legend()
-        for quantity, colour, label in (
-            ("alignment", BLUE, "alignment 2⟨θ, δ⟩"),
-            ("steps", ORANGE, "steps ‖δ‖²"),
-        ):
-            right.plot(
-                x, found.column(f"edge_{quantity}"), color=colour, marker="o", markersize=3, label=label
-            )
-        right.axhline(0, color=GREY, linewidth=0.6)
-        right.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
-        right.set_xscale("log")
-        right.set_xlabel(WORDS["lr"])
-        right.set_ylabel("given, over what decay takes")
-        right.legend()
+    figure = Figure(figsize=(7.2, 2.9))
+    left, right = figure.subplots(1, 2, sharex=True)  # terms may be missing in every column
+    inside = np.isfinite(edge) & (edge > 0)
+    low, high = found.column("edge_below"), found.column("edge_above")
+    left.fill_between(
+        x,
+        np.where(inside, low, np.nan),
+        np.where(inside, high, np.nan),
+        color=BLUE,
+        alpha=0.25,
+        linewidth=0,
+    )
+    left.plot(x, np.where(inside, edge, np.nan), color=BLUE, marker="o", markersize=3, label="measured")
+    left.plot(x, predicted, color=ORANGE, linestyle="--", label="λ* of random gradients")
+    rows = [float(v) for v in found.y.values]
+    left.axhspan(rows[0], rows[-1], color=GREY, alpha=0.08, linewidth=0)
+    left.set_xscale("log")
+    left.set_yscale("log")
+    left.set_xlabel(WORDS["lr"])
+    left.set_ylabel("weight decay λ where growth ends")
+    left.legend()
+    for quantity, colour, label in (
+        ("alignment", BLUE, "alignment 2⟨θ, δ⟩"),
+        ("steps", ORANGE, "steps ‖δ‖²"),
+    ):
+        right.plot(x, found.column(f"edge_{quantity}"), color=colour, marker="o", markersize=3, label=label)
+    right.axhline(0, color=GREY, linewidth=0.6)
+    right.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
+    right.set_xscale("log")
+    right.set_xlabel(WORDS["lr"])
+    right.set_ylabel("growth by the term / loss by decay")
+    right.legend()
     return figure
 
 
@@ -189,7 +179,7 @@ def _places(axis: "Axis") -> Any:
 
 
 def _place(values: Any, axis: "Axis") -> Any:
-    """Where numbers are on an axis; between the rows of a list that holds 0, and nowhere beyond them."""
+    """The coordinate of each value on an axis; on an axis with 0, the fractional row, and NaN outside the rows."""
     if _logarithmic(axis):
         return values
     rows = [float(value) for value in axis.values]
@@ -197,7 +187,7 @@ def _place(values: Any, axis: "Axis") -> Any:
 
 
 def _corners(places: Any) -> Any:
-    """Edges of the cells around places: half way, on a logarithmic scale where places are numbers above 0."""
+    """The edges of cells halfway between their centers, on a logarithmic scale if the centers are positive."""
     if len(places) == 1:
         return np.array([places[0] - 0.5, places[0] + 0.5])
     if places[0] > 0:

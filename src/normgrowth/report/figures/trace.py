@@ -6,11 +6,8 @@ model, light to dark are the layers in their order, blue is what alignment adds 
 what the size of the steps adds. Where runs measured here lie over published ones, those are grey and these blue.
 """
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,23 +16,21 @@ from numpy.typing import NDArray
 from normgrowth.report.figures import budget
 from normgrowth.report.figures.style import (
     BLUE,
-    FORMATS,
     GREY,
     INK,
     ORANGE,
     Layers,
-    known_formats,
+    drawing,
     label,
     label_ends,
-    laid_out,
     line,
-    save,
+    log_axis,
     step_axis,
-    style,
     value_axis,
 )
 from normgrowth.report.grids import Grids
-from normgrowth.report.wording import model_title, number, summary
+from normgrowth.report.numbers import number
+from normgrowth.report.sentences.trace import model_title
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
@@ -57,11 +52,9 @@ TRACKED = {
     "angle": "angle to the weights\none step before (rad)",
     "step_size": "size ‖δ‖ of one step",
 }
-# These grow with the number of parameters, so that panels do not share their axis. It begins at zero:
-# always for steps, whose constancy is the question; for norms unless that would hide their growth.
+# These grow with the number of parameters, so panels do not share an axis. The axis starts at zero if the smallest
+# value is at most this share of the largest: always for step sizes; for norms unless that would hide their growth.
 LENGTHS = {"norm": 0.8, "step_size": 1.0}
-
-Maker = Callable[..., "Figure | None"]
 
 
 @dataclass(frozen=True)
@@ -73,54 +66,9 @@ class FittedLaw:
     norms: NDArray[np.float64]
 
 
-def draw(
-    trace: Trace,
-    folder: Path | str,
-    *,
-    formats: Sequence[str] = FORMATS,
-    overlay: Sequence[Trace] = (),
-    fitted: FittedLaw | None = None,
-    overwrite: bool = True,
-) -> list[Path]:
-    """Draw what the trace has the data for; the paths of the files, as written.
-
-    overlay: other traces, whose model is drawn in grey behind this one. overwrite: replace figures of another
-    series or other parameters.
-    """
-    formats = known_formats(formats)
-    counted = [f"Parameters: {trace.parameters}."] if trace.parameters else []
-    text = " ".join([*counted, *summary(trace)])
-    drawn = {name: make(trace, overlay=overlay, fitted=fitted) for name, make in FIGURES.items()}
-    figures = {name: (TITLES[name], figure) for name, figure in drawn.items() if figure is not None}
-    return save(figures, folder, formats, text, origin=_origin(trace), overwrite=overwrite)
-
-
-def _origin(trace: Trace) -> str:
-    """The series, and the parameters that count."""
-    chosen = asdict(trace.selection) if trace.selection else {}
-    said = [f"{name}={value}" for name, value in chosen.items() if value is not None]
-    return ",".join([trace.source or trace.run, *said])
-
-
-def _figure(make: Maker) -> Maker:
-    """In our style, and laid out once rather than at each saving. Options that a figure has no use for are ignored."""
-    known = inspect.signature(make).parameters
-
-    @functools.wraps(make)
-    def styled(
-        trace: Trace, *, overlay: Sequence[Trace] = (), fitted: FittedLaw | None = None
-    ) -> "Figure | None":
-        options = {"overlay": overlay, "fitted": fitted}
-        with style():
-            figure = make(trace, **{name: value for name, value in options.items() if name in known})
-            return None if figure is None else laid_out(figure)
-
-    return styled
-
-
-@_figure
+@drawing("Norm and direction of the weights during training")
 def figure_norm_direction(
-    trace: Trace, overlay: Sequence[Trace], fitted: FittedLaw | None
+    trace: Trace, overlay: Sequence[Trace] = (), fitted: FittedLaw | None = None
 ) -> "Figure | None":
     """The paper's Figure 1: norm, and cosine between checkpoints, of the model and of its layers.
 
@@ -134,15 +82,15 @@ def figure_norm_direction(
     return _over_steps(trace, grids, ("norm", "angle" if close else "cosine"), overlay, fitted)
 
 
-@_figure
-def figure_alignment_step(trace: Trace, overlay: Sequence[Trace]) -> "Figure | None":
+@drawing("Alignment and size of the steps during training")
+def figure_alignment_step(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None":
     """The paper's Figure 5, of the model and of its layers."""
     return _over_steps(trace, Grids(trace), ("alignment", "step_size"), overlay)
 
 
-@_figure
-def figure_angle(trace: Trace, overlay: Sequence[Trace]) -> "Figure | None":
-    """Does the direction settle? Angles on logarithmic axes, beside the slope that they must beat."""
+@drawing("Angle between successive checkpoints")
+def figure_angle(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None":
+    """Angles on logarithmic axes: the direction converges only if they fall faster than 1/step."""
     from matplotlib.figure import Figure
 
     grids = Grids(trace)
@@ -159,23 +107,27 @@ def figure_angle(trace: Trace, overlay: Sequence[Trace]) -> "Figure | None":
     middle = len(steps) // 2
     slope = angles[middle] * steps[middle] / steps
     ax.plot(
-        steps, slope, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="1/step: the sum has no limit"
+        steps,
+        slope,
+        color=ORANGE,
+        linewidth=1.0,
+        linestyle=(0, (4, 2)),
+        label="1/step: angles without a finite sum",
     )
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("training step")
     ax.set_ylabel((TRACKED if grids.tracked else LABELS)["angle"])
-    ax.set_title("does the direction settle?")
+    ax.set_title("does the direction converge?")
+    log_axis(ax.xaxis)
+    log_axis(ax.yaxis)
     ax.legend()
     return figure
 
 
-figure_budget = _figure(budget.figure_budget)
-
-
-@_figure
+@drawing("Growth of the norm by role")
 def figure_roles(trace: Trace) -> "Figure | None":
-    """Do all kinds of parameters grow alike? The norm of each role over its norm at the first step."""
+    """The norm of each role over its norm at the first step."""
     from matplotlib.figure import Figure
 
     grids = Grids(trace)
@@ -217,19 +169,12 @@ def figure_roles(trace: Trace) -> "Figure | None":
     return figure
 
 
-FIGURES: dict[str, Maker] = {
+FIGURES = {
     "norm_direction": figure_norm_direction,
     "alignment_step": figure_alignment_step,
     "angle": figure_angle,
-    "budget": figure_budget,
+    "budget": budget.figure_budget,
     "roles": figure_roles,
-}
-TITLES = {
-    "norm_direction": "Norm and direction of the weights during training",
-    "alignment_step": "Alignment and size of the steps during training",
-    "angle": "Angle between successive checkpoints",
-    "budget": "Where the growth of the squared norm comes from",
-    "roles": "Growth of the norm by role",
 }
 
 
@@ -255,13 +200,13 @@ def _over_steps(
     figure = Figure(figsize=((3.9, 7.2, 9.4, 11.6)[columns - 1], 0.3 + 2.35 * len(quantities)))
     axes: NDArray[Any] = figure.subplots(len(quantities), columns, squeeze=False, sharex=True)
     for row, quantity in zip(axes, quantities, strict=True):
-        # What does not depend on the number of parameters is comparable from panel to panel.
+        # Quantities that do not grow with the number of parameters share an axis.
         comparable = row[1:] if quantity in LENGTHS else row
         for ax in comparable[1:]:
             ax.sharey(comparable[0])
             ax.tick_params(labelleft=False)
         model, grid = (grids.of(level, quantity) for level in levels)
-        for i, other in enumerate(others):  # behind this run, in grey and told apart by dashes
+        for i, other in enumerate(others):  # behind this run, in grey, with different dashes
             theirs, dashes = other.of("model", quantity), DASHES[i % len(DASHES)]
             xy = scale.x(other, theirs.steps), scale.y(other, quantity, theirs.curve("model"))
             line(row[0], *xy, color=theirs_colour, linestyle=dashes, label=label(other.run))
@@ -288,14 +233,14 @@ def _over_steps(
     for ax in axes[-1]:
         scale.axis(ax, grids)
     if columns > 1:
-        layers.bar(figure, list(axes[:, 1:].ravel()))
+        layers.key(figure, list(axes[:, 1:].ravel()))
     figure.align_ylabels(axes[:, 0])
     return figure
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Runs beside each other: where they differ much in length or size, each is measured by itself."""
+    """Common axes of overlaid runs: relative to each run if they differ much in length or norm."""
 
     share: bool  # steps as a share of the run
     relative: bool  # lengths over the norm at the first step
@@ -331,7 +276,7 @@ class Scale:
 
 
 def _one_step(grids: Grids, title: str) -> "Figure | None":
-    """One checkpoint has no curve: the norm of each layer instead."""
+    """The norm of each layer at the only checkpoint."""
     from matplotlib.figure import Figure
 
     grid = grids.of("layer", "norm")
@@ -354,6 +299,6 @@ def _one_step(grids: Grids, title: str) -> "Figure | None":
     ax.set_ylabel(LABELS["norm"])
     value_axis(ax, zero_below=1.0)
     model = grids.model("norm")[1]
-    whole = f"; {label(title)} {number(model[0])}" if len(model) else ""
+    whole = f"; norm of the {label(title)}: {number(model[0])}" if len(model) else ""
     ax.set_title(f"step {grids.steps[0]:,}{whole}", parse_math=False)
     return figure

@@ -47,13 +47,11 @@ def _in_folder(folder: Path) -> Iterator[tuple[Path, Result]]:
         if isinstance(result, Reproduction):
             yield from ((path / "stages" / stage, one) for stage, one in result.stage_results(path))
     if empty:
-        raise InputError(
-            f"{folder}: no records here or below; `normgrowth trace -o`, `train` and others make them"
-        )
+        raise InputError(f"{folder}: no results here or in folders below; commands write them with -o DIR")
 
 
 def _with_tracker(result: Trace | Run, folder: Path) -> Trace | Run:
-    """A run that has ended has the tracker's rows of model and layers in its own; here come its tensors and roles."""
+    """The run with the tensors and roles that its tracker measured; model and layers are in its own records."""
     if not folder.is_dir() or not has_records(folder):
         return result
     tracked = Records.read(folder)
@@ -70,7 +68,7 @@ def _name(result: Result) -> str:
 
 
 def _label(folder: Path, taken: dict[str, Result]) -> str:
-    """As much of the end of its path as tells it from the others."""
+    """The shortest end of its path that no other folder has."""
     parts = folder.resolve().parts
     for count in range(1, len(parts) + 1):
         if (label := "/".join(parts[-count:])) not in taken:

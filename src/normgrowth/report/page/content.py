@@ -1,4 +1,4 @@
-"""What a page shows: labeled results, and their runs, which are overlaid."""
+"""The content of a page: labeled results, and their runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ Measured = Trace | Run | Saturation  # results with values over training steps
 
 @dataclass(frozen=True)
 class Entry(Generic[R]):
-    """A result on a page, with a label that no other has."""
+    """A result on a page, with a unique label."""
 
     label: str
     result: R
@@ -62,7 +62,7 @@ class ShownRun:
 
 @dataclass(frozen=True)
 class Content:
-    """pictures: figures that go with a reproduction."""
+    """Everything that a page shows. pictures: the figures of a reproduction."""
 
     entries: Sequence[Entry]
     runs: Sequence[ShownRun] = ()
@@ -76,7 +76,7 @@ class Content:
 
 
 def content_of(entries: Sequence[Entry], *, fitted: bool = True, pictures: Sequence[Picture] = ()) -> Content:
-    """fitted: with growth laws of each run."""
+    """The results with their runs. fitted: fit growth laws to each run."""
     runs: list[ShownRun] = []
     for entry in entries:
         if isinstance(entry.result, Trace | Run | Saturation):
@@ -88,7 +88,7 @@ def content_of(entries: Sequence[Entry], *, fitted: bool = True, pictures: Seque
 
 
 def _runs(result: Measured) -> list[tuple[str, Measured]]:
-    """Those with norms, or with values at several steps."""
+    """The runs that have norms, or values at several steps."""
     found = []
     for name in result.records.distinct("run"):
         rows = result.records.where(run=name)
@@ -99,7 +99,7 @@ def _runs(result: Measured) -> list[tuple[str, Measured]]:
 
 
 def _free(runs: Sequence[ShownRun], name: str, folder: str) -> str:
-    """A label that no other run has: its name, with its folder where that is taken."""
+    """A unique label: the name of the run, with its folder if another run has that name."""
     taken = {one.label for one in runs}
     for label in (name, f"{name} ({folder})"):
         if label not in taken:

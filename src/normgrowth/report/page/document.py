@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from normgrowth.errors import InputError
-from normgrowth.report.page.pieces import POINTS, Chart, Map, Picture, Section, Table, packed
-from normgrowth.report.wording import visible
+from normgrowth.report.page.packing import POINTS, packed
+from normgrowth.report.page.pieces import Chart, Map, Picture, Section, Table
+from normgrowth.text import visible
 from normgrowth.workspace import origin_mark, refuse_foreign, replacing
 
 LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")
 GENERATOR = '<meta name="generator" content="normgrowth">'
 LARGEST = 6_000_000  # bytes of a page
-THINNED = "Long curves are thinned to what a screen can show; the records have every value."
-LONG = 60  # letters of a cell that needs room
-MOST = 40  # entries of a list or an object among the facts
+THINNED = "Long curves are thinned to the resolution of a screen; the records have every value."
+LONG = 60  # characters; longer cells get a wide column
+MOST = 40  # entries of a list or an object in the facts; longer ones are cut
 Item = Chart | Map | Table | Picture
 
 
@@ -38,7 +39,7 @@ def write_page(
     facts: Mapping[str, Any] | None = None,
     runs: Sequence[str] = (),
 ) -> Path:
-    """summary: sentences on top. facts: what made the page. runs: those that are overlaid and can be switched."""
+    """Write the page. summary: sentences at the top. facts: versions and settings. runs: labels of overlaid runs."""
     path = Path(path)
     refuse_foreign(path, GENERATOR.encode())
     for points in (POINTS, POINTS // 4, POINTS // 16):
@@ -47,7 +48,7 @@ def write_page(
             break
     else:
         raise InputError(
-            f"{path}: {len(made) / 1e6:.1f} MB would be more than a page may have ({LARGEST / 1e6:.0f} MB): "
+            f"{path}: the page would have {len(made) / 1e6:.1f} MB, more than {LARGEST / 1e6:.0f} MB; "
             "report fewer folders at once"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,14 +66,10 @@ def page(
     runs: Sequence[str] = (),
     points: int = POINTS,
 ) -> str:
-    """points: of one chart, at the most."""
+    """The HTML text. points: the most points of one chart."""
     drawn = [item for section in sections for item in section.items if isinstance(item, Chart | Map)]
     scripts = [*library(), _own("page.js")] if drawn else [_own("page.js")]
-    data = json.dumps(
-        {**packed(drawn, points), "runs": [visible(run) for run in runs]},
-        allow_nan=False,
-        separators=(",", ":"),
-    )
+    data = packed(drawn, runs, points).json()
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts
     )
@@ -110,12 +107,14 @@ def page(
 
 
 def library() -> list[str]:
-    """BokehJS, from the package that is installed."""
+    """The scripts of BokehJS, from the installed package."""
     try:
         folder = files("bokeh") / "server" / "static" / "js"
         return [_whole((folder / name).read_text(encoding="utf-8")) for name in LIBRARY]
     except (ImportError, OSError):
-        raise InputError("a page needs BokehJS, which comes with `pip install 'bokeh>=3.4'`") from None
+        raise InputError(
+            "the HTML report needs BokehJS; install it with `pip install 'bokeh>=3.4'`"
+        ) from None
 
 
 def _own(name: str) -> str:
@@ -123,17 +122,17 @@ def _own(name: str) -> str:
 
 
 def _whole(script: str) -> str:
-    """Nothing in it ends the element that it stands in."""
+    """A script without sequences that would end its HTML element."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _inert(data: str) -> str:
-    """JSON in which html finds nothing: no tag, no comment, no entity."""
+    """JSON without characters that HTML interprets."""
     return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def text(words: object) -> str:
-    """Whatever it is, as text: signs that act are spelt out, signs of html are escaped."""
+    """Any object as escaped HTML text without control characters."""
     return escape(visible(words))
 
 
@@ -186,7 +185,7 @@ def _cells(table: Table, row: int) -> Iterable[str]:
 
 
 def _shortened(value: Any) -> Any:
-    """Without the many: steps of checkpoints, patterns of heads."""
+    """Values with long lists and objects cut."""
     if isinstance(value, Mapping):
         kept = {str(key): _shortened(one) for key, one in list(value.items())[:MOST]}
         return kept | ({"…": f"{len(value) - MOST} more"} if len(value) > MOST else {})

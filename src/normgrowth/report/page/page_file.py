@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Page:
-    """A page that was written. In a notebook it shows itself."""
+    """The path of an HTML page; a notebook displays the page."""
 
     path: Path
 

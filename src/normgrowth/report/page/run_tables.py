@@ -8,16 +8,17 @@ import numpy as np
 
 from normgrowth.fit.result import LawFit, SeriesFit
 from normgrowth.records import Matrix
+from normgrowth.report.numbers import cosine, number, percent, signed, small, times
 from normgrowth.report.page.content import ShownRun
 from normgrowth.report.page.pieces import Column, Table, column, words
 from normgrowth.report.sentences.fits import PAPER_LAW
-from normgrowth.report.wording import cosine, number, percent, small, times, visible
+from normgrowth.text import visible
 
-MOST_TENSORS = 1500  # rows and curves of all runs; of each those that changed most
+MOST_TENSORS = 1500  # rows and curves of all runs together; those that changed most are kept
 
 
 def counted_notes(runs: Sequence[ShownRun]) -> list[str]:
-    """Which parameters the norms of each run count; once, where all count the same."""
+    """Which parameters the norms of each run count; one sentence if all runs count the same."""
     said = {run.label: run.parameters for run in runs if run.grows() and run.parameters}
     if len(set(said.values())) == 1:
         return [f"Parameters: {next(iter(said.values()))}."]
@@ -25,7 +26,7 @@ def counted_notes(runs: Sequence[ShownRun]) -> list[str]:
 
 
 def changed(grid: Matrix) -> tuple[Any, list[int]]:
-    """Factors of growth, and which tensors changed most, by logarithm, those first."""
+    """The growth factor of each tensor, and the order of tensors by |log factor|, largest first."""
     first, last = grid.values[0], grid.values[-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(first > 0, last / first, np.nan)
@@ -48,6 +49,11 @@ def layer_table(runs: Sequence[ShownRun]) -> Table:
 
     factors = [run.grids.factor(level, name, run.grids.steps[-1]) for run, level, name in rows]
     grown = any(len(run.grids.steps) > 1 for run in runs)
+    if all(run.grids.additive_terms() for run in runs):
+        growth = [of("growth by steps", "total_share_steps", percent)]
+    else:
+        terms = {"growth of ‖θ‖²": "", "growth by steps": "_steps", "growth by alignment": "_alignment"}
+        growth = [of(title, f"total_growth{term}", signed) for title, term in terms.items()]
     columns = [
         *([words("run", [run.label for run, _, _ in rows])] if len(runs) > 1 else []),
         words("layer", [name for _, _, name in rows]),
@@ -59,7 +65,7 @@ def layer_table(runs: Sequence[ShownRun]) -> Table:
         of("cosine to previous", "cosine", cosine),
         of("cosine to first", "cosine", cosine, reference="first"),
         of("alignment", "alignment", small),
-        of("growth by steps", "total_share_steps", percent),
+        *growth,
         of("rms at first", "rms", number, 0),
         of("rms at last", "rms", number),
         of("largest at last", "largest", number),
@@ -68,7 +74,7 @@ def layer_table(runs: Sequence[ShownRun]) -> Table:
 
 
 def law_table(rows: Sequence[tuple[str, str, SeriesFit]], title: str = "Growth laws") -> Table | None:
-    """rows: a label, the name of the series, and its laws."""
+    """A row for each series with its best law. rows: (label of the run, name of the series, its laws)."""
     if not rows:
         return None
 
@@ -92,7 +98,7 @@ def law_table(rows: Sequence[tuple[str, str, SeriesFit]], title: str = "Growth l
 
 
 def tensor_table(run: ShownRun, runs: int) -> Table | None:
-    """runs: on this page."""
+    """A row for each tensor of a run, those that changed most first. runs: how many runs the page has."""
     grid = run.grids.of("tensor", "norm")
     if not grid.names:
         return None

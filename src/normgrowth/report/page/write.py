@@ -13,6 +13,7 @@ from normgrowth.report.page.collect import Given, collect
 from normgrowth.report.page.content import Content, content_of
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.page_file import Page
+from normgrowth.report.page.pieces import Section
 from normgrowth.results import Provenance, Result, to_plain
 from normgrowth.workspace import refuse_other_origin
 
@@ -35,7 +36,7 @@ def write_results(
     # A result may be a sequence itself: Findings is one.
     given = [results] if isinstance(results, Result | str | Path) else list(results)
     if not given:
-        raise InputError("there is nothing to report: give a result or a folder")
+        raise InputError("nothing to report: give a result or a folder")
     target = _default(given) if path is None else Path(path)
     origin = _origin(given)
     if path is not None and not overwrite:
@@ -47,11 +48,10 @@ def write_results(
 
 
 def write_content(content: Content, path: Path, *, title: str, facts: dict[str, Any]) -> Path:
-    """facts: what made the page; the fields of each result are added."""
-    sections = [section for kind in ORDER for section in _view(kind).sections(content)]
-    if not sections:
+    """Write the page. facts: versions and sources; the fields of each result are added."""
+    if not (sections := sections_of(content)):
         labels = ", ".join(entry.label for entry in content.entries)
-        raise InputError(f"{labels}: nothing to report: no values of runs, networks or sweeps here")
+        raise InputError(f"{labels}: nothing to report: no runs, networks or sweeps in these results")
     fields = {entry.label: to_plain(entry.result) for entry in content.entries}
     return write_page(
         path,
@@ -63,8 +63,12 @@ def write_content(content: Content, path: Path, *, title: str, facts: dict[str, 
     )
 
 
+def sections_of(content: Content) -> list[Section]:
+    return [section for kind in ORDER for section in _view(kind).sections(content)]
+
+
 def summary(content: Content) -> list[str]:
-    """The sentences on top. A reproduction says what its stages mean, so they do not speak for themselves."""
+    """The sentences at the top of the page. A reproduction summarizes its stages, so these add none."""
     kinds = ("reproduction", "findings") if content.of(Reproduction) else ORDER
     return [
         text for kind in kinds if hasattr(_view(kind), "summary") for text in _view(kind).summary(content)
@@ -78,13 +82,13 @@ def _view(kind: str) -> Any:
 
 
 def _default(given: Sequence[Given]) -> Path:
-    """In the first folder, if a folder comes first."""
+    """report.html in the first folder, or here if a result comes first."""
     first = given[0]
     return Path(PAGE) if isinstance(first, Result) or is_named(first) else Path(first) / PAGE
 
 
 def _origin(given: Sequence[Given]) -> str:
-    """Names of what the page shows, and a digest that tells folders of the same name apart."""
+    """The names of all inputs, and a digest of their full paths."""
     names, identities = [], []
     for one in given:
         if isinstance(one, Result):

@@ -3,20 +3,21 @@
 from normgrowth.compare.result import Comparison
 from normgrowth.report.difference_grid import IDENTICAL
 from normgrowth.report.sentences.parting_cause import cause, some
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 
 def sentences(result: Comparison) -> list[str]:
-    """Whether their norms can be compared, and at which steps they are."""
+    """Whether the norms are comparable, and at which steps they are compared."""
     a, b = result.a, result.b
     said = []
     if not result.comparable:
-        said.append("The two count different parameters: their norms are not comparable.")
+        said.append("The two traces count different parameters, so their norms are not comparable.")
     if result.matched:
-        said.append(f"Both at step {a.step:,}, the last that they share.")
+        said.append(f"Compared at step {a.step:,}, the last step that both have.")
     else:
-        last = f"a at its last, {a.step:,}; b at its last, {b.step:,}"
-        said.append(f"They share no step after their first: {last}.")
+        said.append(
+            f"They have no step in common but the first; a is shown at step {a.step:,}, b at step {b.step:,}."
+        )
     return said
 
 

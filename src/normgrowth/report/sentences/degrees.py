@@ -1,4 +1,4 @@
-"""Degrees in words: what is dropped, and which modules are alike."""
+"""Sentences on degrees: what the limit drops; and groups of equal modules."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,16 @@ from normgrowth.limit.module_names import grouped
 
 
 def counts(result: Degrees) -> str:
-    """How much has no part in the limit."""
+    """How many terms and parameters do not contribute to the limit."""
     dropped = [term for term in result.dropped_terms if term.kind != "constant"]
     return (
         f"{len(dropped):,} sums drop a term of lower degree; {len(result.vanished):,} of "
-        f"{len(result.parameters):,} parameters have no part in the limit."
+        f"{len(result.parameters):,} parameters do not contribute to the limit."
     )
 
 
 def alike(modules: Sequence[ModuleDegree]) -> list[tuple[str, ModuleDegree]]:
-    """Rows that differ only in the number of their block, as one; with the name that they share."""
+    """One row for modules that differ only in the number of their block, with their common name."""
     found = grouped(
         modules,
         lambda row: row.module,

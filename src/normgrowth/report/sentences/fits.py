@@ -1,17 +1,17 @@
-"""Growth laws in sentences: which law, by how much, and how far that can be trusted."""
+"""Sentences on growth laws: the best law, its evidence, and the limits of that evidence."""
 
 from math import inf, isfinite, isnan
 
 from normgrowth.fit.result import LawFit, SeriesFit
-from normgrowth.report.wording import number
+from normgrowth.report.numbers import number
 
 PAPER_LAW = "sqrt"
 
 
 def verdict(fit: SeriesFit) -> list[str]:
-    """Which law, by how much, and how far that can be trusted."""
+    """Sentences on the best law, its evidence, and the limits of that evidence."""
     if fit.best_law is None:
-        return [f"Too few points to choose a law: {fit.points}; these laws need {fit.points_needed}."]
+        return [f"Too few points to choose a law: {fit.points}, and these laws need {fit.points_needed}."]
     sentences = (_evidence, _independence, _held_out, _exponents)
     return [text for sentence in sentences if (text := sentence(fit))]
 
@@ -65,9 +65,8 @@ def _held_out(fit: SeriesFit) -> str:
         if law in fit and fit[law] is not first and isfinite(fit[law].held_out_error)
     ]
     others = f", {' and '.join(rest)}" if rest else ""
-    return (
-        f"Fitted to the first half, {first.law} misses the second by {share(first.held_out_error)}{others}."
-    )
+    best = f"{first.law} {share(first.held_out_error)}"
+    return f"Held-out error (fitted to the first half, tested on the second): {best}{others}."
 
 
 def _exponents(fit: SeriesFit) -> str:
@@ -105,5 +104,5 @@ def share(x: float) -> str:
 
 
 def r2(x: float) -> str:
-    """Four decimals, and one more when the best fits would all look alike."""
+    """r² with four decimals, or five if it is close to 1."""
     return "-" if not isfinite(x) else f"{x:.4f}" if x < 0.999 else f"{x:.5f}"

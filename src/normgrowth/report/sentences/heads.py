@@ -7,7 +7,7 @@ import numpy as np
 
 from normgrowth.errors import InputError
 from normgrowth.network.heads.heads import Heads, HeadTable
-from normgrowth.report.wording import number, percent
+from normgrowth.report.numbers import number, percent
 
 KINDS = (
     "argmax-like",
@@ -19,9 +19,9 @@ KINDS = (
 
 
 def tables(result: Heads) -> list[HeadTable]:
-    """The heads of a result that has some."""
+    """The tables of heads of a result; an error if it has none."""
     if not (found := result.tables):
-        raise InputError("these records hold no heads; `normgrowth heads MODEL -o DIR` makes them")
+        raise InputError("no heads in these records; measure them with `normgrowth heads MODEL -o DIR`")
     return found
 
 
@@ -32,7 +32,7 @@ def sentences(result: Heads) -> list[str]:
 
 
 def model_sentences(heads: HeadTable, tolerance: float) -> list[str]:
-    """What the heads of a model do."""
+    """Sentences on the heads of one model."""
     found, total = [], len(heads.names)
     for kinds, where in (
         (heads.kinds, "in the network itself"),
@@ -46,20 +46,20 @@ def model_sentences(heads: HeadTable, tolerance: float) -> list[str]:
     attended, spread = heads.of(f"attended{method}"), heads.of(f"attended_spread{method}")
     if np.isfinite(attended).all():
         one, every = int((spread <= 1e-9).sum()), int((spread >= 1 - 1e-9).sum())
-        rest = f"; {every} attend to all visible ones" if every else ""
+        rest = f", {every} to all visible positions" if every else ""
         found.append(
-            f"Saturated, {one} of {total} heads attend to exactly one position, always{rest}. "
+            f"In the saturated network {one} of {total} heads always attend to exactly one position{rest}. "
             f"A query sees {few(heads.model.get('visible', nan))} positions on average."
         )
     scale = heads.model.get("hard_scale", nan)
     if isfinite(scale):
         found.append(
-            f"Scores {factor(scale)} times as large would make the median head hard: for 9 queries of 10, "
-            f"{percent(tolerance)} of the weight beside the largest."
+            f"The median head is hard once its scores are scaled by {factor(scale)}: for 9 of 10 queries at most "
+            f"{percent(tolerance)} of the weight is not on the largest score."
         )
     elif scale == inf:
         found.append(
-            "No factor on its scores makes the median head hard: more than one query in ten has a tie."
+            "No scaling of its scores makes the median head hard: more than one query in ten has a tie."
         )
     return found
 

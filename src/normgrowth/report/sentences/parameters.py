@@ -1,4 +1,4 @@
-"""How tensors are read, in words."""
+"""Sentences on how the tensors of a checkpoint are counted."""
 
 from collections.abc import Iterable
 
@@ -7,12 +7,12 @@ from normgrowth.checkpoints.parameter_list import Kind, Parameter, Parameters
 NOT_PARAMETERS: dict[Kind, str] = {
     "optimizer": "tensors of optimizer or training state",
     "buffer": "buffers",
-    "tied": "further names of tied parameters",
+    "tied": "additional names of tied parameters",
 }
 
 
 def sentences(listed: Parameters) -> list[str]:
-    """How many tensors and parameters count, and what is no parameter."""
+    """How many tensors and parameters count, and what is not a parameter."""
     own = listed.of_kind("parameter")
     counted = [parameter for parameter in own if parameter.counted]
     tensors = f"{len(counted):,} of {len(own):,} tensors"
@@ -24,11 +24,11 @@ def sentences(listed: Parameters) -> list[str]:
 
 
 def role(parameter: Parameter) -> str:
-    """The role of a tensor; of one that does not count, with the reason."""
+    """The role of a tensor, and the reason if it does not count."""
     role, reason = parameter.role, parameter.reason
     if parameter.counted:
         return role
-    left_out = "left out" if not reason or reason == role else f"left out: {reason}"
+    left_out = "excluded" if not reason or reason == role else f"excluded: {reason}"
     says_role = not role or (reason and reason != role and reason.startswith(role))
     return left_out if says_role else f"{role}, {left_out}"
 

@@ -4,7 +4,8 @@ from math import isclose, log2, sqrt
 
 from normgrowth.compare.result import Diagnosis
 from normgrowth.report.difference_grid import TITLES
-from normgrowth.report.wording import number, times, visible
+from normgrowth.report.numbers import number, times
+from normgrowth.text import visible
 
 NAMED = 3  # tensors that a sentence names
 DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from normgrowth.paper.reproduction import Reproduction
-from normgrowth.report.wording import number
+from normgrowth.report.numbers import number
 
 VERDICTS = {  # verdict -> of one claim, of several
     "holds": ("holds", "hold"),
@@ -36,7 +36,7 @@ def verdict_sentences(result: Reproduction) -> list[str]:
 
 def failure_sentences(result: Reproduction) -> list[str]:
     failed = ", ".join(f"{stage.name} ({stage.reason})" for stage in result.failed)
-    return [f"Stages that failed, whose claims are undecided: {failed}."] if failed else []
+    return [f"Failed stages (their claims are undecided): {failed}."] if failed else []
 
 
 def measured_numbers(measured: Mapping[str, float | None]) -> str:

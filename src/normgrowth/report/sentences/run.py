@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from normgrowth.report.grids import Grids
-from normgrowth.report.wording import number, times
+from normgrowth.report.numbers import number, times
 
 if TYPE_CHECKING:
     from normgrowth.lab.run import Run
@@ -21,12 +21,12 @@ def sentences(result: "Run") -> list[str]:
     norms = grids.model("norm")[1]
     if len(norms) > 1:
         said.append(
-            f"The norm went from {number(norms[0])} to {number(norms[-1])} ({times(norms[-1] / norms[0])})."
+            f"The norm went from {number(norms[0])} to {number(norms[-1])} (×{times(norms[-1] / norms[0])})."
         )
     levels, others = (grids.model(name)[1] for name in ("saturation", "saturation_others"))
     if len(levels) > 1:
         beside = ""
-        if len(others) > 1:  # with one token a row there are none
+        if len(others) > 1:  # rows of one token have no other tokens
             beside = f"; to the saturated states of other tokens from {others[0]:.3f} to {others[-1]:.3f}"
         said.append(f"Saturation, mean over blocks, went from {levels[0]:.3f} to {levels[-1]:.3f}{beside}.")
     return said
@@ -44,5 +44,5 @@ def _learned(result: "Run", grids: Grids) -> list[str]:
     if isnan(words):
         return [f"{known}."]
     if best < words:
-        return [f"{known}, {words - best:.2f} below that of word frequencies."]
-    return [f"{known}: not below that of word frequencies ({words:.3f}), so it has learned nothing more."]
+        return [f"{known}, {words - best:.2f} below word frequencies alone."]
+    return [f"{known}: no better than word frequencies alone ({words:.3f})."]

@@ -11,7 +11,7 @@ from normgrowth.network.measured import TextInfo
 from normgrowth.network.saturation.saturation import EMBEDDINGS, LayerCurve, Saturation, quantity_at
 from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
-from normgrowth.report.wording import times
+from normgrowth.report.numbers import times
 
 Floats = NDArray[np.float64]
 EXCESS = (
@@ -31,7 +31,7 @@ def layer_name(layer: int) -> str:
 
 
 def text_sentence(text: TextInfo) -> str:
-    """The text behind a measurement: how much, which, and how it became token ids."""
+    """The number of sentences and tokens of a measurement, and where they come from."""
     counts = ((text.sentences, "sentence"), (text.tokens, "token"))
     size = ", ".join(
         f"{count:,} {unit}{'' if count == 1 else 's'}" for count, unit in counts if count is not None
@@ -40,9 +40,11 @@ def text_sentence(text: TextInfo) -> str:
 
 
 def checked_curves(result: Saturation) -> list[LayerCurve]:
-    """The curves of a result that has some."""
+    """The curves of a result; an error if it has none."""
     if not (found := result.curves):
-        raise InputError("these records hold no saturation; `normgrowth saturation MODEL -o DIR` makes them")
+        raise InputError(
+            "no saturation in these records; measure it with `normgrowth saturation MODEL -o DIR`"
+        )
     return found
 
 
@@ -60,7 +62,7 @@ def level_sentences(curves: Sequence[LayerCurve]) -> list[str]:
 
 
 class Profile:
-    """Levels and norms of the layers that have both, at the steps that have both."""
+    """Saturation and norm over training, for layers and steps that have both."""
 
     def __init__(self, result: Saturation) -> None:
         self._grids = grids = Grids(result.records)
@@ -68,7 +70,7 @@ class Profile:
         self.scales = [c for c in result.scales if quantity_at(c) in names]
         if not self.scales or "norm" not in names:
             raise InputError(
-                "these records hold no saturation of a series; `normgrowth saturation SERIES --config` makes them"
+                "no saturation of a series in these records; measure it with `normgrowth saturation SERIES --config`"
             )
         self.c = self.scales[0]
         self.method = quantity_at(self.c)
@@ -99,7 +101,7 @@ class Profile:
 
 
 def sentences(result: Saturation) -> list[str]:
-    """Of models: their mean levels. Of a series: how norm and saturation changed."""
+    """The mean saturation of each model; for a series, the change of norm and saturation."""
     if not result.steps:
         return level_sentences(result.curves)
     profile = Profile(result)
@@ -141,7 +143,7 @@ def sentences(result: Saturation) -> list[str]:
 
 
 def rank_correlation(x: Floats, y: Floats) -> float:
-    """Spearman's; ties share their mean rank. NaN if one of them does not vary."""
+    """Spearman's rank correlation, with mean ranks for ties; NaN if one variable is constant."""
 
     def ranks(values: Floats) -> Floats:
         _, place, counts = np.unique(values, return_inverse=True, return_counts=True)

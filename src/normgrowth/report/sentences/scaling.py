@@ -6,7 +6,7 @@ from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
 
 
 def sentences(result: Scaling, published: Scaling | None = None) -> list[str]:
-    """What the curves show, and how far the published ones are from them."""
+    """Sentences on the curves, and on their distance to the published ones."""
     own = result.curves
     said = [text for curves in own for text in _rates(curves)]
     for bare in own:
@@ -35,7 +35,7 @@ def _rates(curves: ScalingCurves) -> list[str]:
         said.append(f"{curves.run}: the error {sentence}{where}.")
     if curves.overflow is not None:
         said.append(
-            f"{curves.run}: from c = {curves.overflow:,.0f} on a norm overflows; nothing is drawn there."
+            f"{curves.run}: a norm overflows from c = {curves.overflow:,.0f} on; these values are not drawn."
         )
     return said
 
@@ -49,5 +49,5 @@ def _biases(bare: ScalingCurves, biased: ScalingCurves) -> list[str]:
         return []
     worst = int(np.nanargmax(apart))
     return [
-        f"{bare.kind}: biases move the mean cosine by {apart[worst]:.3f} at most, at c = {bare.scales[worst]:.3g}."
+        f"{bare.kind}: biases change the mean cosine by at most {apart[worst]:.3f}, at c = {bare.scales[worst]:.3g}."
     ]

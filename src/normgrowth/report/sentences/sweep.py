@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from normgrowth.report.numbers import number
 from normgrowth.report.sweep_grid import SweepGrid
-from normgrowth.report.wording import number
 
 if TYPE_CHECKING:
     from normgrowth.lab.sweep_result import Sweep
@@ -17,28 +17,26 @@ def sentences(result: "Sweep") -> list[str]:
     grows, diverged = found.log_factor > 0, found.diverged
     trained = int(np.isfinite(found.cell("steps")).sum())
     said = [
-        f"{trained} of {found.shape[0] * found.shape[1]} cells were trained: the norm grew in "
-        f"{int((grows | diverged).sum())}, {int(diverged.sum())} of these diverged."
+        f"{trained} of {found.shape[0] * found.shape[1]} cells were trained; the norm grew in "
+        f"{int((grows | diverged).sum())}, of which {int(diverged.sum())} diverged."
     ]
     if lost := int(found.lost.sum()):
         said.append(
-            f"{lost} were lost (killed or out of memory): whether they grow is unknown, and edges are interpolated "
-            "between trained cells. Run the same command again to train them."
+            f"Cells lost (killed or out of memory): {lost}. Whether they grow is unknown, and edges are interpolated "
+            "between trained cells; run the same command again to train them."
         )
     if timed_out := int((found.cell("timed_out") == 1).sum()):
-        limit = result.limit
-        said.append(
-            f"{timed_out} ran into the limit{f' of {limit:g} seconds' if limit else ''} and stopped there."
-        )
+        limit = f" of {result.limit:g} seconds" if result.limit else ""
+        said.append(f"Cells that reached the time limit{limit} and stopped early: {timed_out}.")
     if rounded := _without_decay(found):
         said.append(
-            f"In {rounded} decay took nothing: in single precision 1 − ηλ is 1 where ηλ is below 3·10⁻⁸."
+            f"Cells in which weight decay had no effect: {rounded}; in float32, 1 − ηλ rounds to 1 if ηλ < 3·10⁻⁸."
         )
     return said + _said_of_edges(found) if len(found.records.where(level="column")) else said
 
 
 def _without_decay(found: SweepGrid) -> int:
-    """Cells that should decay and move, and whose decay was lost."""
+    """The number of cells with weight decay that moved but whose decay was lost to rounding."""
     axes = (found.x.setting, found.y.setting)
     given = found.result.settings.weight_decay or 0.0
     decay = found.cell("weight_decay") if "weight_decay" in axes else np.full(found.shape, given)
@@ -55,24 +53,24 @@ def _said_of_edges(found: SweepGrid) -> list[str]:
             f"{number(float(edge[inside].max()), 3)}, in {int(inside.sum())} of {found.shape[0]} columns."
         )
     else:
-        said.append(f"Nowhere does growth end within this range of {found.y.setting}.")
+        said.append(f"Growth does not end within this range of {found.y.setting}.")
     if found.x.setting == "lr" and (fitted := inside & (np.array(found.x.values) > 0)).sum() > 2:
         rates = np.array(found.x.values)[fitted]
         slope = np.polyfit(np.log10(rates), np.log10(edge[fitted]), 1)[0]
-        random = "; for random gradients as η^1.00" if both.any() else ""
-        said.append(f"It moves with the learning rate as η^{slope:.2f}{random}.")
+        random = " (random gradients: η^1.00)" if both.any() else ""
+        said.append(f"This edge of growth scales with the learning rate as η^{slope:.2f}{random}.")
     if both.any():
         ratio = edge[both] / predicted[both]
         said.append(
-            f"It is at {number(float(ratio.min()), 3)} to {number(float(ratio.max()), 3)} times λ*, that of random "
-            f"gradients (median {number(float(np.median(ratio)), 3)})."
+            f"The edge is {number(float(ratio.min()), 3)} to {number(float(ratio.max()), 3)} times λ*, the edge for "
+            f"random gradients (median {number(float(np.median(ratio)), 3)})."
         )
     again = found.column("once") == 0
     for columns, what in (
-        (again & (edge > 0), "The sign changes more than once"),
+        (again & (edge > 0), "Growth changes its sign more than once"),
         (
             again & (edge == 0),
-            f"The norm falls at the least {found.y.setting}, and grows at a larger one,",
+            f"The norm falls at the smallest {found.y.setting} but grows at a larger one,",
         ),
     ):
         if columns.any():

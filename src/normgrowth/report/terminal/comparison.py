@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from normgrowth.compare.result import Comparison
 from normgrowth.report.difference_grid import TITLES, DifferenceGrid, difference_grid
+from normgrowth.report.numbers import cosine, number, percent, small, times
 from normgrowth.report.sentences.comparison import sentences, verdict
-from normgrowth.report.terminal.console import Cells, layer_cells, say, say_remarks
+from normgrowth.report.terminal.console import Cells, layer_cells, say, say_counted, say_remarks
 from normgrowth.report.terminal.console import show as show_table
-from normgrowth.report.wording import cosine, number, percent, small, times
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOST_ROWS, MOST_COLUMNS, WIDEST_NAME = 40, 100, 40  # of the heat map
 SAME, ROUNDING, SLIGHT, CLEAR, GROSS = "=", "·", "+", "x", "#"
 Write = Callable[[float], str]
-# field -> title, how it is written, and its rank: the highest goes first where the terminal is narrow
+# field -> title, number format, rank (see Cells)
 COLUMNS: dict[str, tuple[str, Write, int]] = {
     "norm": ("norm", number, 0),
     "factor": ("factor", times, 1),
@@ -38,8 +38,7 @@ def show(comparison: Comparison, console: "Console") -> None:
             columns.append(_cells(f"{title}\nb/a", ratios, times, 5 * rank))
     for name, side in (("a", a), ("b", b)):
         say(console, f"{name}: {side.source}", "bold")
-        if side.parameters:
-            say(console, f"parameters: {side.parameters}", "dim")
+        say_counted(console, side.parameters)
     said = verdict(comparison)
     say(console, said[0], "bold red" if comparison.parted or not comparison.judged else "bold green")
     for sentence in said[1:]:

@@ -1,7 +1,7 @@
-"""What records say in a terminal: tables, sentences, and a bar while the work goes on.
+"""The terminal: tables, sentences and progress bars.
 
-Text reaches the terminal through `visible` only. A tensor may be called "[red]x[/red]", or carry an
-escape sequence that retitles the window: both are printed as they are spelt.
+All text passes through `visible`: the name of a tensor may be "[red]x[/red]", or contain an escape sequence that
+changes the title of the window; both are printed literally.
 """
 
 import sys
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.checkpoints.selection import CountedParameters, Selection, parameters_text
-from normgrowth.report.wording import visible
 from normgrowth.results import Result
+from normgrowth.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,32 +19,41 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+WIDTH, WIDE = 100, 1000  # columns by default, and with --wide
+
+
 @dataclass(frozen=True)
 class Cells:
-    """A column, written out, and what becomes of it where there is little room."""
+    """A column of a table: its cells as text, and how it adapts to a narrow console."""
 
     title: str
     cells: list[str]
-    rank: int = 0  # where the terminal is narrow the highest goes first; 0 stays
+    rank: int = 0  # columns that do not fit are hidden from the highest rank on; rank 0 never
     right: bool = True
-    widest: float = 0.5  # of the console; longer text folds
+    widest: float = 0.5  # share of the width of the console; longer text is wrapped
 
 
 def layer_cells(things: Sequence[tuple[str, str]]) -> Cells:
-    """The first column of a table by layers."""
+    """The column of layer names."""
     return Cells("layer", [name for _, name in things], right=False)
 
 
-def new_console() -> "Console":
-    """A pipe has no width: it gets every column, where a terminal gets those that fit."""
+def new_console(*, wide: bool = False) -> "Console":
+    """A console of at most 100 columns; wide: of as many as the widest table needs."""
     from rich.console import Console
 
     console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, 160))
+    return Console(width=WIDE if wide else min(console.width, WIDTH) if console.is_terminal else WIDTH)
+
+
+def spread(count: int, most: int) -> list[int]:
+    """At most `most` indices from 0 to count − 1, evenly spaced, with both ends."""
+    rows = min(count, most)
+    return sorted({round(i * (count - 1) / max(1, rows - 1)) for i in range(rows)})
 
 
 def literal(console: "Console", text: object, style: str = "") -> "Text":
-    """Never markup, and nothing that the terminal's encoding lacks."""
+    """Text that rich does not interpret, with characters that the terminal cannot encode escaped."""
     from rich.text import Text
 
     return Text(visible(text).encode(console.encoding, "backslashreplace").decode(console.encoding), style)
@@ -58,8 +67,13 @@ def say_parameters(
     console: "Console", selection: Selection | None, counted: CountedParameters | None = None
 ) -> None:
     """Which parameters the norms below count."""
-    if selection:
-        say(console, f"parameters: {parameters_text(selection, counted)}", "dim")
+    say_counted(console, parameters_text(selection, counted) if selection else "")
+
+
+def say_counted(console: "Console", parameters: str) -> None:
+    """Which parameters the norms below count, in words; nothing if it is unknown."""
+    if parameters:
+        say(console, f"parameters: {parameters}", "dim")
 
 
 def say_remarks(console: "Console", result: Result) -> None:
@@ -70,17 +84,17 @@ def say_remarks(console: "Console", result: Result) -> None:
 
 
 def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:
-    """The table, as much of it as the console is wide for; it says what is left out."""
+    """Print the columns that fit, and the titles of those that do not."""
     table, dropped = fitted(console, columns, last_bold)
     console.print(table)
     if dropped:
-        say(console, f"Too narrow for: {', '.join(dropped)}.", "dim")
+        say(console, f"Hidden columns (--wide shows them): {', '.join(dropped)}.", "dim")
 
 
 def fitted(
     console: "Console", columns: Sequence[Cells], last_bold: bool = False
 ) -> "tuple[Table, list[str]]":
-    """A table without the columns of highest rank where the console is too narrow, and the titles of those."""
+    """The table without the columns that do not fit, highest rank first, and the titles of these columns."""
     from rich.measure import Measurement
 
     kept = [column for column in columns if not column.rank or any(cell != "-" for cell in column.cells)]
@@ -117,12 +131,12 @@ def _table(console: "Console", columns: Sequence[Cells], last_bold: bool) -> "Ta
 
 
 def _bottom(title: str, lines: int) -> list[str]:
-    """Titles of fewer lines stand at the bottom, next to their numbers."""
+    """The lines of a title, padded with empty lines at the top."""
     return [""] * (lines - title.count("\n")) + title.split("\n")
 
 
 class Progress:
-    """A bar on stderr, told how many bytes (or parts of any other kind) are done; silent where nobody watches."""
+    """A progress bar on stderr, in bytes or other units; silent if stderr is not a terminal."""
 
     def __init__(self, *, of_bytes: bool = True) -> None:
         self._of_bytes = of_bytes
@@ -144,7 +158,7 @@ class Progress:
                 progress.BarColumn(bar_width=16),
                 *(columns if self._of_bytes else (progress.TaskProgressColumn(),)),
                 progress.TimeRemainingColumn(),
-                # What happens now comes last and takes the room that is left: numbers are never cut.
+                # The label comes last and is cut if there is no room: numbers are not.
                 progress.TextColumn(
                     "{task.description}",
                     markup=False,

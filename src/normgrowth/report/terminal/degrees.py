@@ -1,15 +1,11 @@
 """The table of degrees: blocks that are alike share a row, and what is dropped is summed up below."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from normgrowth.limit.degrees import Degrees
 from normgrowth.report.sentences.degrees import alike, counts
 from normgrowth.report.terminal.console import Cells, say
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.report.wording import visible
 from normgrowth.text import by_run
 
 if TYPE_CHECKING:
@@ -46,28 +42,11 @@ def show(
     if rows:
         show_columns(console, columns)
     else:
-        say(console, "No module to show.")
+        say(console, "No module matches.")
     for problem in result.problems:
         say(console, f"Warning: {problem}.")
     if explain:
         for sentence in result.explanation:
             say(console, f"• {sentence}")
     else:
-        say(console, f"{counts(result)} --explain (result.explanation) says which, and why.")
-
-
-@contextmanager
-def working(text: str) -> Iterator[None]:
-    """A line on stderr that lives while the work goes on; silent where nobody watches."""
-    try:
-        watched = sys.stderr.isatty()
-    except (AttributeError, ValueError):
-        watched = False
-    if not watched:
-        yield
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(stderr=True).status(Text(visible(text))):
-        yield
+        say(console, f"{counts(result)} List them with --explain (result.explanation).")

@@ -5,21 +5,21 @@ from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from normgrowth.dynamics.result import Dynamics
+from normgrowth.report.numbers import number, small
 from normgrowth.report.sentences import dynamics as sentences
-from normgrowth.report.terminal.console import Cells, literal, say, say_remarks
+from normgrowth.report.terminal.console import Cells, literal, say, say_counted, say_remarks, spread
 from normgrowth.report.terminal.console import show as show_table
-from normgrowth.report.wording import number, small
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-ROWS = 14  # of checkpoints that a table shows
+ROWS = 14  # of the table at most
 
 
 def show(d: Dynamics, console: "Console") -> None:
     from rich.padding import Padding
 
-    chosen = _spread(len(d.steps))
+    chosen = spread(len(d.steps), ROWS)
 
     def column(
         title: str, values: Sequence[float], write: Callable[[float], str] = number, rank: int = 0
@@ -32,8 +32,7 @@ def show(d: Dynamics, console: "Console") -> None:
 
     about = d.name if d.schedule is None else f"{d.name}, {d.schedule}"
     say(console, f"{d.source}: {about}", "bold")
-    if d.parameters:
-        say(console, f"parameters: {d.parameters}", "dim")
+    say_counted(console, d.parameters)
     columns = [column("step", d.steps, lambda step: f"{step:,}"), column("norm", d.norms)]
     if d.aligned is not None and d.misaligned is not None:
         columns += [
@@ -51,7 +50,7 @@ def show(d: Dynamics, console: "Console") -> None:
         say(console, f"{len(chosen)} of {len(d.steps)} checkpoints shown.", "dim")
     sections = (
         ("Dynamics", sentences.findings(d)),
-        ("Cannot be decided", sentences.undecided(d)),
+        ("Open questions", sentences.undecided(d)),
         ("Weight decay", sentences.weight_decay(d)),
         ("Direction", sentences.direction(d.direction)),
         ("Uniformity", [sentences.uniformity(found) for found in list(d.uniformity.values())[:1]]),
@@ -62,15 +61,9 @@ def show(d: Dynamics, console: "Console") -> None:
             for sentence in said:
                 console.print(Padding(literal(console, sentence), (0, 0, 0, 2), expand=False))
     if d.schedule is None:
-        say(console, "Without a schedule no model of the dynamics is fitted: give the learning rates.", "dim")
+        say(console, "No model of the dynamics is fitted without learning rates: give a schedule.", "dim")
     say_remarks(console, d)
 
 
 def _four(x: float) -> str:
     return number(x, 4)
-
-
-def _spread(count: int) -> list[int]:
-    """At most ROWS places from first to last."""
-    rows = min(count, ROWS)
-    return sorted({round(i * (count - 1) / max(1, rows - 1)) for i in range(rows)})

@@ -1,4 +1,4 @@
-"""Findings of lint as a table: equal findings at several steps or in several tensors are one row."""
+"""Findings of lint as a table, with one row for equal findings at several steps or in several tensors."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from normgrowth.report.terminal.console import show as show_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN = 3  # steps or tensors that are named before the rest is counted
+SHOWN = 3  # steps or tensors that are listed; the rest is counted
 TITLES = {"step": 0.3, "kind": 0.2, "": 0.1, "tensor or file": 0.3, "why": 0.6}  # with their largest widths
 
 
@@ -29,7 +29,7 @@ def show(findings: Findings, console: "Console") -> None:
         columns = zip(TITLES.items(), zip(*rows, strict=True), strict=True)
         cells = [Cells(title, list(own), right=False, widest=width) for (title, width), own in columns]
         show_table(console, [column for column in cells if any(column.cells)])
-    for finding in mixed:  # not in the table, where its commands would be folded
+    for finding in mixed:  # not in the table, which would wrap the commands that it suggests
         console.print(literal(console, f"{finding.label}: {finding.why}", "red"), soft_wrap=True)
     faults, remarks = len(findings.faults), len(findings.remarks)
     said = f"{_count(faults, 'fault')}, {_count(remarks, 'remark')}." if findings else "Nothing found."
@@ -38,7 +38,7 @@ def show(findings: Findings, console: "Console") -> None:
 
 
 def finding_rows(findings: Sequence[Finding]) -> list[tuple[str, str, str, str, str]]:
-    """Step, kind, severity unless it is a fault, tensor or file, and why."""
+    """Rows of a table: step, kind, severity (empty for a fault), tensor or file, and why."""
     by_step: dict[tuple[Any, ...], list[str]] = {}
     for finding in findings:
         what = finding.label if finding.kind in ("partial", "mixed", "data") else finding.name

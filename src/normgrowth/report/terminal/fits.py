@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from normgrowth.fit.points import points
 from normgrowth.fit.result import Fits, LawFit, SeriesFit
+from normgrowth.report.numbers import number
 from normgrowth.report.sentences.fits import PAPER_LAW, estimate, notes, r2, share, verdict
-from normgrowth.report.terminal.console import Cells, say, say_remarks
+from normgrowth.report.terminal.console import Cells, say, say_counted, say_remarks
 from normgrowth.report.terminal.console import show as show_table
-from normgrowth.report.wording import number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,14 +21,15 @@ def show(fits: Fits, console: "Console", *, full: bool = False) -> None:
         for name in fits.series:
             show(fits.select(name), console)
         return
-    counted = f"; parameters: {fits.parameters}" if fits.parameters else ""
     if len(fits.series) == 1:
         fit = fits.only
         title = ", ".join(part for part in (fits.source, fit.name) if part)
-        say(console, f"{f'{title}: ' if title else ''}{points(fit.points)}{counted}", "bold")
+        say(console, f"{f'{title}: ' if title else ''}{points(fit.points)}", "bold")
+        say_counted(console, fits.parameters)
         _one(fit, fits.confidence, console)
     else:
-        say(console, f"{fits.source}: {len(fits.series)} series{counted}", "bold")
+        say(console, f"{fits.source}: {len(fits.series)} series", "bold")
+        say_counted(console, fits.parameters)
         _several(list(fits.series.values()), console)
     say_remarks(console, fits)
 
@@ -84,11 +85,11 @@ def _several(fits: list[SeriesFit], console: "Console") -> None:
     if counts:
         ranked = sorted(counts.items(), key=lambda item: -item[1])
         said = ", ".join(f"{law} in {count}" for law, count in ranked)
-        say(console, f"Most evidence, of {len(fits)} series: {said}.")
+        say(console, f"Best law of {len(fits)} series: {said}.")
         paper = [law for fit in fits if (law := _fitted(fit, PAPER_LAW)) is not None]
         behind = sum(law.delta_effective > 2 for law in paper)
         if paper:
-            say(console, f"The paper's law is behind by more than 2 in AICc in {behind}.")
+            say(console, f"The paper's law is worse by more than 2 in AICc in {behind} series.")
     for fit in fits:
         for note in fit.notes:
             say(console, f"note: {fit.name}: {note}")

@@ -6,18 +6,18 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.network.heads.heads import Heads, HeadTable
+from normgrowth.report.numbers import percent
 from normgrowth.report.sentences.heads import KINDS, factor, few, model_sentences, tables
 from normgrowth.report.sentences.saturation import text_sentence
 from normgrowth.report.terminal.console import Cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.report.wording import percent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def show(result: Heads, console: "Console") -> None:
-    """A table for each model: a row for each layer and one for the model; then what it says, in words."""
+    """A table for each model, with a row for each layer and one for the model, then sentences."""
     for heads in tables(result):
         known = result.models.get(heads.run)
         said = [f"{len(heads.names)} heads", text_sentence(known.model.text) if known else ""]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show(listed: Parameters, console: "Console", *, remarks: bool = True) -> None:
-    """remarks: also print notes and problems."""
+    """Print the table of parameters. remarks: also print notes and problems."""
 
     def column(title: str, write: Callable[[Parameter], str], rank: int = 0, **look: Any) -> Cells:
         return Cells(title, [write(parameter) for parameter in listed], rank, right=False, **look)

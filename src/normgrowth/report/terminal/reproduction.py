@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from normgrowth.paper.reproduction import Check, Judgement, Reproduction
+from normgrowth.paper.reproduction import Check, Judgement, Reproduction, TableRow
 from normgrowth.report.sentences.reproduction import DIFFERS, failure_sentences, measured_numbers
 from normgrowth.report.terminal.console import Cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_table
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 def show(result: Reproduction, console: "Console") -> None:
     if result.claims:
         _claims(result.claims, console)
+    if result.table1 and "table1" in result.only:
+        say(console, "Table 1: degrees of homogeneity", "bold")
+        _table1(result.table1, console)
     for title, checks in (
         ("Errata: statements that are wrong as printed", result.errata),
         ("Departures: the authors' code against their text", result.departures),
@@ -41,6 +44,20 @@ def _claims(claims: Sequence[Judgement], console: "Console") -> None:
     show_table(console, columns)
     counts = Counter(claim.verdict for claim in claims)
     say(console, ", ".join(f"{verdict}: {count}" for verdict, count in counts.items()), "bold")
+
+
+def _table1(rows: Sequence[TableRow], console: "Console") -> None:
+    columns = [
+        Cells("component", [row.component for row in rows], right=False),
+        Cells("printed", [_number(row.printed) for row in rows]),
+        Cells("degree,\ncomputed", [_number(row.computed) for row in rows]),
+        Cells("measured, slope\nof log‖f(cθ)‖", [_number(row.measured, ".4f") for row in rows]),
+    ]
+    show_table(console, columns)
+
+
+def _number(value: float | None, form: str = "g") -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _checks(checks: Sequence[Check], console: "Console") -> None:

@@ -1,4 +1,4 @@
-"""A training run of the lab in the terminal: a bar while it goes on, then a table and what it says."""
+"""A training run in the terminal: a progress bar, then a table and sentences."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.report.grids import Grids
+from normgrowth.report.numbers import number, percent
 from normgrowth.report.sentences.run import sentences
 from normgrowth.report.terminal.console import (
     Cells,
@@ -13,21 +14,21 @@ from normgrowth.report.terminal.console import (
     say,
     say_parameters,
     say_remarks,
+    spread,
 )
 from normgrowth.report.terminal.console import show as show_table
-from normgrowth.report.wording import number, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from normgrowth.lab.run import Run
 
-SMOOTH = 0.05  # the part of the loss shown that the last step has
-ROWS = 16  # of the table at most: the first step, the last, and some between
+SMOOTH = 0.05  # weight of the last step in the smoothed loss
+ROWS = 16  # of the table at most
 
 
 class TrainProgress:
-    """What a bar says beside its numbers: the loss of late, and real tokens per second since the start."""
+    """The label of the progress bar: the smoothed loss, and tokens per second since the start."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
@@ -46,9 +47,10 @@ class TrainProgress:
 
 
 def show(result: "Run", console: "Console") -> None:
-    """A row for each evaluation, then sentences: what was learned, how the norm grew, what became saturated."""
+    """A row for each evaluation, then sentences on loss, norm and saturation."""
     grids = Grids(result)
-    steps = _some(grids.model("dev_loss")[0].tolist())
+    evaluated = grids.model("dev_loss")[0].tolist()
+    steps = [evaluated[i] for i in spread(len(evaluated), ROWS)]
 
     def column(title: str, quantity: str, write: Any, rank: int = 0) -> Cells | None:
         values = [grids.value("model", "model", quantity, step) for step in steps]
@@ -75,11 +77,6 @@ def show(result: "Run", console: "Console") -> None:
     for sentence in sentences(result):
         say(console, sentence)
     say_remarks(console, result)
-
-
-def _some(steps: list[int]) -> list[int]:
-    chosen = np.unique(np.linspace(0, len(steps) - 1, min(ROWS, len(steps))).round().astype(int))
-    return [steps[i] for i in chosen]
 
 
 def _loss(value: float) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.network.saturation.saturation import EMBEDDINGS, Saturation
+from normgrowth.report.numbers import number
 from normgrowth.report.sentences.saturation import (
     EXCESS,
     Profile,
@@ -16,15 +17,15 @@ from normgrowth.report.sentences.saturation import (
     sentences,
     text_sentence,
 )
-from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks
+from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks, spread
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.report.wording import number, visible
+from normgrowth.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Floats = NDArray[np.float64]
-ROWS = 12  # of the table at most: the first step, the last, and some between
+ROWS = 12  # of the table at most
 
 
 def show(result: Saturation, console: "Console") -> None:
@@ -60,20 +61,22 @@ def _show_models(result: Saturation, console: "Console") -> None:
     if any(np.isfinite(line.others).any() for line in drawn):
         say(console, EXCESS, "dim")
     if roomy:
-        say(console, "± standard error over sentences; of a random baseline, deviation over seeds.", "dim")
+        say(
+            console,
+            "±: standard error over sentences; for random baselines, standard deviation over seeds.",
+            "dim",
+        )
     say_remarks(console, result)
 
 
 def _show_series(result: Saturation, console: "Console") -> None:
-    """A row for some of the steps: norm, and the level of the model and of its first and last layer."""
+    """A row for some of the steps: norm, and saturation of the model, its first and its last layer."""
     profile = Profile(result)
     said = [text_sentence(model.text) for model in result.models.values()]
     each = f", each {said[0]}" if said and said[0] else ""
     say(console, f"{profile.run}: {len(profile.steps)} checkpoints{each}", "bold")
     say_parameters(console, result.selection, result.counted)
-    rows = np.unique(
-        np.linspace(0, len(profile.steps) - 1, min(ROWS, len(profile.steps))).round().astype(int)
-    )
+    rows = spread(len(profile.steps), ROWS)
 
     def column(title: str, values: Floats, rank: int = 0) -> Cells:
         return Cells(title, [f"{values[i]:.3f}" if np.isfinite(values[i]) else "NaN" for i in rows], rank)

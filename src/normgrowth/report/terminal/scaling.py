@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
+from normgrowth.report.numbers import cosine, number
 from normgrowth.report.sentences.scaling import sentences
 from normgrowth.report.terminal.console import Cells, say
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.report.wording import cosine, number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +17,7 @@ SHOWN = (1, 2, 5, 10, 100, 1000)  # values of c in the table
 
 
 def show(result: Scaling, console: "Console", published: Scaling | None = None) -> None:
-    """A row for each network; of a single one, a row for each layer and its last state."""
+    """A row for each network; for a single network, a row for each layer and for the last state."""
     own, theirs = result.curves, published.curves if published else []
     say(console, result.source or "scaling", "bold")
     for note in [*result.problems, *result.notes, *(published.notes if published else ())]:

@@ -1,15 +1,15 @@
-"""A sweep in the terminal: the grid in signs, the edge of growth in a table, and what they say."""
+"""A sweep in the terminal: the grid in signs, a table of the edge of growth, and sentences."""
 
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from normgrowth.report.numbers import percent, times
 from normgrowth.report.sentences.sweep import edge_in_words, sentences, short_value
 from normgrowth.report.sweep_grid import SweepGrid
 from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks
 from normgrowth.report.terminal.console import show as show_table
-from normgrowth.report.wording import percent, times
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +35,7 @@ def show(result: "Sweep", console: "Console") -> None:
 
 
 def _signs(found: SweepGrid) -> list[str]:
-    """The largest row on top, as in Figure 6."""
+    """The grid in signs, with the largest row on top, as in Figure 6."""
     factor, diverged = found.log_factor, found.diverged
     names = [short_value(value) for value in found.y.values]
     width = max(map(len, names))

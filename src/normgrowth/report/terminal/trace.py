@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from normgrowth.lint.finding import fault_messages
 from normgrowth.report.grids import Grids, grids_of_trace
+from normgrowth.report.numbers import cosine, number, percent, signed, small, times
+from normgrowth.report.sentences.trace import sentences as trace_sentences
 from normgrowth.report.terminal.console import Cells, layer_cells, say, say_parameters, say_remarks
 from normgrowth.report.terminal.console import show as show_table
-from normgrowth.report.wording import cosine, number, percent, small, summary, times
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
-    """remarks: also print notes, problems and the first faults of the integrity checks."""
+    """Print the table of layers, then sentences. remarks: also print notes, problems and the first faults."""
     if not len(trace.records):
         say(console, f"{trace.source or 'trace'}: no steps measured yet", "bold")
         return
@@ -28,8 +29,10 @@ def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
         span, columns = f"steps {first:,} to {last:,}, {count}", _growth(grids)
     say(console, f"{trace.source or 'trace'}: {span}", "bold")
     say_parameters(console, trace.selection, trace.counted)
+    if first != last:
+        say(console, _interval(grids), "dim")
     show_table(console, [layer_cells(grids.things()), *columns], last_bold=True)
-    for sentence in summary(grids):
+    for sentence in trace_sentences(grids):
         say(console, sentence)
     if remarks:
         say_remarks(console, trace)
@@ -46,6 +49,13 @@ def _one_checkpoint(grids: Grids) -> list[Cells]:
     ]
 
 
+def _interval(grids: Grids) -> str:
+    """Which columns are over the last interval, and which since the start."""
+    before, last = grids.steps[-2:]
+    over = f"step {last:,}" if grids.tracked else f"steps {before:,} to {last:,}"
+    return f"over {over}: step size, relative step, cosine to previous, alignment; else since step {grids.steps[0]:,}"
+
+
 def _growth(grids: Grids) -> list[Cells]:
     first, last = grids.steps[0], grids.steps[-1]
     factors = [times(grids.factor(*thing, last)) for thing in grids.things()]
@@ -59,7 +69,17 @@ def _growth(grids: Grids) -> list[Cells]:
         _column(grids, "cosine to\nprevious", "cosine", cosine, last, rank=1),
         _column(grids, "cosine\nto first", "cosine", cosine, last, rank=3, reference="first"),
         _column(grids, "alignment", "alignment", small, last, rank=2),
-        _column(grids, "growth\nby steps", "total_share_steps", percent, last, rank=1),
+        *_budget(grids, last),
+    ]
+
+
+def _budget(grids: Grids, last: int) -> list[Cells]:
+    """The share of the steps in the growth of ‖θ‖²; the terms themselves where one of them is negative."""
+    if grids.additive_terms():
+        return [_column(grids, "growth\nby steps", "total_share_steps", percent, last, rank=1)]
+    terms = {"": "growth\nof ‖θ‖²", "_steps": "by\nsteps", "_alignment": "by\nalignment"}
+    return [
+        _column(grids, title, f"total_growth{term}", signed, last, rank=1) for term, title in terms.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""A run that goes on: its last numbers by layer, and how they got there, in a terminal."""
+"""A run in progress in the terminal: the latest numbers of each layer, and sparklines."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.report.grids import Grids
+from normgrowth.report.numbers import number, small, times
 from normgrowth.report.terminal.console import Cells, fitted
-from normgrowth.report.wording import number, small, times, visible
+from normgrowth.text import visible
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ WIDTH = 24
 
 
 def sparkline(values: NDArray[np.float64], width: int = WIDTH, bars: str = BARS) -> str:
-    """A row of bars from the lowest value to the highest; a gap where nothing is finite."""
+    """A sparkline scaled to the smallest and the largest value, with gaps at undefined values."""
     if not len(values):
         return ""
     parts = np.array_split(values, min(width, len(values)))
@@ -36,7 +37,7 @@ def sparkline(values: NDArray[np.float64], width: int = WIDTH, bars: str = BARS)
 
 
 def watch_table(trace: Trace, console: "Console") -> Any:
-    """What to show of a run so far, as something that rich can draw."""
+    """The table of a run so far, for rich to print."""
     from rich.console import Group
     from rich.text import Text
 

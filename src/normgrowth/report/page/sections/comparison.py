@@ -7,11 +7,12 @@ import numpy as np
 
 from normgrowth.compare.result import Comparison
 from normgrowth.report.difference_grid import TITLES, DifferenceGrid, difference_grid
+from normgrowth.report.numbers import number, times
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Axis, Column, Map, Section, Table, column, words
 from normgrowth.report.sentences.comparison import sentences, verdict
 from normgrowth.report.terminal.comparison import COLUMNS
-from normgrowth.report.wording import number, times, visible
+from normgrowth.text import visible
 
 MOST_ROWS, MOST_COLUMNS = 100, 200  # of the heat map
 FULL = 3.0  # a difference of 1,000 times the noise floor has the full color

@@ -4,8 +4,7 @@ from normgrowth.limit.degrees import Degrees
 from normgrowth.report.page.content import Content, Entry
 from normgrowth.report.page.pieces import Section, Table, words
 from normgrowth.report.sentences.degrees import alike, counts
-from normgrowth.report.wording import visible
-from normgrowth.text import by_run
+from normgrowth.text import by_run, visible
 
 
 def sections(content: Content) -> list[Section]:

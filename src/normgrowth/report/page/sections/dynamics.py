@@ -1,10 +1,11 @@
 """Why norms grew: measured norms with those that aligned and misaligned dynamics predict, and sentences."""
 
 from normgrowth.dynamics.result import Dynamics
+from normgrowth.report.figures.dynamics import FAR
 from normgrowth.report.page.content import Content, Entry
 from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, few
 from normgrowth.report.sentences import dynamics as sentences
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 
 def sections(content: Content) -> list[Section]:
@@ -19,7 +20,7 @@ def sections(content: Content) -> list[Section]:
 
 
 def summary(content: Content) -> list[str]:
-    """The model of the dynamics that fits."""
+    """A sentence on which model of the dynamics fits."""
     return [
         f"{visible(entry.label)}: {sentences.findings(entry.result)[-1]}"
         for entry in content.of(Dynamics)
@@ -30,7 +31,7 @@ def summary(content: Content) -> list[str]:
 def _sentences(d: Dynamics) -> list[str]:
     return [
         *sentences.findings(d),
-        *(f"Cannot be decided: {text}" for text in sentences.undecided(d)),
+        *(f"Open question: {text}" for text in sentences.undecided(d)),
         *sentences.weight_decay(d),
         *sentences.direction(d.direction),
         *(sentences.uniformity(one) for one in list(d.uniformity.values())[:1]),
@@ -41,8 +42,9 @@ def _chart(entry: Entry[Dynamics], place: int) -> Chart:
     d = entry.result
     curves = [Curve("measured", d.steps, d.norms)]
     for i, fit in enumerate(one for one in (d.aligned, d.misaligned) if one is not None):
-        label = f"{fit.model} dynamics"
-        curves.append(Curve(label, d.steps, fit.predicted, colour=i + 1, dash=1, provenance="derived"))
+        near = fit.predicted[-1] <= FAR * max(d.norms)  # beyond, it would hide the measured growth
+        look = {"colour": i + 1, "dash": 1, "shown": near, "provenance": "derived"}
+        curves.append(Curve(f"{fit.model} dynamics", d.steps, fit.predicted, **look))
     title = f"Norm of {d.name}, measured{' and predicted' if len(curves) > 1 else ''}: {entry.label}"
     alt = few([visible(text) for text in sentences.findings(d)[-2:]])
     return Chart(f"dynamics-{place}", title, alt, STEPS, Axis("norm ‖θ‖"), curves)

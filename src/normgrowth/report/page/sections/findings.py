@@ -37,11 +37,11 @@ def summary(content: Content) -> list[str]:
     count = sum(len(found) for _, found in checked)
     if not checked:
         return []
-    return [f"Lint found {count} places to look at." if count else "Lint found nothing."]
+    return [f"Lint: {count} finding{'' if count == 1 else 's'}." if count else "Lint found nothing."]
 
 
 def _checked(content: Content) -> list[tuple[str, Sequence[Finding]]]:
-    """The findings of each result whose data were checked."""
+    """The label and the findings of each result that was checked."""
     return [
         (entry.label, entry.result.findings)
         for entry in content.entries

@@ -1,11 +1,12 @@
-"""Growth laws that were fitted on purpose: measured values, the best laws, and what the evidence says."""
+"""Results of `fit`: measured values, the best laws, and their evidence."""
 
 from normgrowth.fit.result import Fits, SeriesFit
+from normgrowth.report.numbers import number
 from normgrowth.report.page.content import Content, Entry
 from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, Table, column, few, words
 from normgrowth.report.page.run_tables import law_table
 from normgrowth.report.sentences.fits import estimate, r2, share, verdict
-from normgrowth.report.wording import number, visible
+from normgrowth.text import visible
 
 COLOURS = 6
 

@@ -6,10 +6,11 @@ from math import isfinite
 import numpy as np
 
 from normgrowth.network.heads.heads import Heads, HeadTable
+from normgrowth.report.numbers import number, percent
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Axis, Map, Section, Table, column, words
 from normgrowth.report.sentences.heads import KINDS, model_sentences, tables
-from normgrowth.report.wording import number, percent, visible
+from normgrowth.text import visible
 
 
 def sections(content: Content) -> list[Section]:

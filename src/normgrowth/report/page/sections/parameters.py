@@ -4,7 +4,7 @@ from normgrowth.checkpoints.parameter_list import Parameters
 from normgrowth.report.page.content import Content, Entry
 from normgrowth.report.page.pieces import Section, Table, column, words
 from normgrowth.report.sentences.parameters import role, sentences
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 
 def sections(content: Content) -> list[Section]:

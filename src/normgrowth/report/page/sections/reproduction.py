@@ -9,7 +9,7 @@ from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Picture, Section, Table, column, words
 from normgrowth.report.page.run_tables import counted_notes
 from normgrowth.report.sentences.reproduction import DIFFERS, measured_numbers, verdict_sentences
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 VERDICT_CSS = {"holds": "holds", "in part": "part", "does not hold": "fails"}  # others are open
 
@@ -28,7 +28,7 @@ def sections(content: Content) -> list[Section]:
 
 
 def _sections(result: Reproduction, pictures: Sequence[Picture], place: int) -> list[Section]:
-    """place: of several."""
+    """The sections of one reproduction. place: its index on the page."""
     note = "Gray: published by the authors. Verdicts follow from what was measured here by the rule in the last column."
     found = [Section("claims", "The claims", items=[_claims(result.claims)], notes=[note])]
     if pictures:
@@ -64,7 +64,7 @@ def _claims(claims: Sequence[Judgement]) -> Table:
 
 
 def _table1(rows: Sequence[TableRow]) -> Section:
-    """What is printed, what the calculus gives, and what a growing network shows."""
+    """Degrees as printed in the paper, as computed, and as measured by scaling the weights."""
     printed = [row for row in rows if row.printed is not None]
     wrong = [row.printed is not None and row.printed != row.computed for row in rows]
     columns = [

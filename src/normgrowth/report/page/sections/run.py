@@ -2,13 +2,13 @@
 
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, few
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 LOSSES = ("dev_loss", "train_loss")
 
 
 def sections(content: Content) -> list[Section]:
-    """Of runs that have losses."""
+    """The losses of all runs that have them."""
     runs, curves = content.runs, []
     for run in runs:
         for dash, quantity in enumerate(LOSSES):

@@ -18,13 +18,13 @@ from normgrowth.report.sentences.saturation import (
     method_name,
     text_sentence,
 )
-from normgrowth.report.wording import visible
+from normgrowth.text import visible
 
 LEVEL = Axis("saturation")
 
 
 def sections(content: Content) -> list[Section]:
-    """Over training, where it was measured at several steps; by layer, of networks that were measured once."""
+    """Saturation over training for series, and by layer for networks that were measured once."""
     runs, single = content.runs, _single(content)
     items: list[Chart | Table] = []
     curves, said, texts = [], [], []
@@ -65,7 +65,7 @@ def summary(content: Content) -> list[str]:
 
 
 def _single(content: Content) -> list[Saturation]:
-    """The networks that were measured once, as a result each."""
+    """A result for each network that was measured once."""
     found = []
     for result in content.results(Saturation):
         for run in result.records.distinct("run"):
@@ -81,7 +81,7 @@ def _sentences(result: Saturation) -> list[str]:
 
 
 def _text(run: ShownRun) -> TextInfo:
-    """What the network read at each step."""
+    """The text that the network was measured with."""
     if isinstance(run.result, Saturation):
         known = run.result.models.get(run.grids.run) or next(iter(run.result.models.values()), None)
         return TextInfo() if known is None else known.text
@@ -92,7 +92,7 @@ def _text(run: ShownRun) -> TextInfo:
 
 
 def _levels(lines: Sequence[LayerCurve], single: Sequence[Saturation]) -> list[Chart | Table]:
-    """All networks over each other; of each the exact limit, or the scale that it was measured at."""
+    """A chart and a table of all networks: the exact limit of each, or the first c that it was measured at."""
     last = max((layer for line in lines for layer in line.layers), default=None)
     if last is None:
         return []

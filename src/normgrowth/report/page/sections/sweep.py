@@ -8,13 +8,14 @@ import numpy as np
 
 from normgrowth.lab.sweep_result import Sweep
 from normgrowth.report.figures.sweep import MOST, WORDS
+from normgrowth.report.numbers import number, percent, times
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Axis, Column, Curve, Floats, Map, Section, Table, column
 from normgrowth.report.sentences.sweep import edge_in_words, sentences
 from normgrowth.report.sweep_grid import SweepGrid
-from normgrowth.report.wording import number, percent, times, visible
+from normgrowth.text import visible
 
-MOST_CELLS = 20_000  # that say everything of themselves
+MOST_CELLS = 20_000  # with full tooltips; those of larger grids are short
 
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def sections(content: Content) -> list[Section]:
 def _phase(found: SweepGrid, place: int, name: str) -> Map:
     factor = np.where(found.diverged, np.nan, found.log_factor)
     loss = found.cell("dev_loss")
-    short = factor.size > MOST_CELLS  # then their places tell the settings
+    short = factor.size > MOST_CELLS
     texts = [
         [_cell(found, i, j, float(factor[i, j]), float(loss[i, j]), short) for j in range(found.shape[1])]
         for i in range(found.shape[0])
@@ -82,7 +83,7 @@ def _cell(found: SweepGrid, i: int, j: int, log_factor: float, loss: float, shor
 
 
 def _rows(values: Floats, rows: Sequence[Any]) -> Floats:
-    """Where numbers are between the rows of an axis, by logarithm if it has one; NaN beyond the rows."""
+    """The fractional row of each value, interpolated logarithmically if rows are positive; NaN outside the rows."""
     try:
         known = np.array(rows, float)
     except (TypeError, ValueError):

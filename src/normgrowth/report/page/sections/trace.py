@@ -8,8 +8,9 @@ import numpy as np
 from normgrowth.lab.run import Run
 from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
+from normgrowth.report.numbers import cosine, number, small
 from normgrowth.report.page.content import Content, ShownRun
-from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, few
+from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Mark, Section, few
 from normgrowth.report.page.run_tables import (
     MOST_TENSORS,
     changed,
@@ -20,20 +21,13 @@ from normgrowth.report.page.run_tables import (
 )
 from normgrowth.report.sentences import run as run_sentences
 from normgrowth.report.sentences.fits import verdict
-from normgrowth.report.wording import (
-    budget_sentence,
-    cosine,
-    growth_sentence,
-    layer_sentence,
-    number,
-    small,
-    visible,
-)
-from normgrowth.report.wording import summary as trace_sentences
+from normgrowth.report.sentences.trace import budget_sentence, growth_sentence, layer_sentence
+from normgrowth.report.sentences.trace import sentences as trace_sentences
+from normgrowth.text import visible
 
-COLOURS = 6  # that runs are told apart by
-FIRST_TENSORS = 8  # that are drawn to begin with
-# quantity and reference -> title, label, logarithmic to begin with
+COLOURS = 6  # of runs; further runs repeat them with other dashes
+FIRST_TENSORS = 8  # shown at first
+# quantity and reference -> title, label, whether the axis is logarithmic at first
 QUANTITIES = {
     "cosine": ("Direction", "cosine to {before}", False),
     "cosine first": ("Distance from the start", "cosine to the first checkpoint", False),
@@ -49,7 +43,7 @@ BETWEEN = ("cosine", "angle", "alignment", "step_size", "relative_step")  # of t
 
 
 def sections(content: Content) -> list[Section]:
-    """Of all runs: those of traces, of training, and of saturation along a series."""
+    """One section on the norms of all runs: traces, training runs, and series with saturation."""
     runs = [run for run in content.runs if run.grows()]
     if not runs:
         return []
@@ -63,7 +57,7 @@ def sections(content: Content) -> list[Section]:
 
 
 def summary(content: Content) -> list[str]:
-    """What was learned, what grew, by which law, how aligned, how saturated."""
+    """Sentences on each run: loss, growth, law, alignment, saturation."""
     said = counted_notes(content.runs)
     for run in content.runs:
         texts = _of_run(run)
@@ -115,7 +109,7 @@ def _norm(runs: Sequence[ShownRun]) -> Chart | None:
 
 
 def _said(runs: Sequence[ShownRun], sentence: Callable[[Grids], str]) -> list[str]:
-    """The same sentence of every run that has what it says."""
+    """The sentence for each run that has the data for it."""
     return [f"{visible(run.label)}: {text}" for run in runs if (text := sentence(run.grids))]
 
 
@@ -125,7 +119,13 @@ def _of(run: ShownRun, label: str, x: Any, y: Any, **look: Any) -> Curve:
 
 
 def _chart(
-    name: str, title: str, alt: str, label: str, log: bool, curves: Sequence[Curve], marks: Any = ()
+    name: str,
+    title: str,
+    alt: str,
+    label: str,
+    log: bool,
+    curves: Sequence[Curve],
+    marks: Sequence[Mark] = (),
 ) -> Chart | None:
     if not curves:
         return None
@@ -133,7 +133,7 @@ def _chart(
 
 
 def _layers(run: ShownRun, quantity: str, dash: int, reference: str | None = None) -> list[Curve]:
-    """dash: of the run; below 0 there is one run only, and dashes tell encoder and decoder apart."""
+    """A curve for each layer. dash: of the run; if negative there is one run, and dashes show encoder and decoder."""
     grid = run.grids.of("layer", quantity, reference)
     stack = {name: i for i, names in enumerate(grid.stacks().values()) for name in names}
     named = any(layer is not None for layer in grid.layers)
@@ -153,14 +153,14 @@ def _layers(run: ShownRun, quantity: str, dash: int, reference: str | None = Non
 
 
 def _shades(grid: Matrix) -> list[float]:
-    """Layers from first to last; of encoder and decoder, the same number the same."""
+    """Shades from the first layer to the last; encoder and decoder layers of one number have the same shade."""
     numbers = [i if layer is None else layer for i, layer in enumerate(grid.layers)]
     known = sorted(set(numbers))
     return [known.index(n) / max(len(known) - 1, 1) for n in numbers]
 
 
 def _several(runs: Sequence[ShownRun], place: int) -> int:
-    """Dashes tell runs apart where colours tell layers; of one run there is nothing to tell."""
+    """The dash pattern of a run where colors show layers; −1 if there is one run only."""
     return place if len(runs) > 1 else -1
 
 
@@ -181,7 +181,7 @@ def _quantity(runs: Sequence[ShownRun], shown: str, title: str, label: str, log:
             said.append(f"{visible(run.label)}: {first} at step {steps[0]:,}, {last} at step {steps[-1]:,}.")
         curves += _layers(run, quantity, _several(runs, i), reference or None)
     label = label.format(before=_before(runs))
-    marks = [(0.0, "random steps")] if quantity == "alignment" else ()
+    marks = [Mark(0.0, "random steps")] if quantity == "alignment" else ()
     if log and not any((np.asarray(curve.y) > 0).any() for curve in curves):
         log = False
     alt = few(said) or f"{title} of {len(curves)} layers."
@@ -192,7 +192,7 @@ def _quantity(runs: Sequence[ShownRun], shown: str, title: str, label: str, log:
 
 
 def _before(runs: Sequence[ShownRun]) -> str:
-    """What a step is measured from: a trace has checkpoints, a tracker single training steps."""
+    """The reference of cosine and angle: the previous checkpoint, or for a tracker the previous training step."""
     kinds = {run.grids.tracked for run in runs}
     if kinds == {True}:
         return "the weights one step before"

@@ -1,60 +1,16 @@
-"""Names, numbers and sentences: how the report says what records hold."""
+"""What a trace shows, in sentences."""
 
 from collections.abc import Callable
-from math import floor, isfinite, log10
+from math import isfinite
 
 from normgrowth.checkpoints.selection import parameters_text
 from normgrowth.records import Records
 from normgrowth.report.grids import Grids
+from normgrowth.report.numbers import cosine, number, percent, signed, small, times
 from normgrowth.text import visible
 from normgrowth.trace.result import Selection, Trace
 
-__all__ = [
-    "cosine",
-    "model_title",
-    "number",
-    "percent",
-    "small",
-    "summary",
-    "times",
-    "visible",
-]
-
-
-def number(x: float, digits: int = 5) -> str:
-    """So many significant digits, written out as long as that stays short."""
-    if not isfinite(x):
-        return "-"
-    if x == 0:
-        return "0"
-    if not 1e-4 <= abs(x) < 1e7:
-        return f"{x:.{max(digits - 2, 0)}e}"
-    return f"{x:,.{max(0, digits - 1 - floor(log10(abs(x))))}f}"
-
-
-def times(x: float) -> str:
-    """A factor, with as many decimals as its neighbours have; very near 1 it needs more."""
-    if 0 < abs(x - 1) < 1e-4:
-        return f"{x:.6f}"
-    return f"{x:.4f}" if 0.1 <= x < 10 else number(x, 5)
-
-
-def cosine(x: float) -> str:
-    """A cosine; near 1 only its distance to 1 tells."""
-    if not isfinite(x):
-        return "-"
-    if x >= 1:
-        return "1"
-    return f"1-{1 - x:.1e}" if x > 0.99995 else f"{x:.5f}"
-
-
-def small(x: float) -> str:
-    """A cosine near 0, such as the alignment."""
-    return f"{x:.4f}" if abs(x) >= 1e-3 else number(x, 3)
-
-
-def percent(x: float) -> str:
-    return f"{100 * x:.1f}%" if isfinite(x) else "-"
+MOST = 5  # sentences
 
 
 def model_title(selection: Selection | None) -> str:
@@ -70,11 +26,11 @@ def _count(x: float) -> str:
     return f"{x:,.0f}"
 
 
-def summary(given: "Records | Trace | Grids") -> list[str]:
-    """What a trace shows, in plain sentences: a caption, an alternative text, the end of a log."""
+def sentences(given: "Records | Trace | Grids") -> list[str]:
+    """At most five sentences on a trace, the most important first."""
     grids = given if isinstance(given, Grids) else Grids(given)
-    sentences = (growth_sentence, layer_sentence, _direction, _alignment, budget_sentence, _nonfinite)
-    return [text for sentence in sentences if (text := sentence(grids))]
+    makers = (_nonfinite, growth_sentence, layer_sentence, budget_sentence, _direction, _alignment)
+    return [text for make in makers if (text := make(grids))][:MOST]
 
 
 def _unit(grids: Grids) -> str:
@@ -152,7 +108,7 @@ def _alignment(grids: Grids) -> str:
     steps, alignment = grids.model("alignment")
     if not len(steps):
         return ""
-    text = f"The last step has a cosine of {small(alignment[-1])} with the weights it starts from (alignment)"
+    text = f"The alignment cos(δ, θ) of the last step is {small(alignment[-1])}"
     return (
         f"{text}; the mean of {len(steps)} steps is {small(alignment.mean())}."
         if len(steps) > 1
@@ -164,17 +120,19 @@ def budget_sentence(grids: Grids) -> str:
     if (budget := grids.budget()) is None:
         return ""
     total, aligned, steps = budget
-    size, alignment = (
-        "the size of the steps between checkpoints (‖δ‖²)",
-        "their alignment with the weights (2⟨θ,δ⟩)",
-    )
-    if total > 0 and aligned >= 0:
-        shares = f"{percent(steps / total)} comes from {size}, {percent(aligned / total)} from {alignment}"
-        return f"Of the growth of the squared norm, {shares}."
-    verb = "grew" if total > 0 else "fell"
-    sign = "added" if aligned > 0 else "took away"
-    terms = f"{size} added {number(steps)}, {alignment} {sign} {number(abs(aligned))}"
-    return f"The squared norm {verb} by {number(abs(total))}: {terms}."
+    return f"The squared norm {growth_terms(total, steps, aligned)}."
+
+
+def growth_terms(total: float, steps: float, aligned: float) -> str:
+    """How the squared norm changed: by shares if both terms add to it, else by the terms themselves."""
+    if min(total, steps, aligned) >= 0 and total > 0:
+        by_steps, by_alignment = percent(steps / total), percent(aligned / total)
+        shares = (
+            f"{by_steps} by the steps (Σ‖δ‖²), {by_alignment} by their alignment with the weights (Σ2⟨θ,δ⟩)"
+        )
+        return f"grew by {number(total)}: {shares}"
+    terms = f"steps {signed(steps)} (Σ‖δ‖²), alignment {signed(aligned)} (Σ2⟨θ,δ⟩)"
+    return f"changed by {signed(total)}: {terms}"
 
 
 def _nonfinite(grids: Grids) -> str:

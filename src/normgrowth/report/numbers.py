@@ -1,0 +1,44 @@
+"""Numbers as tables, sentences and pages write them."""
+
+from math import floor, isfinite, log10
+
+
+def number(x: float, digits: int = 5) -> str:
+    """A number with this many significant digits, in decimal notation unless that is long."""
+    if not isfinite(x):
+        return "-"
+    if x == 0:
+        return "0"
+    if not 1e-4 <= abs(x) < 1e7:
+        return f"{x:.{max(digits - 2, 0)}e}"
+    return f"{x:,.{max(0, digits - 1 - floor(log10(abs(x))))}f}"
+
+
+def signed(x: float, digits: int = 4) -> str:
+    """A number with its sign, as terms of a sum are written."""
+    return number(x, digits) if x < 0 or not isfinite(x) else f"+{number(x, digits)}"
+
+
+def times(x: float) -> str:
+    """A factor of growth with four decimals; more if it is very near 1."""
+    if 0 < abs(x - 1) < 1e-4:
+        return f"{x:.6f}"
+    return f"{x:.4f}" if 0.1 <= x < 10 else number(x, 5)
+
+
+def cosine(x: float) -> str:
+    """A cosine; near 1, as its distance from 1."""
+    if not isfinite(x):
+        return "-"
+    if x >= 1:
+        return "1"
+    return f"1-{1 - x:.1e}" if x > 0.99995 else f"{x:.5f}"
+
+
+def small(x: float) -> str:
+    """A cosine near 0, such as the alignment."""
+    return f"{x:.4f}" if abs(x) >= 1e-3 else number(x, 3)
+
+
+def percent(x: float) -> str:
+    return f"{100 * x:.1f}%" if isfinite(x) else "-"

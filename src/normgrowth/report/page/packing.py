@@ -1,0 +1,165 @@
+"""Charts as the JSON that the script of the page reads.
+
+Numbers are float32, except for steps that float32 would round, and long curves are thinned: the page stays small.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from normgrowth.report.page.pieces import Axis, Chart, Curve, Floats, Map, Mark, Provenance
+from normgrowth.text import visible
+
+MOST_POINTS = 500  # of a curve: about the width of a screen
+POINTS = 40_000  # of one chart; with more, its curves are thinned further
+FEWEST_POINTS = 30
+FEW_CURVES = 40  # if there are more, curves are thinned at common steps and may lose spikes
+
+
+@dataclass(frozen=True)
+class PackedCurve:
+    """A curve whose numbers are in the arrays of the page. x, y: places in the list of arrays."""
+
+    label: str
+    run: str
+    x: int
+    y: int
+    colour: int
+    shade: float | None
+    dash: int
+    dots: bool
+    shown: bool
+    provenance: Provenance
+    said: list[str] | None  # of each point
+
+
+@dataclass(frozen=True)
+class PackedChart:
+    x: Axis
+    y: Axis
+    curves: list[PackedCurve]
+    marks: Sequence[Mark]
+    kind: str = "chart"
+
+
+@dataclass(frozen=True)
+class PackedMap:
+    """values: the place of the numbers in the list of arrays."""
+
+    x: Axis
+    y: Axis
+    curves: list[PackedCurve]
+    values: int
+    texts: list[list[str]]
+    full: float
+    kinds: Sequence[str]
+    kind: str = "map"
+
+
+@dataclass
+class Arrays:
+    """Numbers that charts refer to; equal arrays are stored once."""
+
+    places: dict[tuple[str, bytes], int] = field(default_factory=dict)
+
+    def add(self, values: ArrayLike, *, exact: bool = False) -> int:
+        """The place of an array. exact: as float64 where float32 would round, as it does with steps beyond 2^24."""
+        narrow = np.ascontiguousarray(values, "<f4")
+        wide = exact and not np.array_equal(narrow, np.asarray(values), equal_nan=True)
+        kind, raw = ("f8", np.ascontiguousarray(values, "<f8")) if wide else ("f4", narrow)
+        return self.places.setdefault((kind, raw.tobytes()), len(self.places))
+
+    def encoded(self) -> list[tuple[str, str]]:
+        """The number type and the base64 text of each array."""
+        return [(kind, base64.b64encode(raw).decode()) for kind, raw in self.places]
+
+
+@dataclass(frozen=True)
+class PackedPage:
+    """charts: by the id of their figure. runs: the labels of runs that can be switched off."""
+
+    charts: dict[str, PackedChart | PackedMap]
+    arrays: list[tuple[str, str]]
+    runs: list[str]
+
+    def json(self) -> str:
+        import msgspec
+
+        return msgspec.json.encode(self).decode()
+
+
+def packed(pieces: Sequence[Chart | Map], runs: Sequence[str] = (), points: int = POINTS) -> PackedPage:
+    """The data of all charts. points: the most points of one chart, apart from the fewest of each curve."""
+    arrays = Arrays()
+    charts = {
+        piece.id: _chart(piece, arrays, points) if isinstance(piece, Chart) else _map(piece, arrays)
+        for piece in pieces
+    }
+    return PackedPage(charts, arrays.encoded(), [visible(run) for run in runs])
+
+
+def _chart(chart: Chart, arrays: Arrays, points: int) -> PackedChart:
+    curves = _curves(chart.curves, arrays, points)
+    return PackedChart(_axis(chart.x), _axis(chart.y), curves, chart.marks)
+
+
+def _map(piece: Map, arrays: Arrays) -> PackedMap:
+    texts = [[visible(cell) for cell in row] for row in piece.texts]
+    values = arrays.add(piece.values)
+    curves = _curves(piece.over, arrays, POINTS)
+    return PackedMap(_axis(piece.x), _axis(piece.y), curves, values, texts, piece.full, piece.kinds)
+
+
+def _axis(axis: Axis) -> Axis:
+    return replace(axis, label=visible(axis.label), ticks=tuple(map(visible, axis.ticks)))
+
+
+def _curves(curves: Sequence[Curve], arrays: Arrays, points: int) -> list[PackedCurve]:
+    most = int(np.clip(points // max(len(curves), 1), FEWEST_POINTS, MOST_POINTS))
+    return [_curve(curve, arrays, most, spikes=len(curves) <= FEW_CURVES) for curve in curves]
+
+
+def _curve(curve: Curve, arrays: Arrays, most: int, *, spikes: bool) -> PackedCurve:
+    x, y = np.asarray(curve.x, float), np.asarray(curve.y, float)
+    kept = thinned(x, most, y if spikes else None)
+    return PackedCurve(
+        label=visible(curve.label),
+        run=visible(curve.run),
+        x=arrays.add(x[kept], exact=True),
+        y=arrays.add(y[kept]),
+        colour=curve.colour,
+        shade=curve.shade,
+        dash=curve.dash,
+        dots=curve.dots,
+        shown=curve.shown,
+        provenance=curve.provenance,
+        said=[visible(curve.said[i]) for i in kept] if curve.said else None,
+    )
+
+
+def thinned(x: Floats, most: int, y: Floats | None = None) -> NDArray[np.int64]:
+    """Which points are kept: first and last, and between them evenly along the points and along √x.
+
+    y: then half of them are the least and the largest of stretches of the curve, so that no spike is lost.
+    """
+    if len(x) <= most:
+        return np.arange(len(x))
+    extremes = [] if y is None else _extremes(y, most // 4)
+    rest = most - len(extremes)
+    by_place = np.linspace(0, len(x) - 1, rest // 2).round().astype(np.int64)
+    root = np.sqrt(np.abs(x - x[0]))
+    by_root = np.searchsorted(root, np.linspace(0, root[-1], rest - len(by_place))).clip(0, len(x) - 1)
+    return np.unique(np.concatenate([by_place, by_root, np.array(extremes, np.int64)]))
+
+
+def _extremes(y: Floats, stretches: int) -> list[int]:
+    bounds = np.linspace(0, len(y), stretches + 1).round().astype(int)
+    found = []
+    for start, stop in pairwise(bounds.tolist()):
+        if np.isfinite(y[start:stop]).any():
+            found += [start + int(pick(y[start:stop])) for pick in (np.nanargmin, np.nanargmax)]
+    return found

@@ -1,0 +1,191 @@
+"""A few small results of each kind, always with the same numbers: what the golden files show."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from report_records import known_heads, known_trace, replaced, sweep_records
+from synthetic_series import walk, write_series
+
+import normgrowth as ng
+from normgrowth.lab.run import CorpusSummary
+from normgrowth.paper.reproduction import Check, Judgement, Reproduction, StageOutcome, TableRow
+from normgrowth.records import Block
+from normgrowth.results import Result
+from normgrowth.trace.result import Trace
+
+RECORDS = Path(__file__).parents[2] / "docs" / "records"
+
+
+@contextmanager
+def _series(*, repeated: bool = False) -> Iterator[Path]:
+    """Eight checkpoints of a random walk. repeated: the sixth is a copy of the fifth, for lint to find."""
+    with TemporaryDirectory() as folder:
+        states = walk(8)
+        if repeated:
+            states[5] = states[4]
+        yield write_series(Path(folder) / "series", states)
+
+
+def walk_trace() -> Trace:
+    with _series() as series:
+        return replace(ng.trace(series), source="series")
+
+
+def _trace(source: str = "somewhere", **options: object) -> Trace:
+    return replace(Trace.from_records(known_trace(**options)), source=source)  # pyright: ignore[reportArgumentType]
+
+
+def _tracked() -> Trace:
+    return replace(_trace(steps=(0, 1, 2)), tracked=True)
+
+
+def _shrinking() -> Trace:
+    terms = {"total_growth": [[1], [-9]], "total_growth_alignment": [[-2], [-12]]}
+    return _trace(**terms, total_growth_steps=[[3], [3]])
+
+
+def _not_finite() -> Trace:
+    return replace(Trace.from_records(replaced(known_trace(), "nonfinite", 1200)), source="somewhere")
+
+
+def _parameters() -> ng.Parameters:
+    with _series() as series:
+        return replace(ng.parameters(series), source="series")
+
+
+def _findings() -> ng.Findings:
+    with _series(repeated=True) as series:
+        return replace(ng.lint(series), source="series")
+
+
+def _degrees() -> ng.Degrees:
+    torch.manual_seed(0)
+    block = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0).eval()
+    return ng.degrees(block, torch.ones(1, 3, 8))
+
+
+def _sqrt_law(points: int) -> ng.Fits:
+    steps, noise = np.arange(points) * 100, np.random.default_rng(0).normal(size=points)
+    return ng.fit(steps, 3 + np.sqrt(steps) + 0.1 * noise, bootstrap=0)
+
+
+def _dynamics(**options: object) -> ng.Dynamics:
+    steps = np.arange(12) * 10
+    rng = np.random.default_rng(0)
+    weights = np.cumsum(np.vstack([rng.normal(size=400), 0.3 * rng.normal(size=(11, 400))]), axis=0)
+    norm = np.linalg.norm(weights, axis=1)
+    moves = np.diff(weights, axis=0)
+    size, inner = np.linalg.norm(moves, axis=1), (weights[:-1] * moves).sum(1)
+    values = {
+        "alignment": inner / size / norm[:-1],
+        "step_size": size,
+        "cosine": (weights[1:] * weights[:-1]).sum(1) / norm[1:] / norm[:-1],
+        "angle": np.arccos((weights[1:] * weights[:-1]).sum(1) / norm[1:] / norm[:-1]),
+        "growth": np.diff(norm**2),
+        "growth_alignment": 2 * inner,
+        "growth_steps": size**2,
+        "total_growth": norm[1:] ** 2 - norm[0] ** 2,
+        "total_growth_alignment": np.cumsum(2 * inner),
+        "total_growth_steps": np.cumsum(size**2),
+    }
+    model = "model", ["model"], [None], [None]
+    blocks = [
+        Block(*model, steps.tolist(), {"norm": norm[:, None], "numel": np.full((12, 1), 400.0)}),
+        Block(*model, steps[1:].tolist(), {name: value[:, None] for name, value in values.items()}),
+    ]
+    trace = replace(Trace.from_records(ng.Records.from_blocks("walk", blocks)), source="walk")
+    return ng.dynamics(trace, **options)  # pyright: ignore[reportArgumentType]
+
+
+def _run() -> ng.Run:
+    """The norms of a trace, with scores as evaluations add them."""
+    norms = _trace().records
+    scores = {
+        "dev_loss": [3.0, 2.5, 2.0],
+        "perplexity": [20.1, 12.2, 7.39],
+        "saturation": [0.25, 0.5, 0.75],
+        "saturation_others": [0.1, 0.2, 0.3],
+    }
+    values = {name: np.array(column)[:, None] for name, column in scores.items()}
+    steps = norms.distinct("step")
+    evaluated = Block("model", ["model"], [None], [None], steps, values)
+    tested = Block("model", ["model"], [None], [None], steps[-1:], {"test_perplexity": np.array([[7.5]])})
+    records = ng.Records.joined([norms, ng.Records.from_blocks("run", [evaluated, tested])])
+    corpus = CorpusSummary("penn", frequency_loss=6.5)
+    return ng.Run(records=records, settings=ng.TrainSettings(corpus="penn"), corpus=corpus, best_step=200)
+
+
+def _reproduction() -> Reproduction:
+    def claim(name: str, verdict: str, **fields: object) -> Judgement:
+        facts = {"where": "§3", "statement": f"statement of {name}", "published": "1.5", "rule": "factor > 1"}
+        return Judgement(id=name, verdict=verdict, reason="the factor is 1.25", **facts, **fields)  # pyright: ignore[reportArgumentType]
+
+    check = Check(id="lemma-1", where="§A", stated="for all f", correct="for f > 0", measured={"f": 0.5})
+    return Reproduction.of(
+        claims=(
+            claim("norm-grows", "holds", measured={"factor": 1.25, "other": None}),
+            claim("norm-sqrt", "in part"),
+            claim("step-size", "undecided"),
+        ),
+        errata=(replace(check, differs=True), replace(check, id="lemma-2", measured={}, reason="not run")),
+        departures=(replace(check, id="mask", differs=False),),
+        stages=(StageOutcome("theory", seconds=2.0), StageOutcome("lab", status="failed", reason="no disk")),
+        table1=(TableRow("Linear", 1.0, 1.0, 1.0), TableRow("Softmax", None, 0.0, None)),
+    )
+
+
+def _compared() -> ng.Comparison:
+    return ng.compare(_trace(), _trace(steps=(0, 100), scale=2.0, source="elsewhere"))
+
+
+EXAMPLES: dict[str, dict[str, Callable[[], Result]]] = {
+    "parameters": {"of a series": _parameters},
+    "trace": {
+        "of a series": walk_trace,
+        "with known numbers": _trace,
+        "of a tracker": _tracked,
+        "of one checkpoint": lambda: _trace(steps=(7,)),
+        "that shrinks": _shrinking,
+        "with values that are not finite": _not_finite,
+    },
+    "findings": {"of a series with a copy": _findings},
+    "comparison": {"of two traces": _compared},
+    "fits": {
+        "of a model": lambda: ng.fit("published:t5_norm", bootstrap=50),
+        "of layers": lambda: ng.fit(walk_trace(), level="layer", bootstrap=0),
+        "of the paper's law": lambda: _sqrt_law(20),
+        "of too few points": lambda: _sqrt_law(3),
+    },
+    "dynamics": {
+        "without a schedule": _dynamics,
+        "with a schedule": lambda: _dynamics(schedule="0.01"),
+        "with weight decay": lambda: _dynamics(schedule="0.01", weight_decay=0.1, optimizer="adamw"),
+    },
+    "degrees": {"of an encoder layer": _degrees},
+    "saturation": {
+        "of models": lambda: ng.load(RECORDS / "minilm"),
+        "of a series": lambda: ng.load(RECORDS / "training"),
+    },
+    "heads": {
+        "with the saturated network": lambda: known_heads(shown=True),
+        "of the network itself": lambda: known_heads(exact=False),
+    },
+    "scaling": {"of the paper's encoders": lambda: ng.load(RECORDS / "figure4")},
+    "run": {"of a language model": _run},
+    "sweep": {
+        "with an edge": lambda: ng.Sweep.from_stored(sweep_records()),
+        "with cells that failed": lambda: ng.Sweep.from_stored(
+            sweep_records(diverged=((2, 0),), missing=((0, 3),), lost=[[0, 3]], edge=(math.inf,) * 3)
+        ),
+    },
+    "reproduction": {
+        "of three claims": _reproduction,
+        "of a stage without claims": lambda: Reproduction.of(stages=(StageOutcome("theory"),)),
+    },
+}

@@ -1,0 +1,68 @@
+"""Results as the text of golden files: what the terminal prints, and what the HTML page shows, without its markup."""
+
+import io
+from pathlib import Path
+
+from golden.examples import EXAMPLES
+from rich.console import Console
+
+from normgrowth.report import dispatch
+from normgrowth.report.page.content import Entry, content_of
+from normgrowth.report.page.pieces import Chart, Curve, Map, Picture, Section, Table
+from normgrowth.report.page.write import sections_of, summary
+from normgrowth.results import Result
+
+FOLDER = Path(__file__).parent
+WIDTH = 100
+
+
+def _terminal(result: Result) -> str:
+    file = io.StringIO()
+    dispatch.show(result, Console(file=file, width=WIDTH, force_terminal=False, force_jupyter=False))
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def _page(result: Result) -> str:
+    content = content_of([Entry("example", result)])
+    lines = [*summary(content), ""]
+    for section in sections_of(content):
+        lines += _section(section)
+    return "\n".join(lines).rstrip()
+
+
+def _section(section: Section) -> list[str]:
+    lines = [f"## {section.title}", *section.sentences]
+    for item in section.items:
+        lines += ["", f"[{type(item).__name__.lower()}] {item.title}"]
+        if isinstance(item, Table):
+            cells = [[column.title, *column.cells] for column in item.columns]
+            lines += [" | ".join(row) for row in zip(*cells, strict=True)]
+            continue
+        lines.append(item.alt)
+        if isinstance(item, Picture):
+            continue
+        lines.append(f"x: {item.x.label}; y: {item.y.label}{', logarithmic' if item.y.log else ''}")
+        lines += [f"y = {mark.y:g}: {mark.label}" for mark in item.marks] if isinstance(item, Chart) else []
+        if isinstance(item, Map):
+            lines += [" | ".join(row) for row in item.texts]
+        lines += [_curve(curve) for curve in (item.curves if isinstance(item, Chart) else item.over)]
+    return [*lines, *(f"note: {note}" for note in section.notes), ""]
+
+
+def _curve(curve: Curve) -> str:
+    shown = "" if curve.shown else ", hidden at first"
+    ends = f"{curve.y[0]:.4g} to {curve.y[-1]:.4g}" if len(curve.y) else "empty"
+    return f"- {curve.label} ({curve.provenance}{shown}): {len(curve.y)} points, {ends}"
+
+
+RENDERERS = {"terminal": _terminal, "page": _page}
+
+
+def golden_file(kind: str, renderer: str) -> Path:
+    return FOLDER / f"{kind}.{renderer}.txt"
+
+
+def rendered(kind: str, renderer: str) -> str:
+    """All examples of a kind, each below its name."""
+    parts = [f"=== {name}\n{RENDERERS[renderer](make())}\n" for name, make in EXAMPLES[kind].items()]
+    return "\n".join(parts)
