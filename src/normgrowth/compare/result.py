@@ -1,7 +1,7 @@
 """`Comparison`: what `normgrowth.compare` returns."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from normgrowth.results import Result
 
@@ -153,6 +153,10 @@ class Comparison(Result):
     noise: Noise = field(default_factory=Noise)
     tolerance: float = 0.0
     control: str = ""
+
+    def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
+        """All fields and the rows of the model and layers; with `tensors` also those of single tensors."""
+        return super().to_json(tensors=tensors)
 
     @property
     def comparable(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.records import Records
+from normgrowth.records import Records, coded
 from normgrowth.trace.result import Trace
 
 Floats = NDArray[np.float64]
@@ -127,9 +127,8 @@ class _Reader:
         table = self._records.where(quantity=quantity).compared_with().table
         if not table.num_rows:
             return grid
-        names = table["name"].unify_dictionaries().combine_chunks()
-        places = np.array([self._place.get(name, -1) for name in names.dictionary.to_pylist()], np.intp)
-        column = places[names.indices.to_numpy(zero_copy_only=False)]
+        words, codes = coded(table["name"])
+        column = np.array([self._place.get(word, -1) for word in words], np.intp)[codes]
         step = table["step"].to_numpy()
         row = np.minimum(np.searchsorted(self.steps, step), len(self.steps) - 1)
         known = (column >= 0) & (self.steps[row] == step)
