@@ -70,7 +70,7 @@ class Alignment:
 class Parting:
     """The first step at which a stage differs by more than rounding explains, and the tensor that differs most there.
 
-    difference: |a − b| over the larger. floor: what rounding explains. tensors: how many differ at this step.
+    difference: that of a and b over the larger. floor: what rounding explains. tensors: how many differ at this step.
     a, b: the values, None where they are not finite. previous: the step before, at which they agreed; None if none.
     """
 
