@@ -37,6 +37,7 @@ class DegreeMark:
     diverges: Exception | None = None
     scales: dict[Fraction, Tensor] | None = None
     unfinished: Unfinished | None = None  # only on a storage that one contiguous tensor fills
+    known_zeros: bool = False
 
     def finish(self) -> None:
         """Compute the lower orders that were put off."""
@@ -83,6 +84,7 @@ def series_of(tensor: Tensor, mark: DegreeMark, unfinished: bool = False) -> Ser
         mark.diverges,
         mark.scales,
         waiting,
+        mark.known_zeros,
     )
 
 
@@ -113,6 +115,7 @@ def mark_of(
         series.diverges,
         series.scales,
         series.unfinished,
+        series.known_zeros,
     )
 
 
