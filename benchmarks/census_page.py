@@ -12,15 +12,15 @@ COLUMNS = {
     "autocast bfloat16": "autocast",
 }
 
-PADDED_BLOCKS = (
-    "Local attention pads the text to whole blocks. The queries of the padding are exactly 0, and only the position "
-    "bias ranks their keys, which ties. The limit keeps the order that was left out for a whole tensor, not for each "
-    "row: it cannot rule out that this order decides those ties. The model drops the padding."
-)
 # Why the limit counts doubtful values although it is right.
+PADDING = "Local attention pads the text to whole blocks, and the queries of the padding are exactly 0. "
 FLAGGED = {
-    "longt5": PADDED_BLOCKS,
-    "pegasus_x": PADDED_BLOCKS,
+    "longt5": PADDING
+    + "Only the position bias ranks their keys, and it ties. What was left out of the scores is known for a whole "
+    "tensor and not for each row, so the limit cannot rule out that it decides these ties. The model drops the padding.",
+    "pegasus_x": PADDING
+    + "Their keys have equal weights, which no order changes. Other rows of the same tensor have ties that an order "
+    "left out might decide, and the limit counts all rows of such a tensor whose keys have unequal values.",
     "openai-gpt": "Words that recur have equal leading scores in layer 2. The next order of these scores lacks a part, "
     "because the layers before leave out lower orders of functions whose leading term is 0 in some elements.",
 }
