@@ -194,7 +194,7 @@ def _number(value: Any, opened: TorchFile) -> int | None:
             return None
         start, _ = opened.place(view.key)
     except MalformedPickle:
-        return None  # a step that is no plain number is none; the file's name will have to do
+        return None  # not a plain number: the step comes from the file name
     bits = STORAGE[view.dtype]
     start += view.offset * bits.itemsize
     return int(np.frombuffer(opened.data[start : start + bits.itemsize], bits)[0])
