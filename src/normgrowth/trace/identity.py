@@ -1,7 +1,7 @@
 """Whether a series is the one that an output folder has measured.
 
-Not by its path: folders are moved, copied and mounted elsewhere. By its checkpoints: a file that is as it was needs
-no look; one that is not is summed again, and must have the same sums.
+The path does not decide: folders are moved, copied and mounted elsewhere. The checkpoints do: an unchanged file is not
+read; a changed one is summed again and must have the same sums.
 """
 
 from collections.abc import Callable, Mapping

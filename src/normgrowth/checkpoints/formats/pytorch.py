@@ -24,7 +24,7 @@ from normgrowth.checkpoints.formats.torch_tensors import Unreadable, View, tenso
 from normgrowth.checkpoints.steps import LARGEST_STEP
 from normgrowth.checkpoints.storage.gathered import Gathered
 from normgrowth.checkpoints.storage.mapped_file import FileState
-from normgrowth.engine import no_collection
+from normgrowth.engine import gc_paused
 from normgrowth.errors import InputError
 
 _STEPS = (*STEP_KEYS, "global_steps", "iter_num", "iteration", "num_updates", "step_count")
@@ -113,7 +113,7 @@ class _Index:
 
 def _read(path: Path, file: str = "") -> _Index:
     try:
-        with no_collection(), open_torch_file(path) as opened:
+        with gc_paused(), open_torch_file(path) as opened:
             return _index(opened, file)
     except MalformedPickle as error:
         raise InputError(f"{path}: {error}") from error
