@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from tiny_configs import tiny_config
 from torch import nn
+from tracking.tiny_training import WholeTracker, backward, tiny
 
 from normgrowth import NormTracker
 from normgrowth.errors import SeriesWarning
 from normgrowth.network.models.encoders import EncoderConfig, LanguageModel
 from normgrowth.tracking.run_warnings import LOGIT
-from tracking.tiny_training import WholeTracker, backward, tiny
 
 transformers = pytest.importorskip("transformers")
 
