@@ -55,7 +55,7 @@ ALLOWED = {
     "limit": {"results", "records", "errors", "text"},
     "checkpoints": {"engine", "errors", "text", "foreign_files", "records", "results"},
     "moments": {"errors"},
-    "results": {"records", "stored_result", "record_schema", "schema", "errors", "workspace"},
+    "results": {"records", "stored_result", "record_schema", "schema", "checksums", "errors", "workspace"},
     "stored_result": {"records", "record_schema", "checksums", "errors", "workspace"},
     "records": {"record_schema", "errors", "text"},
     "record_schema": {"errors"},

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
+from normgrowth.checksums import JsonObject
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.record_schema import ADVICE, SCHEMA, refuse_newer
 from normgrowth.records import Matrix, Records
@@ -103,7 +104,7 @@ class Result:
         rows = self.records if run is None else self.records.where(run=run)
         return rows.matrix(quantity, level=by, reference=reference)
 
-    def to_json(self, *, tensors: bool = True) -> dict[str, Any]:
+    def to_json(self, *, tensors: bool = True) -> JsonObject:
         """All fields and the records as plain values for JSON; NaN and infinity become None.
 
         tensors: with the rows of single tensors, which can be millions.
@@ -253,7 +254,7 @@ def load_all(folder: Path | str, depth: int = 2) -> Iterator[tuple[Path, Result]
             yield from load_all(below, depth - 1)
 
 
-def to_plain(result: Result) -> dict[str, Any]:
+def to_plain(result: Result) -> JsonObject:
     """The kind, the schema and all fields but the records, as plain values."""
     import msgspec
 

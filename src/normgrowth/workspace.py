@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from normgrowth.checksums import seal_json, unseal_json
+from normgrowth.checksums import JsonObject, seal_json, unseal_json
 from normgrowth.errors import FolderLocked, FolderMismatch, InputError
 from normgrowth.record_schema import with_include
 
@@ -163,7 +163,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         part.write_text(text + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> JsonObject:
     """The object that `write_json` wrote, or that was written without a checksum; ValueError if it is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -179,8 +179,8 @@ class Claim:
     """What a folder is for. request: decides whether it may be written; facts: remembered, never compared."""
 
     kind: str
-    request: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    request: JsonObject = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
     partial: bool = False  # told by older files: entries that are missing may have any value
 
     @staticmethod
@@ -358,6 +358,6 @@ class Workspace:
         self.found = None
 
 
-def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(content: Mapping[str, Any]) -> JsonObject:
     """As it will be read back."""
     return json.loads(json.dumps(dict(content)))

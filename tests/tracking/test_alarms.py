@@ -283,6 +283,11 @@ def test_a_loop_can_stop_by_itself():
     kinds = {warning.kind: warning for warning in tracker.warnings}
     assert {"weights", "gradient"} <= kinds.keys()
     found = kinds["weights"]
-    assert (found.step, found.names, found.value, found.threshold) == (2, ("layers.0.linear1.weight",), 1.0, 0.0)
+    assert (found.step, found.names, found.value, found.threshold) == (
+        2,
+        ("layers.0.linear1.weight",),
+        1.0,
+        0.0,
+    )
     assert str(found).startswith("step 2: NaN or infinite weights in layers.0.linear1.weight")
     assert [str(warning) for warning in tracker.warnings] == list(tracker.trace.notes)
