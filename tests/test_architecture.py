@@ -91,7 +91,6 @@ EXCEPTIONS = {
 }
 # Heavy dependencies with an extra of their own: one file each, inside the function that needs them.
 HOME = {
-    "tensorflow": "checkpoints/formats/tensorflow.py",
     "ray": "engine/ray_cluster.py",
     "pebble": "engine/processes.py",
     "lightning": "tracking/integrations/lightning.py",

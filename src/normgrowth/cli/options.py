@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEVELS = ("model", "layer", "role", "tensor")
-INCLUDE = ("blocks", "encoder", "decoder", "all")
+INCLUDE = ("blocks", "encoder", "decoder", "all", "encoder,decoder")
 MODEL = "hub id, folder with config.json, config.json alone (random weights), or minilm"
 
 
