@@ -212,7 +212,7 @@ def test_an_index_that_names_what_is_not_there(root):
         with pytest.raises(InputError, match="holds tensor w, but it does not"):
             open_source(server.url).entries[0].open()
         index.unlink()
-        with pytest.raises(InputError, match="model-00001-of-00002.safetensors: one shard"):
+        with pytest.raises(InputError, match=r"model-00001-of-00002.safetensors: one shard"):
             open_source(server.url)
 
 
