@@ -1,9 +1,5 @@
 """Trackers in training loops of other libraries: their numbers are those of the weights, or one line refuses."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -129,37 +125,9 @@ def test_schedule_free():
     assert np.diff(rates).min() > 0, "it warms up"
 
 
-def test_deepspeed_is_refused(tmp_path):
-    """In a process of its own: DeepSpeed starts a process group."""
-    pytest.importorskip("deepspeed")
-    script = tmp_path / "run.py"
-    script.write_text(
-        """
-import deepspeed, torch
-from normgrowth import InputError, NormTracker
-config = {"train_batch_size": 1, "zero_optimization": {"stage": 1}, "zero_allow_untested_optimizer": True}
-model = torch.nn.Sequential(torch.nn.Linear(4, 4))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-engine, wrapped, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-try:
-    NormTracker(engine.module, wrapped, include="all")
-except InputError as error:
-    print("refused:", error)
-"""
-    )
-    local = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29541",
-    }
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=170,
-        env={**os.environ, **local, "DS_ACCELERATOR": "cpu"},
-        check=False,
-    )
-    assert "refused: DeepSpeedZeroOptimizer: DeepSpeed's ZeRO" in done.stdout, done.stderr[-2000:]
+def test_deepspeed_is_refused():
+    """By the class of its optimizer, which is not initialized here: that takes minutes on a CPU."""
+    zero = pytest.importorskip("deepspeed.runtime.zero.stage_1_and_2")
+    optimizer = zero.DeepSpeedZeroOptimizer.__new__(zero.DeepSpeedZeroOptimizer)
+    with pytest.raises(InputError, match="DeepSpeed's ZeRO steps flat partitions"):
+        NormTracker(tiny(), optimizer)

@@ -6,7 +6,7 @@ import numpy as np
 
 from normgrowth.errors import InputError
 from normgrowth.report.figures import trace
-from normgrowth.report.figures.style import BLUE, GREY, INK, laid_out, line, step_axis, style, value_axis
+from normgrowth.report.figures.style import BLUE, GREY, INK, Drawing, drawing, line, step_axis, value_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from normgrowth.lab.run import Run
 
 LOSSES = {"train_loss": ("training", GREY), "dev_loss": ("held out", BLUE)}
+ZERO_BELOW = 0.8  # the axis of norms begins at zero unless that would hide their growth
 
 
+@drawing("Loss and norm over the steps of a run")
 def progress(result: "Run") -> "Figure":
     """The loss on training and held-out sentences above the norm of the model; the norm only after the run ended."""
     from matplotlib.figure import Figure
 
-    with style():
-        figure = Figure(figsize=(5.2, 4.6), layout="constrained")
-        above, below = figure.subplots(2, sharex=True)
-        for quantity, (name, color) in LOSSES.items():
-            line(above, *result.records.series(quantity), color=color, label=name)
-        above.set_ylabel("loss (nats per token)")
-        value_axis(above)
-        above.legend(loc="upper right")
-        steps, norms = _norms(result)
-        line(below, steps, norms, color=INK)
-        below.set_ylabel("norm ‖θ‖")
-        value_axis(below, zero_below=trace.LENGTHS["norm"])
-        step_axis(below, [0, max(result.steps, 1)])
-        return laid_out(figure)
+    figure = Figure(figsize=(5.2, 4.6), layout="constrained")
+    above, below = figure.subplots(2, sharex=True)
+    for quantity, (name, color) in LOSSES.items():
+        line(above, *result.records.series(quantity), color=color, label=name)
+    above.set_ylabel("loss (nats per token)")
+    value_axis(above)
+    above.legend(loc="upper right")
+    line(below, *_norms(result), color=INK)
+    below.set_ylabel("norm ‖θ‖")
+    value_axis(below, zero_below=ZERO_BELOW)
+    step_axis(below, [0, max(result.steps, 1)])
+    return figure
 
 
 def _norms(result: "Run") -> tuple[Any, Any]:
@@ -43,12 +43,11 @@ def _norms(result: "Run") -> tuple[Any, Any]:
         return np.zeros(0, np.int64), np.zeros(0)
 
 
-def _of_trace(name: str) -> Any:
-    def draw(result: "Run", **options: Any) -> "Figure | None":
-        return trace.FIGURES[name](result.trace, **options)
+def _of_trace(own: Drawing) -> Drawing:
+    def build(result: "Run") -> "Figure | None":
+        return own.build(result.trace)
 
-    draw.__doc__ = trace.FIGURES[name].__doc__
-    return draw
+    return Drawing(own.title, build)
 
 
-FIGURES = {"progress": progress, **{name: _of_trace(name) for name in trace.FIGURES}}
+FIGURES = {"progress": progress, **{name: _of_trace(own) for name, own in trace.FIGURES.items()}}
