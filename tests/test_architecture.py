@@ -74,7 +74,7 @@ ALLOWED = {
     "text": set(),
     "foreign_files": set(),
     "schedules": {"errors"},
-    "measurements": {"records", "results", "stored_result", "checkpoints", "errors"},
+    "measurements": {"records", "results", "stored_result", "checkpoints", "errors", "schedules"},
     "engine": {"errors"},
     "errors": {"text"},
 }

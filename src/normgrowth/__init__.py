@@ -23,7 +23,8 @@ The public names; each is loaded when it is first used, so that ``import normgro
     heads(model, texts)       what every attention head does, as it is and saturated -> Heads
     scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
     train(settings, out)      a language model as in the paper, with everything measured on the way -> Run
-    sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
+    preset(name, corpus)      settings of such a run: "tiny", "small" or "paper" -> TrainSettings
+    sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings (Axis)
     reproduce(out)            the claims of the paper with verdicts, its figures, one page
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
     NormCallback(every=10)    a NormTracker in the Trainer of transformers
@@ -51,8 +52,9 @@ if TYPE_CHECKING:
     from normgrowth.dynamics.result import Dynamics
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
     from normgrowth.fit.result import Fits
+    from normgrowth.lab.cells.axis import Axis
     from normgrowth.lab.run import Run
-    from normgrowth.lab.settings import TrainSettings
+    from normgrowth.lab.settings import TrainSettings, preset
     from normgrowth.lab.sweep import sweep
     from normgrowth.lab.sweep_result import Sweep
     from normgrowth.lab.train import train
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Axis",
     "Comparison",
     "Degrees",
     "Dynamics",
@@ -113,6 +116,7 @@ __all__ = [
     "open_source",
     "parameters",
     "predict_norm",
+    "preset",
     "quantities",
     "report",
     "reproduce",
@@ -127,6 +131,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "Axis": "normgrowth.lab.cells.axis",
+    "preset": "normgrowth.lab.settings",
     "Comparison": "normgrowth.compare.result",
     "Degrees": "normgrowth.limit.degrees",
     "Heads": "normgrowth.network.heads.heads",

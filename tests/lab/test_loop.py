@@ -523,3 +523,17 @@ def test_paths_of_a_run(finished):
         "state.pt",
         "tracker",
     ]
+
+
+def test_figures_of_a_run(tmp_path):
+    """Losses and the norm at their steps; a run that goes on has no norm yet."""
+    import normgrowth as ng
+
+    settings = ng.preset("tiny", "dyck1", steps=4, evaluate="2", track="1", saturation_sentences=0)
+    run = train_run(settings, tmp_path / "run")
+    above, below = run.plot().axes
+    losses = {line.get_label(): line.get_xdata().tolist() for line in above.get_lines()}
+    assert losses == {"training": [2, 4], "held out": [0, 2, 4]}
+    (norm,) = below.get_lines()
+    np.testing.assert_array_equal(norm.get_ydata(), run.trace.records.series("norm")[1])
+    assert run.plot.norm_direction() is not None

@@ -34,7 +34,8 @@ def dynamics(
         found.verdict, found.misaligned.kappa, found.budget.by_steps, found.direction.verdict
 
     trace: a trace, its records, its folder, or "published:t5", which has a schedule of its own.
-    schedule: the learning rates, a `Schedule` or its text ("constant:lr=3e-4"); without it the budget, the
+    schedule: the learning rates, a `Schedule` or its text ("constant:lr=3e-4"). By default those that a tracker or the
+    Trainer of transformers recorded, with a tracker also weight decay and betas; where nobody did, the budget, the
     alignment, the direction and the uniformity are computed, and no model is fitted.
     out, overwrite: write the result into this folder; replace another result there.
     level, name: what is explained: the "model", or one "layer", "role" or "tensor" by its name.

@@ -29,6 +29,7 @@ from normgrowth.network.models.encoders import Encoder, LanguageModel
 from normgrowth.network.saturation.saturation import saturation
 from normgrowth.records import Block, Records
 from normgrowth.tracking.distributed import is_parallel, rank, world_size
+from normgrowth.tracking.tensor_sums import to_double
 
 BATCH_TOKENS = 4096
 
@@ -64,7 +65,7 @@ def evaluate(model: NextToken, rows: Sequence[Row], corpus: Corpus) -> dict[str,
             own = [rows[i] for i in chosen]
             ids, real = (torch.from_numpy(array).to(device) for array in padded(own))
             logits, targets = model.logits(ids, real), ids[:, 1:][real[:, 1:]]
-            loss = functional.cross_entropy(logits, targets, reduction="none").double().sum()
+            loss = to_double(functional.cross_entropy(logits, targets, reduction="none")).sum()
             first = logits.argmax(-1)
             sums[:3] += loss.item(), (first == targets).sum().item(), len(targets)
             if legality:
@@ -135,7 +136,7 @@ class _Legality:
         masks = [legal_mask(self.name, [self.words[i] for i in row[1:-1]], self.longest) for row in rows]
         allowed[:, self.columns] = torch.from_numpy(np.concatenate(masks))
         legal = allowed.gather(1, first.cpu()[:, None]).sum().item()
-        mass = logits.double().softmax(-1).cpu()[allowed].sum().item()
+        mass = to_double(logits).softmax(-1).cpu()[allowed].sum().item()
         return float(legal), float(mass)
 
 

@@ -148,6 +148,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, corpus: str, **changes: Any) -> TrainSettings:
+    """The settings of a run by name: "paper" as in the paper, "small" for an hour, "tiny" for a minute.
+
+    changes: settings that differ.
+    """
     if name not in PRESETS:
         raise InputError(f"preset {name!r} is none of {', '.join(PRESETS)}")
     return replace(TrainSettings(corpus=corpus, **PRESETS[name]), **changes)

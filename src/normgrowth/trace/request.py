@@ -36,6 +36,7 @@ from normgrowth.trace.stream import (
     measure_all,
     own_sums,
 )
+from normgrowth.trace.trainer_state import recorded_schedule
 from normgrowth.workspace import Workspace
 
 Judge = Callable[[SampleLog], tuple[Finding, ...]]
@@ -98,6 +99,7 @@ class Tracing:
             findings=self.judge(log) if self.judge and log else None,
             notes=(*series.notes, *window.notes, *plan.notes(measured), *checked, *steps.notes()),
             problems=tuple(steps.problems()),
+            schedule=recorded_schedule(self.source),
             provenance=Provenance.now(),
         )
         return result, steps.places
