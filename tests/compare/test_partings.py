@@ -312,7 +312,7 @@ def test_exit_codes_and_json(runs, capsys, tmp_path):
     assert found["diagnoses"][0]["tensors"] == ["layers.1.up.weight"]
     assert main(["compare", a, b, "--tolerance", "0.9999"]) == 1, "1 against 0 is a difference of 1"
     assert main(["compare", a, a, "--control", b, "-o", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "figures" / "heat_map.png").exists()
+    assert (tmp_path / "out" / "figures" / "comparison_heat_map.png").exists()
 
 
 def test_saved_and_loaded(runs, tmp_path):
