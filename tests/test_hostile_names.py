@@ -13,7 +13,7 @@ from test_showing import HOSTILE, acting, spelt
 
 import normgrowth
 from normgrowth.checkpoints.parameter_list import Parameter, Parameters
-from normgrowth.compare.result import Comparison, Row, Side, Values
+from normgrowth.compare.result import Alignment, Comparison, Diagnosis, Parting, Row, Side, Values
 from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
 from normgrowth.lab.run import CorpusSummary, Run
@@ -27,6 +27,7 @@ from normgrowth.network.scaling.scaling import Scaling
 from normgrowth.paper.reproduction import Check, Judgement, Reproduction, StageOutcome
 from normgrowth.records import Block, Records
 from normgrowth.report.dispatch import show
+from normgrowth.report.sentences.parting_cause import CAUSES
 from normgrowth.results import KINDS, Result
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
@@ -44,6 +45,27 @@ def norms(run: str, layer: str) -> Records:
         blocks.append(Block(level, [name], [number], [None], STEPS, {"norm": norm, "dev_loss": 1 / norm}))
         blocks.append(Block(level, [name], [number], [None], STEPS[1:], between, "previous"))
     return Records.from_blocks(run, blocks)
+
+
+def comparison(name: str) -> Comparison:
+    """Two runs that part for every reason at once."""
+    found, floor = ({"gradient": np.full((len(STEPS), 1), value)} for value in (0.5, 1e-6))
+    parts = [
+        norms(name, name),
+        Records.from_blocks("difference", [Block("tensor", [name], [0], ["norm"], STEPS, found)]),
+        Records.from_blocks("floor", [Block("model", ["model"], [None], [None], STEPS, floor)]),
+    ]
+    more = {"group": name, "only_a": (name,), "dtype": name, "run": "b"}
+    return Comparison(
+        records=Records.joined(parts),
+        a=Side(name, name, 1, name),
+        b=Side(name, name, 1, ""),
+        matched=True,
+        rows=(Row("layer", name, Values(1.0), Values(2.0)),),
+        alignment=Alignment("tensor", 1, 1, 1, (name,), ("gradient",), {name: name}, (name,), (name,)),
+        partings=(Parting("gradient", 1, name, 1.0, 2.0, 0.5, 1e-6, 1),),
+        diagnoses=tuple(Diagnosis(cause, "gradient", 1, (name,), 1, 0.5, 1e-6, **more) for cause in CAUSES),
+    )
 
 
 def renamed(records: Records, run: str) -> Records:
@@ -141,16 +163,7 @@ RESULTS = {
         lambda name: Findings(source=name, findings=(Finding(None, name, "mixed", name, name),)),
         3,
     ),
-    "comparison": (
-        lambda name: Comparison(
-            records=norms(name, name),
-            a=Side(name, name, 1, name),
-            b=Side(name, name, 1, ""),
-            matched=True,
-            rows=(Row("layer", name, Values(1.0), Values(2.0)),),
-        ),
-        4,
-    ),
+    "comparison": (comparison, 20),
     "fits": (fits, 4),
     "several fits": (several_fits, 4),
     "dynamics": (lambda name: dynamics(trace(name), "0.01", level="layer", name=name), 2),

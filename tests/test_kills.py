@@ -171,8 +171,9 @@ def _command_line(process: psutil.Process) -> str:
 
 
 def assert_same(job: Job, out: Path, whole: Path) -> None:
-    ours, theirs = (Records.read(folder / job.records) for folder in (out, whole))
-    assert provenance(ours) == provenance(theirs)
+    stored = [StoredResult.read(folder / job.records) for folder in (out, whole)]
+    assert provenance(stored[0]) == provenance(stored[1])
+    ours, theirs = (one.records for one in stored)
     assert rows(ours).keys() == rows(theirs).keys()
     np.testing.assert_array_equal(list(rows(ours).values()), list(rows(theirs).values()))
     for file in job.files:

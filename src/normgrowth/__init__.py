@@ -9,7 +9,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
     load(folder)              a result that was saved, as the type that its verb returned
     Moments, quantities       the sums, and everything that follows from them
     lint(source)              what in a series cannot be trusted -> Findings
-    compare(a, b)             two traces side by side -> Comparison
+    compare(a, b)             where two runs part and why, and their growth side by side -> Comparison
     fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
     dynamics(trace, schedule) why the norm grew: budget, direction, aligned or misaligned -> Dynamics
     predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay

@@ -9,10 +9,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+JsonObject: TypeAlias = dict[str, Any]  # as json.loads returns it
 
 SEALED = b"normgrowth.sealed"  # in the metadata of a table whose file has a checksum
 CHECKSUM = "file_sha256"  # of all other entries of a JSON object
@@ -39,13 +41,13 @@ def unseal(content: bytes) -> bytes:
     return content[SIZE:]
 
 
-def seal_json(content: Mapping[str, Any]) -> dict[str, Any]:
+def seal_json(content: Mapping[str, Any]) -> JsonObject:
     """A JSON object with its checksum as a further entry."""
     plain = json.loads(json.dumps(dict(content)))  # as it will be read back
     return {**plain, CHECKSUM: _json_checksum(plain)}
 
 
-def unseal_json(content: dict[str, Any]) -> dict[str, Any]:
+def unseal_json(content: JsonObject) -> JsonObject:
     """The object without its checksum, if it has one. Raises ChecksumError."""
     rest = {name: value for name, value in content.items() if name != CHECKSUM}
     if CHECKSUM in content and content[CHECKSUM] != _json_checksum(rest):

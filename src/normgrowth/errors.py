@@ -9,14 +9,14 @@ from normgrowth.text import printable
 
 
 class InputError(ValueError):
-    """Something is wrong with what was given: one line that names the file, the tensor, the way out."""
+    """The input is wrong: one line that names the file or the value, and what to do."""
 
     def __str__(self) -> str:
         """Printable, whatever names of a damaged file it quotes."""
         return printable(super().__str__())
 
     def __reduce__(self) -> "tuple[Any, ...]":
-        """From a worker to the driver as it is: its line and its fields, not made again from other arguments."""
+        """Pickle the message and the fields: subclasses take other arguments than the message."""
         return _again, (type(self), self.args, vars(self))
 
 
@@ -27,7 +27,7 @@ def _again(kind: "type[InputError]", args: tuple[Any, ...], fields: dict[str, An
 
 
 def raised_here(error: BaseException) -> bool:
-    """Whether code of this package raised it, and not a library that it called."""
+    """Whether the traceback ends in code of this package, not in a library that it called."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -36,7 +36,7 @@ def raised_here(error: BaseException) -> bool:
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Whether it is a mistake in this package, which must not be shown as one in what was given."""
+    """Whether an exception is a bug of this package, which must not be reported as an input error."""
     kinds = (TypeError, AttributeError, NameError, LookupError, AssertionError)
     return isinstance(error, kinds) and raised_here(error)
 
@@ -144,7 +144,7 @@ class TooFewPoints(InputError):
 
 
 class SeriesWarning(UserWarning):
-    """The work was done, but the series has something its reader must know."""
+    """A series was measured, but something about it affects the result."""
 
 
 class UnsupportedDtype(InputError):

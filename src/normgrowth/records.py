@@ -249,19 +249,25 @@ class Records:
         rows = self.where(level=level, quantity=quantity).compared_with(reference)
         rows.single_run()
         table = rows.table
-        names = table["name"].to_pylist()
-        layer_of: dict[str, int | None] = dict(zip(names, table["layer"].to_pylist(), strict=True))
-        stacks = list(dict.fromkeys(_stack(name, layer) for name, layer in layer_of.items()))
+        words, codes = coded(table["name"])
+        firsts = np.sort(np.unique(codes, return_index=True)[1])
+        names = [words[code] for code in codes[firsts].tolist()]
+        layer_of: dict[str, int | None] = dict(
+            zip(names, table["layer"].take(firsts).to_pylist(), strict=True)
+        )
+        stacks: dict[str, int] = {}
+        for name, layer in layer_of.items():
+            stacks.setdefault(_stack(name, layer), len(stacks))
         ordered = sorted(
-            layer_of, key=lambda name: (stacks.index(_stack(name, layer_of[name])), layer_of[name] or 0)
+            layer_of, key=lambda name: (stacks[_stack(name, layer_of[name])], layer_of[name] or 0)
         )
         places = {name: i for i, name in enumerate(ordered)}
-        column = [places[name] for name in names]
+        column = np.array([places.get(word, -1) for word in words], np.intp)[codes]
         steps, row = np.unique(table[axis].to_numpy(), return_inverse=True)
         filled = np.zeros((len(steps), len(ordered)), bool)
         filled[row, column] = True
         if np.count_nonzero(filled) < len(rows):
-            cells = row * len(ordered) + np.array(column)
+            cells = row * len(ordered) + column
             _, first, counts = np.unique(cells, return_index=True, return_counts=True)
             same = table.filter(cells == cells[first[counts > 1][0]])
             differ = [name for name in NULLABLE if name in same.column_names and len(same[name].unique()) > 1]
@@ -309,6 +315,15 @@ def concatenated(tables: "Sequence[pa.Table]") -> "pa.Table":
     if not tables:
         return _block_table("", Block("model", [], [], [], [], {}))
     return pa.concat_tables(tables, promote_options="default").unify_dictionaries().combine_chunks()
+
+
+def coded(column: "pa.ChunkedArray") -> tuple[list[str], NDArray[np.int64]]:
+    """The words of a column, and for each row the place of its word: millions of rows are not looped over."""
+    import pyarrow as pa
+
+    words = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    merged = words.unify_dictionaries().combine_chunks()
+    return merged.dictionary.to_pylist(), merged.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def storable(word: str) -> str:

@@ -12,15 +12,16 @@ On disk a result is `records.parquet` and a JSON file beside it with the kind, t
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from fractions import Fraction
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
+from normgrowth.checksums import JsonObject
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.record_schema import ADVICE, SCHEMA, refuse_newer
 from normgrowth.records import Matrix, Records
@@ -111,7 +112,7 @@ class Result:
         rows = self.records if run is None else self.records.where(run=run)
         return rows.matrix(quantity, level=by, reference=reference)
 
-    def to_json(self, *, tensors: bool = True) -> dict[str, Any]:
+    def to_json(self, *, tensors: bool = True) -> JsonObject:
         """All fields and the records as plain values for JSON; NaN and infinity become None.
 
         tensors: with the rows of single tensors, which can be millions.
@@ -156,7 +157,7 @@ class Result:
     @classmethod
     def from_stored(cls, stored: StoredResult) -> Self:
         """The result whose table and fields were read from a folder. Raises SchemaError if a field has another type."""
-        return _converted(cls, stored.fields, stored.records)
+        return cls(records=stored.records, **_fields_of(cls, stored.fields))
 
 
 class Plots:
@@ -262,7 +263,7 @@ def load_all(folder: Path | str, depth: int = 2) -> Iterator[tuple[Path, Result]
             yield from load_all(below, depth - 1)
 
 
-def to_plain(result: Result) -> dict[str, Any]:
+def to_plain(result: Result) -> JsonObject:
     """The kind, the schema and all fields but the records, as plain values."""
     import msgspec
 
@@ -278,45 +279,25 @@ def _with_lists(value: Any) -> Any:
     return [_with_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-R = TypeVar("R", bound=Result)
-
-
-def _converted(kind: type[R], content: Mapping[str, Any], records: Records) -> R:
-    given = {
-        one.name: content[one.name] for one in fields(kind) if one.name in content and one.name != "records"
-    }
-    if "provenance" not in given:
-        given["provenance"] = asdict(Provenance.of_earlier(content))
-    if not _names_parameters(given.get("selection")):
-        given.pop("selection", None)
-    shape = _shape(kind)
-    found = converted(given, shape, SIDECAR, advice=ADVICE, strict=False, dec_hook=_decoded)
-    values = {one.name: getattr(found, one.name) for one in fields(shape)}
-    return kind(records=records, **values)
+def _fields_of(kind: type[Result], content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a result but the records, converted to their types. Raises SchemaError."""
+    content = dict(content)
+    content.setdefault("provenance", asdict(Provenance.of_earlier(content)))
+    if not _names_parameters(content.get("selection")):
+        del content["selection"]
+    hints, found = get_type_hints(kind), {}
+    for one in fields(kind):
+        if one.name in content and one.name != "records":
+            place = {"place": one.name, "advice": ADVICE, "strict": False, "dec_hook": _decoded}
+            found[one.name] = converted(content[one.name], hints[one.name], SIDECAR, **place)
+        elif one.default is MISSING and one.default_factory is MISSING and one.name != "records":
+            raise SchemaError(SIDECAR, one.name, "missing", ADVICE)
+    return found
 
 
 def _names_parameters(selection: object) -> bool:
     """Earlier versions wrote an empty selection, or one without a value, where it was unknown."""
     return not isinstance(selection, dict) or bool(selection.get("include"))
-
-
-def _shape(kind: type[Result]) -> type[Any]:
-    """A dataclass of the fields without the records."""
-    from dataclasses import MISSING, make_dataclass
-    from typing import get_type_hints
-
-    hints = get_type_hints(kind)
-    given = []
-    for one in fields(kind):
-        if one.name == "records":
-            continue
-        if one.default is not MISSING:
-            given.append((one.name, hints[one.name], field(default=one.default)))
-        elif one.default_factory is not MISSING:
-            given.append((one.name, hints[one.name], field(default_factory=one.default_factory)))
-        else:
-            given.append((one.name, hints[one.name]))
-    return make_dataclass(kind.__name__, given, kw_only=True)
 
 
 def _encoded(value: Any) -> Any:

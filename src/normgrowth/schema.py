@@ -45,13 +45,20 @@ def parse_json(content: bytes, kind: type[T], path: Path, *, advice: str = "") -
     return converted(value, kind, path, advice=advice)
 
 
-def converted(value: Any, kind: type[T], path: object, *, advice: str = "", **options: Any) -> T:
-    """Plain values as a type, such as a dataclass. Raises SchemaError that names the place which has another type."""
+def converted(
+    value: Any, kind: type[T], path: object, *, place: str = "", advice: str = "", **options: Any
+) -> T:
+    """Plain values as a type, such as a dataclass. Raises SchemaError that names the part which has another type.
+
+    place: of the value in the file, if it is not the whole. options: of msgspec.convert.
+    """
     import msgspec
 
     try:
         return msgspec.convert(value, kind, str_keys=True, **options)
     except (msgspec.ValidationError, RecursionError) as error:
-        said, _, place = str(error).partition(" - at `$")
+        said, _, inside = str(error).partition(" - at `$")
         problem = re.sub(r"`(\w+)`", lambda word: NAMES.get(word[1], word[0]), said)
-        raise SchemaError(path, place.strip("`."), problem[:1].lower() + problem[1:], advice) from error
+        raise SchemaError(
+            path, f"{place}{inside}".strip("`."), problem[:1].lower() + problem[1:], advice
+        ) from error

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.checksums import from_parquet, to_parquet
+from normgrowth.checksums import JsonObject, from_parquet, to_parquet
 from normgrowth.errors import InputError, RecordsMismatch
 from normgrowth.record_schema import conformed, refuse_newer, with_include
 from normgrowth.records import Records
@@ -31,7 +31,7 @@ class StoredResult:
     """A result as its files have it. fields: JSON values; `Result.from_stored` converts them to types."""
 
     records: Records
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: JsonObject = field(default_factory=dict)
 
     @property
     def kind(self) -> Any:
@@ -82,7 +82,7 @@ def has_records(folder: Path) -> bool:
     return (folder / FILE).is_file() or has_log(folder)
 
 
-def _read_pair(folder: Path, torn: bool) -> "tuple[pa.Table, dict[str, Any]]":
+def _read_pair(folder: Path, torn: bool) -> "tuple[pa.Table, JsonObject]":
     for pause in (*PAUSES, 0):
         table, checksum = _read_table(folder / FILE)
         said = _read_sidecar(folder / SIDECAR)
@@ -101,7 +101,7 @@ def _read_table(path: Path) -> "tuple[pa.Table, str | None]":
         raise InputError(f"{path}: not readable as records: {str(error).splitlines()[0]}") from error
 
 
-def _read_sidecar(sidecar: Path) -> dict[str, Any] | None:
+def _read_sidecar(sidecar: Path) -> JsonObject | None:
     if not sidecar.is_file():
         return None
     try:

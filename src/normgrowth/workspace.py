@@ -1,4 +1,15 @@
-"""Output folders: who may write where, and how files get there whole.
+"""Output folders: one command at a time may write into a folder, and every file in it is complete.
+
+What a command needs to keep results:
+
+    Workspace.open(folder, kind, request)   lock the folder, refuse another request, remove scratch files at the end
+    workspace.save(result)                  records.parquet and records.json
+    replacing(path)                         write a file completely or not at all
+    write_json(path, object), read_json     JSON with a checksum
+    AppendLog                               files that only grow, on a disk that may be full for a while
+    lock_folder(folder)                     the lock alone, for a folder without a request
+
+Files in a folder:
 
     DIR/request.json    the kind of result and the request that makes it, written before anything else
     DIR/.lock           held while a command writes here
@@ -18,11 +29,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from normgrowth.checksums import seal_json, unseal_json
+from normgrowth.checksums import JsonObject, seal_json, unseal_json
 from normgrowth.errors import FolderLocked, FolderMismatch, InputError
 from normgrowth.record_schema import with_include
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 REQUEST = "request.json"
 UNKNOWN = "unknown"  # the kind of a folder whose request.json is damaged
@@ -48,7 +62,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "figures": (),
 }
 SHARED = ("records.parquet", "records.json", REQUEST)
-# What a folder without request.json and without records.json is told by.
+# Files that identify the kind of a folder without request.json and records.json.
 MARKS = {
     "settings.json": "train",
     "sweep.json": "sweep",
@@ -59,7 +73,7 @@ MARKS = {
 
 
 class replacing:
-    """Write to a file beside the target, then put it in the target's place; on an error, leave no trace."""
+    """Write to a temporary file in the same folder, then move it to the target; on an error, remove it."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -120,7 +134,7 @@ class AppendLog:
 
 
 def refuse_foreign(path: Path, mark: bytes) -> None:
-    """Raise InputError if a file is there that does not carry our mark: it is somebody else's, and is kept."""
+    """Raise InputError if the path is a folder, or a file without the mark: another program wrote it."""
     if path.is_dir() or (path.is_file() and mark not in path.read_bytes()):
         raise InputError(
             f"{path}: exists and was not written by normgrowth; move it, or choose another place with -o"
@@ -128,12 +142,12 @@ def refuse_foreign(path: Path, mark: bytes) -> None:
 
 
 def origin_mark(origin: str) -> str:
-    """What a figure or page was made from, in characters that no format of a file escapes."""
+    """The source of a figure or page as text that can be embedded in svg, png, pdf and HTML without escapes."""
     return f"made from [{re.sub(r'[^A-Za-z0-9./:@*,=+-]', '_', origin)}]"
 
 
 def refuse_other_origin(path: Path, origin: str) -> None:
-    """Raise InputError if a figure or page is there that was made from something else."""
+    """Raise InputError if the path is a figure or page that was made from another source."""
     found = re.search(rb"made from \[([^]]*)\]", path.read_bytes()) if path.is_file() else None
     if found and found[0] != origin_mark(origin).encode():
         raise InputError(
@@ -143,13 +157,13 @@ def refuse_other_origin(path: Path, origin: str) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object with a checksum, whole or not at all."""
+    """Write a JSON object with a checksum, completely or not at all."""
     text = json.dumps(seal_json(content), indent=1)
     with replacing(path) as part:
         part.write_text(text + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> JsonObject:
     """The object that `write_json` wrote, or that was written without a checksum; ValueError if it is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -165,8 +179,8 @@ class Claim:
     """What a folder is for. request: decides whether it may be written; facts: remembered, never compared."""
 
     kind: str
-    request: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    request: JsonObject = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
     partial: bool = False  # told by older files: entries that are missing may have any value
 
     @staticmethod
@@ -199,14 +213,14 @@ class Claim:
 
 def _told_by_records(folder: Path) -> Claim | None:
     try:
-        made_by = read_json(folder / "records.json")
+        fields = read_json(folder / "records.json")
     except (OSError, ValueError):
         return None
-    kind, selection = made_by.get("command"), made_by.get("selection")
+    kind, selection = fields.get("command"), fields.get("selection")
     if not isinstance(kind, str) or kind not in FILES:
         return None
-    request = with_include({**made_by, **(selection if isinstance(selection, dict) else {})})
-    return Claim(kind, request, made_by, partial=True)
+    request = with_include({**fields, **(selection if isinstance(selection, dict) else {})})
+    return Claim(kind, request, fields, partial=True)
 
 
 def _told_by_marks(folder: Path) -> Claim | None:
@@ -220,8 +234,23 @@ def _told_by_marks(folder: Path) -> Claim | None:
     return Claim(MARKS[found[0]], request, partial=True)
 
 
+def lock_folder(folder: Path) -> "BaseFileLock":
+    """The lock of a folder, which is made if it is missing. Raises FolderLocked if another process holds it."""
+    from filelock import FileLock, Timeout
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise FolderLocked(folder) from None
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+    return lock
+
+
 class Writable(Protocol):
-    """A result."""
+    """A result, as far as a workspace knows it."""
 
     def write(self, folder: Path) -> None: ...
 
@@ -255,17 +284,8 @@ class Workspace:
             return
         if folder == "":
             raise InputError("the output folder has an empty name; name one with -o")
-        from filelock import FileLock, Timeout
-
         folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(folder / ".lock", timeout=0)
-            lock.acquire()
-        except Timeout:
-            raise FolderLocked(folder) from None
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+        lock = lock_folder(folder)
         try:
             workspace = Workspace(folder, kind, overwrite=overwrite)
             if request is not None:
@@ -338,6 +358,6 @@ class Workspace:
         self.found = None
 
 
-def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(content: Mapping[str, Any]) -> JsonObject:
     """As it will be read back."""
     return json.loads(json.dumps(dict(content)))

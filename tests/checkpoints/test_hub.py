@@ -280,7 +280,7 @@ def test_waiting_for_the_hub_can_be_ended(server):
     start = time.monotonic()
     threads.close()
     assert time.monotonic() - start < 30
-    assert isinstance(handle.exception(), engine.Abandoned)
+    assert isinstance(handle.exception(), engine.Cancelled)
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,9 @@ def runs(tmp_path_factory):
 
 def changed(folder: Path, change) -> ng.Trace:
     """The trace of a folder, every row changed: change(row) -> row."""
-    records = Records.read(folder)
-    rows = [change(row) for row in records.table.to_pylist()]
-    return ng.Trace.from_records(Records(pa.Table.from_pylist(rows, records.table.schema), records.made_by))
+    trace = ng.load(folder)
+    rows = [change(row) for row in trace.records.table.to_pylist()]
+    return replace(trace, records=Records(pa.Table.from_pylist(rows, trace.records.table.schema)))
 
 
 def scaled(quantity: str, factor: float, *, step: int = 0, name: str = ""):
@@ -294,7 +294,8 @@ def test_traces_of_checkpoints(tmp_path, runs):
 
 def test_records_of_layers_alone(runs):
     def without_tensors(folder):
-        return ng.Trace.from_records(Records.read(folder).without_tensors())
+        trace = ng.load(folder)
+        return replace(trace, records=trace.records.without_tensors())
 
     found = ng.compare(without_tensors(runs(ONE)), without_tensors(runs(replace(ONE, lr=5e-4))))
     assert found.alignment.level == "layer"

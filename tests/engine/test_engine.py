@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from normgrowth.engine import RETRIES, Lost, Threads, code_digest, map, map_or_lose
+from normgrowth.engine import RETRIES, TaskFailed, Threads, code_digest, map, map_with_failures
 from normgrowth.engine import ray_cluster as cluster
 from normgrowth.engine.processes import Processes
 from normgrowth.engine.ray_cluster import Cluster
@@ -121,24 +121,24 @@ def test_a_killed_worker_changes_nothing_but_the_time(other_process, tmp_path):
 
 def test_a_task_that_kills_every_worker_is_given_up(other_process, tmp_path):
     log = tmp_path / "log"
-    [(_, lost)] = map_or_lose(Dying(10**6), [log], on=other_process)
-    assert isinstance(lost, Lost)
-    assert f"{RETRIES + 1} workers died of it" in lost.why
+    [(_, lost)] = map_with_failures(Dying(10**6), [log], on=other_process)
+    assert isinstance(lost, TaskFailed)
+    assert f"it crashed {RETRIES + 1} workers" in lost.why
     assert len(log.read_text().splitlines()) == RETRIES + 1
     with pytest.raises(InputError, match="was lost"):
         list(map(Dying(10**6), [log], on=other_process))
 
 
 def test_a_task_over_its_time_is_given_up_and_no_other(other_process):
-    found = dict(map_or_lose(hang, [0.1, 600.0, 0.2], on=other_process, limit=4.0))
+    found = dict(map_with_failures(hang, [0.1, 600.0, 0.2], on=other_process, limit=4.0))
     assert (found[0], found[2]) == (0.1, 0.2)
-    assert found[1] == Lost("it took more than 4 seconds")
+    assert found[1] == TaskFailed("it took more than 4 seconds")
 
 
 def test_so_is_one_that_never_comes_back_to_the_interpreter(other_process, monkeypatch):
     monkeypatch.setattr(cluster, "GRACE_SECONDS", 1.0)
-    [(_, lost)] = map_or_lose(hang_in_c, [10**9], on=other_process, limit=2.0)
-    assert lost == Lost("it took more than 2 seconds")
+    [(_, lost)] = map_with_failures(hang_in_c, [10**9], on=other_process, limit=2.0)
+    assert lost == TaskFailed("it took more than 2 seconds")
 
 
 class DiesLate:
@@ -157,7 +157,7 @@ class DiesLate:
 
 def test_the_time_that_a_task_waits_for_a_worker_does_not_count(other_process, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "GRACE_SECONDS", 1.0)
-    found = dict(map_or_lose(DiesLate(tmp_path / "log"), [3.0, 3.0, -2.5], on=other_process, limit=4.0))
+    found = dict(map_with_failures(DiesLate(tmp_path / "log"), [3.0, 3.0, -2.5], on=other_process, limit=4.0))
     assert found == {0: 3.0, 1: 3.0, 2: -2.5}
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from normgrowth.engine import WorkerDied, map_or_lose
+from normgrowth.engine import WorkerCrashed, map_with_failures
 from normgrowth.engine.processes import Processes
 
 
@@ -29,7 +29,7 @@ def test_a_worker_killed_before_it_has_a_task_is_replaced():
             while not (found := workers()):
                 time.sleep(0.005)
             os.kill(found[0], signal.SIGKILL)
-            with pytest.raises(WorkerDied):
+            with pytest.raises(WorkerCrashed):
                 engine.result(handle)
             handle = engine.submit(slow_square, 3, None)
         assert engine.result(handle) == 9
@@ -39,7 +39,7 @@ def test_tasks_go_on_when_workers_are_killed():
     """While they work, wait, or start again."""
     found: dict[int, int] = {}
     with closing(Processes(2)) as engine:
-        for place, result in map_or_lose(slow_square, range(12), on=engine):
+        for place, result in map_with_failures(slow_square, range(12), on=engine):
             found[place] = result
             if len(found) in (1, 4, 5, 8):
                 for worker in workers()[: 1 + (len(found) == 8)]:

@@ -46,7 +46,7 @@ def test_one_series_is_as_good_as_its_points(records, tmp_path):
 def test_several_sources_keep_their_names(records, tmp_path):
     path = tmp_path / "norms.csv"
     path.write_text("step,norm\n" + "".join(f"{t},{y}\n" for t, y in zip(STEPS, LAYERS[:, 0], strict=True)))
-    found = ng.fit([records, path], laws="sqrt", bootstrap=0)
+    found = ng.fit([ng.Trace(records=records, source="a folder"), path], laws="sqrt", bootstrap=0)
     assert list(found.series) == ["a folder: model", str(path)]
     with pytest.raises(InputError, match="2 series"):
         _ = found.best

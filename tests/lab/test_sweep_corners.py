@@ -10,7 +10,7 @@ import pytest
 
 from normgrowth import InputError, workspace
 from normgrowth import sweep as run_sweep
-from normgrowth.engine import Threads, WorkerDied
+from normgrowth.engine import Threads, WorkerCrashed
 from normgrowth.lab.build import corpus_of
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.cells.cell import Outcome, train_alone
@@ -47,7 +47,7 @@ class Deadly(Threads):
     """Whatever runs a task dies of it."""
 
     def result(self, handle):
-        raise WorkerDied("killed")
+        raise WorkerCrashed("killed")
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ class Losing(Threads):
 
     def result(self, handle):
         if handle.dies:
-            raise WorkerDied("killed")
+            raise WorkerCrashed("killed")
         return super().result(handle)
 
 

@@ -5,6 +5,7 @@ from fractions import Fraction
 import mpmath
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from limit.census import examine
@@ -23,6 +24,7 @@ ROUTERS = [
     "beam",
     "deepseek_v3",
     "deepseek_v32",
+    "deepseek_v4",
     "dots1",
     "exaone_moe",
     "flint",
@@ -57,7 +59,16 @@ def distinct(count):
     return st.permutations(VALUES).map(lambda v: torch.tensor(v[:count], dtype=torch.float64))
 
 
-@pytest.mark.parametrize("squash", [torch.sigmoid, torch.tanh, lambda x: torch.softmax(x, -1)])
+SQUASHED = {
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "softmax": lambda x: torch.softmax(x, -1),
+    "softplus": F.softplus,
+    "root of softplus": lambda x: F.softplus(x).sqrt(),
+}
+
+
+@pytest.mark.parametrize("squash", SQUASHED.values(), ids=SQUASHED)
 @settings(deadline=None)
 @given(values=distinct(8), k=st.integers(1, 7))
 def test_a_ranking_is_that_of_the_arguments(squash, values, k):

@@ -79,6 +79,17 @@ def test_attention_patterns_of_equal_tokens(make):
     assert min(distances) < 1e-3, distances
 
 
+def test_the_orders_that_a_network_needed_are_remembered():
+    """The first call takes a pass with one order and one with three, the second call begins with three."""
+    model = built(Fixed)
+    run, passes = saturated(model), []
+    model.register_forward_pre_hook(lambda *_: passes.append(run))
+    first = run(IDS).attentions[0]
+    assert (len(passes), run.used_orders) == (2, 3)
+    assert torch.equal(run(IDS).attentions[0], first)
+    assert len(passes) == 3
+
+
 def shares(x, **options):
     context = Context(**options)
     return limit(lambda x: torch.softmax(x, -1), x, context=context).top.value, context.ties

@@ -392,10 +392,10 @@ def test_flipped_bits_never_change_records(tmp_path, seed):
 def test_samples_are_kept_as_arrays(tmp_path):
     trace(write_series(tmp_path / "series", walk(3)), tmp_path / "out")
     for stored in Store(tmp_path / "out").load().values():
-        parts = [*stored.look["sketch"], *stored.look.get("origin", [])]
+        parts = [*stored.sample["sketch"], *stored.sample.get("origin", [])]
         assert len(parts) >= len(stored.names)
         assert {type(part) for part in parts} == {np.ndarray}
-        assert {part.dtype for part in stored.look["sketch"]} == {np.dtype(np.float32)}
+        assert {part.dtype for part in stored.sample["sketch"]} == {np.dtype(np.float32)}
 
 
 @quiet

@@ -271,7 +271,7 @@ def one_piece(checkpoint: Checkpoint, name: str, place: int) -> np.ndarray:
 
 
 def check_whole(*checkpoints: Checkpoint) -> None:
-    """Raise if values that were read were not in their file any more: they were taken as 0."""
+    """Raise FileChanged if a file became shorter while it was read: the missing values were read as 0."""
     for checkpoint in checkpoints:
         if isinstance(checkpoint, MappedCheckpoint):
             for mapped in list(checkpoint._maps.values()):
@@ -279,7 +279,7 @@ def check_whole(*checkpoints: Checkpoint) -> None:
 
 
 def check_unchanged(*checkpoints: Checkpoint) -> None:
-    """The same, and if files on this machine were written to since they were opened."""
+    """The same, and also if a local file was written to since it was opened."""
     for checkpoint in checkpoints:
         if isinstance(checkpoint, MappedCheckpoint):
             for mapped in list(checkpoint._maps.values()):
@@ -361,7 +361,7 @@ def assemble(tensor: Tensor, pieces: list[np.ndarray]) -> np.ndarray:
                 whole[box] = piece.reshape(size)
             return whole.reshape(-1)
         case unknown:
-            raise TypeError(f"a layout that nobody knows: {unknown!r}")
+            raise TypeError(f"unknown layout: {unknown!r}")
 
 
 @np.errstate(invalid="ignore")  # a signalling NaN is a NaN, and no reason to warn

@@ -12,7 +12,7 @@ NO_WEIGHTS_FOLDER = re.compile(r"^(\.|optim|train$|__pycache__)", re.IGNORECASE)
 TRAINER_STATE = "trainer_state.json"
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
 _DEPTH = 6  # runs/name/lightning_logs/version_0/checkpoints/last.ckpt
-# What trainers save beside the weights, as large as they are or larger.
+# Other files that trainers save with the weights; they can be larger than the weights.
 _NOT_WEIGHTS = re.compile(
     r"^(scheduler|lr_sched|rng_state|random_states|training_args|scaler|sampler|dataloader|train\.pt|rank_?\d"
     r"|zero_pp_rank)|(^|[-_.])optim(s|i[sz]ers?)?([-_.\d]|$)",
@@ -21,7 +21,7 @@ _NOT_WEIGHTS = re.compile(
 
 
 def is_trainer_state(name: str) -> bool:
-    """Whether a file is called as what belongs to the optimizer, the schedule, the data or one process."""
+    """Whether the name is that of optimizer, scheduler, data loader or per-process state."""
     return _NOT_WEIGHTS.search(name) is not None
 
 
@@ -44,7 +44,9 @@ def grouped(
             continue
         if may_hold_weights(name) and (format := format_of(name)) is not None:
             if _SHARD.search(name):
-                raise InputError(f"{show(name)}: a shard, but no *.index.json beside it says of what")
+                raise InputError(
+                    f"{show(name)}: one shard of a checkpoint whose index (*.index.json) is missing in this folder"
+                )
             found.append((name, format))
     # Folders often hold the same weights twice: as PyTorch's pickle, consolidated, averaged, in half precision.
     for usual in ("model.safetensors", "pytorch_model.bin"):
@@ -58,7 +60,7 @@ def grouped(
 
 
 def is_generic(name: str) -> bool:
-    """Named by habit and not by step, so that the folder's name says more."""
+    """Whether every checkpoint of a program has this file name, so that only the folder's name tells the step."""
     return name.startswith(("model.safetensors", "pytorch_model", "consolidated", "model_state", "mp_rank"))
 
 

@@ -174,7 +174,7 @@ def _directly_in(folder: Path, files: list[Path]) -> list[LocalFile]:
 
 
 def why_nothing(root: Path) -> str:
-    """Why a folder in which no checkpoint was found may hold one all the same, or ""."""
+    """Why the checkpoint in a folder was not recognized; "" if there is none."""
     for file in islice(root.rglob("*.index"), 1000):
         if kind := foreign_kind(file):
             return f"{file} is {kind}"

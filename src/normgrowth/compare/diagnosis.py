@@ -317,12 +317,13 @@ def _group(pair: Aligned, chosen: Sequence[int]) -> str:
     """What tensors have in common, in words; "" if nothing."""
     items = [pair.a.items[i] for i in chosen]
     layers = sorted({item.layer for item in items if item.layer is not None})
-    roles = {item.role for item in items}
+    roles = {item.role for item in items} - {"other", None}
+    alike = len(roles) == 1 and all(item.role in roles for item in items)
     inside = all(item.layer is not None for item in items)
     if len(layers) == 1 and inside:
-        return f"layer {layers[0]}" + (f", role {roles.pop()}" if len(roles) == 1 else "")
-    if len(roles) == 1 and (role := roles.pop()) is not None:
-        return f"role {role}"
+        return f"layer {layers[0]}" + (f", role {roles.pop()}" if alike else "")
+    if alike:
+        return f"role {roles.pop()}"
     if layers and layers == list(range(layers[0], layers[-1] + 1)):
         whole = {item.layer for item in pair.a.items if item.layer is not None}
         return f"layers {layers[0]} to {layers[-1]}" if len(layers) < len(whole) else ""

@@ -1,7 +1,7 @@
 """`Comparison`: what `normgrowth.compare` returns."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from normgrowth.results import Result
 from normgrowth.text import one_line
@@ -73,7 +73,7 @@ class Alignment:
 class Parting:
     """The first step at which a stage differs by more than rounding explains, and the tensor that differs most there.
 
-    difference: |a − b| over the larger. floor: what rounding explains. tensors: how many differ at this step.
+    difference: that of a and b over the larger. floor: what rounding explains. tensors: how many differ at this step.
     a, b: the values, None where they are not finite. previous: the step before, at which they agreed; None if none.
     """
 
@@ -156,6 +156,10 @@ class Comparison(Result):
     noise: Noise = field(default_factory=Noise)
     tolerance: float = 0.0
     control: str = ""
+
+    def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
+        """All fields and the rows of the model and layers; with `tensors` also those of single tensors."""
+        return super().to_json(tensors=tensors)
 
     @property
     def comparable(self) -> bool:

@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.records import Records
+from normgrowth.records import Records, coded
 from normgrowth.trace.result import Trace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Floats = NDArray[np.float64]
 
@@ -108,11 +112,19 @@ def run_values(trace: Trace, level: str) -> RunValues:
 
 
 def _items(records: Records) -> list[Item]:
-    sizes = records.where(quantity="numel").table
-    known = dict(zip(sizes["name"].to_pylist(), sizes["value"].to_pylist(), strict=True))
-    norms = records.where(quantity="norm").table.unify_dictionaries()
-    rows = norms.group_by(["name", "layer", "role"], use_threads=False).aggregate([]).to_pylist()
-    return [Item(row["name"], row["layer"], row["role"], int(known.get(row["name"]) or 0)) for row in rows]
+    sizes, norms = (
+        records.where(quantity=quantity).table.unify_dictionaries() for quantity in ("numel", "norm")
+    )
+    known = {row["name"]: row["value_max"] for row in _by(sizes, ["name"], [("value", "max")])}
+    return [
+        Item(row["name"], row["layer"], row["role"], int(known.get(row["name"]) or 0))
+        for row in _by(norms, ["name", "layer", "role"], [])
+    ]
+
+
+def _by(table: "pa.Table", columns: list[str], values: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """A row for each group, in the order of first rows."""
+    return table.group_by(columns, use_threads=False).aggregate(values).to_pylist()
 
 
 class _Reader:
@@ -127,9 +139,8 @@ class _Reader:
         table = self._records.where(quantity=quantity).compared_with().table
         if not table.num_rows:
             return grid
-        names = table["name"].unify_dictionaries().combine_chunks()
-        places = np.array([self._place.get(name, -1) for name in names.dictionary.to_pylist()], np.intp)
-        column = places[names.indices.to_numpy(zero_copy_only=False)]
+        words, codes = coded(table["name"])
+        column = np.array([self._place.get(word, -1) for word in words], np.intp)[codes]
         step = table["step"].to_numpy()
         row = np.minimum(np.searchsorted(self.steps, step), len(self.steps) - 1)
         known = (column >= 0) & (self.steps[row] == step)

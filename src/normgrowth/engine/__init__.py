@@ -1,14 +1,13 @@
 """Map a pure function over tasks: on the cores of this machine, or on a cluster.
 
-The one place that decides where work runs. A task does not know what runs it: it pickles, has no effect but its
-result, and may be run again. There are three engines:
+A task can be pickled, has no effect but its result, and may run more than once. There are three engines:
 
-    Threads      here, in this process: for compiled code that lets go of the interpreter lock
-    Processes    here, one process for each core: for training (`engine.processes`)
-    Cluster      on Ray, which exists and is kept well (`engine.cluster`)
+    Threads      in this process: for compiled code that releases the interpreter lock
+    Processes    on this machine, one process per core: for training (`engine.processes`)
+    Cluster      on Ray (`engine.ray_cluster`)
 
-If a worker dies its task is run again, up to three times more; what a task raises ends the work. A thread cannot be
-stopped from outside, so long tasks call `go_on` now and then, which ends those that nobody waits for any more.
+If a worker crashes, its task runs again, up to three more times; an exception of a task ends the work. A thread cannot
+be stopped from outside, so long tasks call `check_cancelled` regularly, which raises once their result is not needed.
 """
 
 import gc
@@ -35,55 +34,55 @@ Result = TypeVar("Result")
 RETRIES = 3  # of a task whose worker died
 
 
-class WorkerDied(Exception):
-    """What ran a task is gone: killed, out of memory, its machine switched off."""
+class WorkerCrashed(Exception):
+    """The worker of a task ended: it was killed, ran out of memory, or its machine was switched off."""
 
 
-class OverTime(Exception):
-    """A task took longer than it may."""
+class TaskTimeout(Exception):
+    """A task exceeded its time limit."""
 
 
-class Abandoned(Exception):
-    """Ends a task that nobody waits for any more."""
+class Cancelled(Exception):
+    """Ends a task whose result is not needed any more."""
 
 
-# Of the task that runs here.
-_abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
+# Of the task that runs in this context.
+_cancelled: ContextVar[threading.Event | None] = ContextVar("cancelled", default=None)
 
 
-def go_on() -> None:
-    """To be called by a task that takes long. Its own threads need a copy of its context."""
-    event = _abandoned.get()
+def check_cancelled() -> None:
+    """Raise Cancelled if the result is not needed any more. Threads of a task need a copy of its context."""
+    event = _cancelled.get()
     if event is not None and event.is_set():
-        raise Abandoned
+        raise Cancelled
 
 
 def pause(seconds: float) -> None:
-    """Sleep, as a task that may be abandoned in the middle of it."""
-    event = _abandoned.get()
+    """Sleep, but no longer than until the task is cancelled."""
+    event = _cancelled.get()
     if event is None:
         time.sleep(seconds)
     else:
         event.wait(seconds)
-        go_on()
+        check_cancelled()
 
 
 @dataclass(frozen=True)
-class Lost:
-    """Instead of a result: why there is none."""
+class TaskFailed:
+    """Stands for the result of a task that has none. why: in a few words."""
 
     why: str
 
 
 @lru_cache(maxsize=1)
 def unpacked(packed: bytes) -> Any:
-    """A function that came from the process that gives out tasks; once, however large what it holds."""
+    """The function that the driver sent, unpickled once: it may hold much data."""
     return pickle.loads(packed)
 
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Of all modules of this package: two machines with the same version may have other code."""
+    """A digest of the source of this package: machines with the same version may have different code."""
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -94,20 +93,20 @@ def code_digest() -> str:
 
 
 class Engine(Protocol):
-    """What runs tasks, until it is closed. `result` raises what the task raised, WorkerDied or OverTime."""
+    """Runs tasks until it is closed. `result` raises what the task raised, WorkerCrashed or TaskTimeout."""
 
     workers: int
 
     def submit(self, function: Callable[[Any], Any], task: Any, limit: float | None) -> Any: ...
 
     def ended(self, handles: Collection[Any]) -> Collection[Any]:
-        """Wait until at least one has ended."""
+        """Those that have ended, at least one: waits for it."""
         ...
 
     def result(self, handle: Any) -> Any: ...
 
     def cancel(self, handle: Any) -> None:
-        """Nobody waits for it any more."""
+        """Stop the task if possible: its result is not needed."""
         ...
 
     def close(self) -> None: ...
@@ -121,8 +120,8 @@ def available_cores() -> int:
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
-    """Pause Python's garbage collector: it would look through 100,000 new objects again and again."""
+def gc_paused() -> Iterator[None]:
+    """Pause Python's garbage collector, which would scan 100,000 new objects again and again."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -133,7 +132,7 @@ def no_collection() -> Iterator[None]:
 
 
 class Threads:
-    """Of this process. They cannot be stopped, so a time limit means nothing here."""
+    """Threads of this process. They cannot be stopped, so time limits have no effect."""
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or available_cores()
@@ -143,7 +142,7 @@ class Threads:
     def submit(self, function: Callable[[Any], Any], task: Any, limit: float | None) -> Future[Any]:
         del limit
         context = Context()
-        context.run(_abandoned.set, self._closed)
+        context.run(_cancelled.set, self._closed)
         return self._executor.submit(context.run, function, task)
 
     def ended(self, handles: Collection[Future[Any]]) -> Collection[Future[Any]]:
@@ -175,7 +174,7 @@ def map(
     engine = on or Threads(workers)
     try:
         for position, result in _run(function, tasks, engine, None):
-            if isinstance(result, Lost):
+            if isinstance(result, TaskFailed):
                 raise InputError(f"task {position} was lost: {result.why}")
             yield position, result
     finally:
@@ -183,18 +182,18 @@ def map(
             engine.close()
 
 
-def map_or_lose(
+def map_with_failures(
     function: Callable[[Task], Result], tasks: Iterable[Task], *, on: Engine, limit: float | None = None
-) -> Iterator[tuple[int, Result | Lost]]:
-    """The same where a task without a result is one of the findings: it took over `limit` seconds, or kills workers."""
+) -> Iterator[tuple[int, Result | TaskFailed]]:
+    """The same, but a task that takes over `limit` seconds, or crashes its workers, yields a TaskFailed."""
     return _run(function, tasks, on, limit)
 
 
 def _run(
     function: Callable[[Task], Result], tasks: Iterable[Task], engine: Engine, limit: float | None
-) -> Iterator[tuple[int, Result | Lost]]:
+) -> Iterator[tuple[int, Result | TaskFailed]]:
     numbered = enumerate(tasks)
-    running: dict[Any, tuple[int, Task, int]] = {}  # handle -> place, task, workers that died of it
+    running: dict[Any, tuple[int, Task, int]] = {}  # handle -> position, task, number of crashed workers
     try:
         while True:
             for position, task in islice(numbered, 2 * engine.workers - len(running)):
@@ -202,16 +201,16 @@ def _run(
             if not running:
                 return
             for handle in engine.ended(running):
-                position, task, deaths = running.pop(handle)
+                position, task, crashes = running.pop(handle)
                 try:
                     yield position, engine.result(handle)
-                except OverTime:
-                    yield position, Lost(f"it took more than {limit:g} seconds")
-                except WorkerDied as error:
-                    if deaths < RETRIES:
-                        running[engine.submit(function, task, limit)] = position, task, deaths + 1
+                except TaskTimeout:
+                    yield position, TaskFailed(f"it took more than {limit:g} seconds")
+                except WorkerCrashed as error:
+                    if crashes < RETRIES:
+                        running[engine.submit(function, task, limit)] = position, task, crashes + 1
                     else:
-                        yield position, Lost(f"{deaths + 1} workers died of it, the last so: {error}")
+                        yield position, TaskFailed(f"it crashed {crashes + 1} workers; last error: {error}")
     finally:
         for handle in running:
             engine.cancel(handle)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from normgrowth.engine import RETRIES, OverTime, WorkerDied, available_cores
+from normgrowth.engine import RETRIES, TaskTimeout, WorkerCrashed, available_cores
 from normgrowth.errors import InputError
 
 UNGUARDED = (
@@ -64,15 +64,15 @@ class Processes:
         try:
             return handle.result()
         except ProcessExpired as error:
-            raise WorkerDied(f"exit code {error.exitcode}") from error
+            raise WorkerCrashed(f"exit code {error.exitcode}") from error
         except BrokenProcessPool as error:
             # A worker died while none had a task yet: killed, or the script cannot be imported, which no worker can.
             if not self._started.exists() and self._restarts >= RETRIES:
                 raise InputError(UNGUARDED) from error
-            raise WorkerDied("it was ended before it began a task") from error
+            raise WorkerCrashed("it was ended before it began a task") from error
         except TimeoutError as error:
             if error.__cause__ is None:  # one that the task raised comes with its traceback
-                raise OverTime from error
+                raise TaskTimeout from error
             raise
 
     def cancel(self, handle: Future[Any]) -> None:

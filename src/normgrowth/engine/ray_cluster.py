@@ -1,7 +1,7 @@
-"""Ray: tasks on the machines of a cluster, or on a Ray that is started here for the while.
+"""Ray: tasks on the machines of a cluster, or on a local Ray that runs as long as the engine.
 
-What travels is the function with what it holds (once), tasks, and results. Every machine needs the same normgrowth,
-by its version and a digest of its code; which it has is looked at with each task, since machines come and go.
+The function is sent once, with the data it holds, then tasks and results. Every machine needs the same normgrowth,
+by version and by a digest of its code; each task checks this, since machines join and leave.
 """
 
 import os
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from normgrowth.engine import OverTime, WorkerDied, available_cores, code_digest
+from normgrowth.engine import TaskTimeout, WorkerCrashed, available_cores, code_digest
 from normgrowth.errors import InputError
 
 KNOCK_SECONDS = 5.0
@@ -24,12 +24,12 @@ GRACE_SECONDS = 10.0  # for a task over its time to end by itself, before its pr
 
 
 class Cluster:
-    """A running Ray by its address (`host:port`, `ray://host:port`, `auto`), else one of our own on this machine."""
+    """A running Ray by its address (`host:port`, `ray://host:port`, `auto`), else a new one on this machine."""
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
         ray = _ray()
         if address is not None:
-            _look(address)
+            _check_address(address)
         if ray.is_initialized():
             raise InputError("this process is in a Ray cluster already: leave it first with ray.shutdown()")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
@@ -62,10 +62,10 @@ class Cluster:
             how, value = ray.get(handle)
         except ray.exceptions.RayError as error:
             if task is not None and task.is_over():
-                raise OverTime from error  # its process was ended for that
-            raise WorkerDied((str(error).strip() or type(error).__name__).splitlines()[0]) from error
+                raise TaskTimeout from error  # its process was ended for that
+            raise WorkerCrashed((str(error).strip() or type(error).__name__).splitlines()[0]) from error
         if how == "over":
-            raise OverTime
+            raise TaskTimeout
         if how == "unfit":
             raise InputError(value)
         found = pickle.loads(value)
@@ -78,7 +78,7 @@ class Cluster:
         _ray().cancel(handle, force=True)
 
     def _forget(self, handle: Any) -> "_Running | None":
-        """It has ended, so the next that waits for a worker begins."""
+        """Remove a task that ended and note that the next waiting one begins."""
         task = self._running.pop(handle, None)
         for other in self._running.values():
             if other.began is None:
@@ -96,7 +96,7 @@ class _Running:
     began: float | None  # None: it waits for a worker
 
     def is_over(self) -> bool:
-        """Whether its time is over. That it began is noticed late, so half the grace is given away."""
+        """Whether it exceeded its limit. Its start is noticed late, so half the grace period is subtracted."""
         if self.limit is None or self.began is None:
             return False
         return time.monotonic() - self.began > self.limit + GRACE_SECONDS / 2
@@ -104,7 +104,7 @@ class _Running:
 
 def _ray() -> Any:
     try:
-        # It would report its use to its makers.
+        # Without this Ray reports usage statistics.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
     except ImportError as error:
@@ -112,8 +112,8 @@ def _ray() -> Any:
     return ray
 
 
-def _look(address: str) -> None:
-    """Whether a Ray listens there: ray.init would wait for minutes, and then say little."""
+def _check_address(address: str) -> None:
+    """Raise InputError if no Ray listens at the address: ray.init would wait for minutes."""
     if address != "auto":
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         if not colon or not port.isdecimal() or not host:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from normgrowth.checkpoints.selection import Selection
-from normgrowth.engine import Engine, Lost, map_or_lose
+from normgrowth.engine import Engine, TaskFailed, map_with_failures
 from normgrowth.errors import InputError
 from normgrowth.lab.build import total_steps
 from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY, Axis
@@ -126,9 +126,9 @@ class _Run:
         most = max(map(len, groups), default=0)
         self.largest = max(self.largest, most)
         patience = None if self.limit is None else most * self.limit + GRACE
-        for done, results in map_or_lose(self.work, tasks, on=self.engine, limit=patience):
+        for done, results in map_with_failures(self.work, tasks, on=self.engine, limit=patience):
             group = groups[done]
-            if isinstance(results, Lost):
+            if isinstance(results, TaskFailed):
                 self.lost |= dict.fromkeys(group, results.why)
             else:
                 for cell, outcome in zip(group, results, strict=True):

@@ -2,13 +2,13 @@
 
 saturated.py      `saturated(model)`: the limit network
 degrees.py        `degrees(model, inputs)` and its result; degree_pass.py: its pass
-dispatch/         runs PyTorch on leading-order tensors: views, operations in place, one rule for each operation
+dispatch/         runs PyTorch on leading-order tensors: views, in-place operations, one rule for each operation
 rules/            what each operation becomes; rule_files.py loads all; rules/attention/: softmax and attention
-series.py         a tensor as a sum of powers of c; exponentials.py: what is smaller than any power
+power_series.py   a tensor as a sum of powers of c; exponentials.py: terms smaller than any power
 parameters/       which parameters grow, which are held fixed, where they lie in memory
 forward_pass/     what is done to a model while a pass runs: hooks, kernels, saved arguments
-pass_log.py       what a pass leaves behind: sums of unequal degree, ties; findings.py: what a reader may not expect
-explanations.py   degrees in words; module_names.py: blocks that are alike
+pass_log.py       what a pass records: sums of unequal degree, ties; findings.py: warnings for the user
+explanations.py   degrees in words; module_names.py: one name for blocks that are alike
 """
 
 from importlib import import_module

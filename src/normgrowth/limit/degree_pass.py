@@ -23,6 +23,7 @@ from normgrowth.limit.degrees import (
     Why,
 )
 from normgrowth.limit.dispatch import MARK
+from normgrowth.limit.dispatch.storage import storage_of
 from normgrowth.limit.explanations import explain
 from normgrowth.limit.findings import messages
 from normgrowth.limit.forward_pass.compiled import named_modules
@@ -202,11 +203,8 @@ def _inputs(model: nn.Module, seen: dict[str, list[tuple[Degree, ...]]]) -> Iter
 
 
 def _degree(tensor: Tensor) -> Degree:
-    """As mode.py hangs it on a storage: that of the whole, of which the tensor may be a part."""
-    try:
-        growth = getattr(tensor.untyped_storage(), MARK, None)
-    except (NotImplementedError, RuntimeError):  # sparse, meta: nothing grows there
-        growth = None
+    """The degree of the whole storage, of which the tensor may be a part."""
+    growth = getattr(storage_of(tensor), MARK, None)
     if growth is None:
         return Fraction(0)
     return None if growth.zero else growth.degree

@@ -1,4 +1,4 @@
-"""What a forward pass in the limit leaves behind: where orders met, where ties were, where we are."""
+"""The log of one forward pass in the limit: sums of unequal degree, ties, findings, and the current module."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ Degree = Fraction | None  # None: exactly zero
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum whose terms differ in degree: in the limit the lower one is nothing beside the higher."""
+    """A sum whose terms differ in degree: in the limit only the higher one remains."""
 
     module: str
     kept: Fraction
@@ -35,8 +35,8 @@ class Tie:
     rows: int  # of how many
     tied: int  # rows with a tie in the leading order
     near: int  # ... of them, those equal within the tolerance only
-    uniform: int  # rows that no order told apart: their keys share alike
-    undecided: int  # rows that an order left out might have told apart
+    uniform: int  # rows whose tie no order breaks: their keys have equal weights
+    undecided: int  # rows whose tie an order that was left out might break
 
 
 @dataclass
@@ -50,8 +50,8 @@ class Context:
     sums: list[Sum] = field(default_factory=list)
     ties: list[Tie] = field(default_factory=list)
     cancelled: Counter[str] = field(default_factory=Counter)  # module -> leading terms that came to 0
-    doubtful: int = 0  # values that depend on how a tie is decided that an order left out might decide
-    unranked: int = 0  # ... that depend on an exponentially small part which was not carried
+    doubtful: int = 0  # values that depend on a tie which an order that was left out might break
+    unranked: int = 0  # values that depend on an exponentially small part which was not carried
     findings: dict[Finding, int] = field(default_factory=dict)  # -> how often
     coarsest: float = 0.0  # unit of rounding of the narrowest dtype that coefficients passed through
     path: list[str] = field(default_factory=list)

@@ -78,6 +78,7 @@ class Series:
         None  # of scores: by degree, |q||k| of each matrix; they round by that
     )
     unfinished: Unfinished | None = None  # what `terms` lack; None: nothing but what `rest` says
+    known_zeros: bool = False  # elements that are 0 have no power of c that was left out
 
     @property
     def top(self) -> Term:
@@ -114,6 +115,7 @@ class Series:
             self.diverges,
             self.scales,
             self.unfinished,
+            self.known_zeros,
         )
         for name, value in fields.items():
             setattr(found, name, value)
@@ -128,7 +130,7 @@ class Series:
     def move(self, f: Callable[[Tensor], Tensor]) -> "Series":
         """Apply a function that only moves, copies or leaves out elements."""
         found = self.map(f)
-        found.exact_zeros = self.exact_zeros  # nobody else has it yet
+        found.exact_zeros, found.known_zeros = self.exact_zeros, self.known_zeros  # nobody else has it yet
         if self.exponential is None:
             return found
         moved = Exponential(f(self.exponential.weight), self.exponential.decay.move(f))

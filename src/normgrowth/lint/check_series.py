@@ -78,7 +78,7 @@ def lint_series(
         *other_series(main, others),
         *judge(StepTable(sampled, sampler.origin), sampler.buffers, _Comparison(series, sampled, workers)),
     ]
-    steps = tuple(look.step for look in sampled)
+    steps = tuple(sample.step for sample in sampled)
     return Findings(
         source=series.label,
         steps=steps,
@@ -101,9 +101,9 @@ class _Comparison:
         opened: list[Checkpoint] = []
         try:
             views: list[Checkpoint] = []
-            for look in (self.sampled[i], self.sampled[j]):
-                opened.append(self.series.entries[look.position].open())
-                views.append(opened[-1].renamed({name: look.spelling(name) for name in names}))
+            for sample in (self.sampled[i], self.sampled[j]):
+                opened.append(self.series.entries[sample.position].open())
+                views.append(opened[-1].renamed({name: sample.spelling(name) for name in names}))
             found = measure(views[1], [("other", views[0])], list(names), workers=self.workers)
             return found.against["other"].delta == 0
         except (InputError, OSError):  # it could be read before; now it cannot, and nothing is known

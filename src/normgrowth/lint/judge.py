@@ -19,7 +19,7 @@ from normgrowth.trace.sampled_steps import SampledStep
 
 def in_order(findings: Iterable[Finding], sampled: Sequence[SampledStep]) -> list[Finding]:
     """By step, faults first; what has no step comes last."""
-    place = {look.label: look.position for look in sampled}
+    place = {sample.label: sample.position for sample in sampled}
 
     def key(f: Finding) -> tuple[float, str, int, int, str]:
         step = np.inf if f.step is None else f.step
@@ -69,7 +69,7 @@ def _trajectory(e: StepTable, routes: Trajectory, known: _Known, rows: Sequence[
     moved, healed = order_faults(e, routes, line)
     wrong = {finding.step for finding in moved if finding.severity == "fault"}
     others = set(range(len(e.sampled))) - set(rows)
-    misplaced = {row for row, look in enumerate(e.sampled) if look.step in wrong}
+    misplaced = {row for row, sample in enumerate(e.sampled) if sample.step in wrong}
     stored = list(stored_order(e, known.rows | misplaced | others))
     whole = wrong | {finding.step for finding in (*known.findings, *stored) if not finding.name}
     single = {(finding.step, finding.name) for finding in known.findings}

@@ -1,4 +1,4 @@
-"""One pass over a series: open, sample, close. At most two checkpoints are open at a time."""
+"""One pass over a series: each checkpoint is opened, sampled and closed; at most two are open at a time."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -80,14 +80,14 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
                 if together:
                     sums, seen = together.moments(position), together.samples(position)
                     pair = {"previous": sums.against[str(position - 1)]} if position else {}
-                    look = found.sampler.sample(
+                    sample = found.sampler.sample(
                         position, entry.step, current, names, replace(sums, against=pair), seen
                     )
                 else:
                     if progress:
                         progress(done, max(size, 1) * len(series), entry.label)
-                    look = found.sampler.sample(position, entry.step, current, names)
-                found.sampled.append(look)
+                    sample = found.sampler.sample(position, entry.step, current, names)
+                found.sampled.append(sample)
                 found.note_parameters(entry, current, readings)
                 done += size
             except (InputError, OSError) as error:
@@ -135,7 +135,7 @@ def _read_once(
     progress: Progress | None,
 ) -> "StripeSums | None":
     """All checkpoints together, each byte once; None if one cannot be read, or has other tensors than the first."""
-    from normgrowth.trace.by_stripe import Job  # these judge what they read, too
+    from normgrowth.trace.by_stripe import Job
     from normgrowth.trace.stream import MEMORY, Reader, read_once
 
     opened: dict[int, Checkpoint] = {}
@@ -163,12 +163,12 @@ def _read_once(
 
         return read_once(job, Reader(workers, None, MEMORY), advance)
     except (InputError, OSError):
-        return None  # one by one it is seen which
+        return None  # reading them one by one shows which one cannot be read
     finally:
         for checkpoint in opened.values():
             checkpoint.close()
 
 
 def _without_label(text: str, entry: Entry) -> str:
-    """The reason alone: a finding has the file beside it, and says itself that it cannot be read."""
+    """The reason alone: a finding names the file and says that it cannot be read."""
     return text.removeprefix(f"{entry.label}: ").removeprefix("cannot be read: ")

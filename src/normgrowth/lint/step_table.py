@@ -39,8 +39,8 @@ class StepTable:
     def index(self) -> dict[str, Tensor]:
         """Every tensor, as it was first seen."""
         found: dict[str, Tensor] = {}
-        for look in self.sampled:
-            for name, dtype, shape in zip(look.names, look.dtypes, look.shapes, strict=True):
+        for sample in self.sampled:
+            for name, dtype, shape in zip(sample.names, sample.dtypes, sample.shapes, strict=True):
                 found.setdefault(name, Tensor(dtype, shape))
         return found
 
@@ -51,8 +51,8 @@ class StepTable:
 
     def _table(self, field: str, absent: Any, kind: Any) -> NDArray[Any]:
         table = np.full((len(self.sampled), len(self.names)), absent, kind)
-        for row, look in zip(table, self.sampled, strict=True):
-            row[[self.column[name] for name in look.names]] = getattr(look, field)
+        for row, sample in zip(table, self.sampled, strict=True):
+            row[[self.column[name] for name in sample.names]] = getattr(sample, field)
         return table
 
     @cached_property
@@ -89,10 +89,12 @@ class StepTable:
 
         NaN if it is undefined; None if there are no sums of the two.
         """
-        look = self.sampled[row]
-        items = [look.index[name]] if name else [look.index[n] for n in look.names if n not in self.copies]
-        largest = np.zeros(len(look.names))  # not kept, and not needed
-        moments = Moments(look.numel, look.square, largest, look.nonfinite, {"previous": look.pair})
+        sample = self.sampled[row]
+        items = (
+            [sample.index[name]] if name else [sample.index[n] for n in sample.names if n not in self.copies]
+        )
+        largest = np.zeros(len(sample.names))  # not kept, and not needed
+        moments = Moments(sample.numel, sample.square, largest, sample.nonfinite, {"previous": sample.pair})
         chosen = moments.chosen(items)
         if row == 0 or not np.isfinite(chosen.against["previous"].delta).all():
             return None
@@ -113,19 +115,19 @@ class StepTable:
         return {name for name in ends if self.square[0, self.column[name]] > 0} - set(seen.values())
 
     def finding(self, row: int, name: str, kind: Kind, why: str, severity: Severity = "fault") -> Finding:
-        look = self.sampled[row]
-        return Finding(look.step, look.spelling(name) if name else "", kind, why, look.label, severity)
+        sample = self.sampled[row]
+        return Finding(sample.step, sample.spelling(name) if name else "", kind, why, sample.label, severity)
 
     def step(self, row: int) -> str:
         return f"step {self.sampled[row].step}"
 
     def routes(self) -> Trajectory | None:
-        """The way of the tensors that checkpoints have in common; None where there is none.
+        """The trajectory of the tensors that checkpoints have in common; None if there are none.
 
         A checkpoint that lacks half of them, or has no finite values in half of them, is left out, so
         that it does not take them from the rest.
         """
-        shapes = [dict(zip(look.names, look.shapes, strict=True)) for look in self.sampled]
+        shapes = [dict(zip(sample.names, sample.shapes, strict=True)) for sample in self.sampled]
         usual = [Counter(found.get(name) for found in shapes).most_common(1)[0][0] for name in self.names]
         alike = np.array(
             [[f.get(name) == shape for name, shape in zip(self.names, usual, strict=True)] for f in shapes]
@@ -158,5 +160,5 @@ class StepTable:
         )
 
 
-def _parts(look: SampledStep) -> dict[str, NDArray[np.float32]]:
-    return dict(zip(look.names, np.split(look.sketch, look.ends[:-1]), strict=True))
+def _parts(sample: SampledStep) -> dict[str, NDArray[np.float32]]:
+    return dict(zip(sample.names, np.split(sample.sketch, sample.ends[:-1]), strict=True))

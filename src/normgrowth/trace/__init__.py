@@ -57,7 +57,7 @@ def trace(
         tokens_per_step,
         run,
         judge_samples if lint else None,
-        {"endpoint": endpoint},
+        endpoint,
     )
     with Workspace.open(out, "trace", overwrite=overwrite) as workspace:
         result, _ = tracing.into(workspace, Reader(workers, engine, memory), progress)

@@ -187,7 +187,7 @@ def run(job: Job, stripe: tuple[Part, ...]) -> Result:
         coming = ahead.submit(context.run, read, places_left[0])
         for place, then in zip(places_left, [*places_left[1:], None], strict=True):
             held[place] = coming.result()
-            engine.go_on()
+            engine.check_cancelled()
             if then is not None:
                 coming = ahead.submit(context.run, read, then)
             if place in job.plan:

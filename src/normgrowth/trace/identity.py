@@ -1,13 +1,12 @@
 """Whether a series is the one that an output folder has measured.
 
-Not by its path: folders are moved, copied and mounted elsewhere. By its checkpoints: a file that is as it was needs
-no look; one that is not is summed again, and must have the same sums.
+The path does not decide: folders are moved, copied and mounted elsewhere. The checkpoints do: an unchanged file is not
+read; a changed one is summed again and must have the same sums.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,25 @@ from normgrowth.trace.store import OLDER, Stored
 from normgrowth.workspace import Workspace
 
 ROUNDING = 1e-12  # relative, of a sum whose terms were added in another order
+
+
+@dataclass(frozen=True)
+class TraceFacts:
+    """What an output folder remembers of its series. source: as it was given; where: its absolute path or address."""
+
+    source: str = ""
+    where: str = ""
+    run: str = ""
+    tokens_per_step: float | None = None
+
+    @staticmethod
+    def remembered(workspace: Workspace) -> "TraceFacts":
+        """Those of a folder; what is missing or damaged is as if it was unknown."""
+        said = workspace.found.facts if workspace.found else {}
+        texts = (said.get(name) for name in ("source", "where", "run"))
+        source, where, run = (text if isinstance(text, str) else "" for text in texts)
+        tokens = said.get("tokens_per_step")
+        return TraceFacts(source, where, run, tokens if isinstance(tokens, int | float) else None)
 
 
 def where(source: str | Path | list[str | Path]) -> str:
@@ -38,7 +56,7 @@ def where(source: str | Path | list[str | Path]) -> str:
 def changed_files(
     plan: Plan,
     workspace: Workspace,
-    facts: Mapping[str, Any],
+    facts: TraceFacts,
     other: tuple[str, str, str] | None,
     begun: bool,
     sums: Callable[[int], Moments],
@@ -50,9 +68,9 @@ def changed_files(
     """
     if workspace.folder is None or workspace.overwrite:
         return []
-    known = workspace.found.facts if workspace.found else {}
+    known = TraceFacts.remembered(workspace)
     moved = not _same_place(known, facts)
-    old, new = ({"kind": workspace.kind, "source": said.get("source")} for said in (known, facts))
+    old, new = ({"kind": workspace.kind, "source": said.source} for said in (known, facts))
     other_series = FolderMismatch(workspace.folder, old, new)
     common = [i for i, place in enumerate(plan.places) if place.entry and place.stored]
     if moved and not common and (begun or any(place.stored for place in plan.places)):
@@ -75,12 +93,12 @@ def changed_files(
     return changed
 
 
-def _same_place(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """As far as the folder says where it was made from."""
-    if isinstance(old.get("where"), str):
-        return old["where"] == new["where"]
-    source = old.get("source")  # of a folder from before: relative to wherever the command was started
-    return not isinstance(source, str) or source == new["source"] or where(source) == new["where"]
+def _same_place(old: TraceFacts, new: TraceFacts) -> bool:
+    """Whether a folder was made from the same place; unknown counts as the same."""
+    if old.where:
+        return old.where == new.where
+    # Folders of earlier versions have the path as it was given, maybe relative.
+    return not old.source or old.source == new.source or where(old.source) == new.where
 
 
 def _equal(one: Moments, other: Moments) -> bool:

@@ -7,7 +7,7 @@ from itertools import takewhile
 import numpy as np
 
 from normgrowth.checkpoints.parameter_names import Reading
-from normgrowth.engine import no_collection
+from normgrowth.engine import gc_paused
 from normgrowth.moments.levels import levels_of
 from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block, Records
@@ -61,7 +61,7 @@ class MeasuredSteps:
         return problems
 
     def records(self, run: str, tokens_per_step: float | None) -> Records:
-        with no_collection():
+        with gc_paused():
             records = Records.from_blocks(run, self._blocks())
             return records if tokens_per_step is None else records.with_tokens(tokens_per_step)
 

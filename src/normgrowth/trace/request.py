@@ -8,8 +8,8 @@ what is missing and ends with the same records to the bit.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from glob import has_magic
 from itertools import takewhile
@@ -22,7 +22,7 @@ from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError
 from normgrowth.results import Provenance
-from normgrowth.trace.identity import changed_files, where
+from normgrowth.trace.identity import TraceFacts, changed_files, where
 from normgrowth.trace.measured_steps import MeasuredSteps
 from normgrowth.trace.plan import Place, Plan
 from normgrowth.trace.result import Finding, Trace
@@ -52,7 +52,7 @@ class Tracing:
     tokens_per_step: float | None = None
     run: str | None = None
     judge: Judge | None = None  # integrity checks of the samples; without it none are taken
-    opening: Mapping[str, Any] = field(default_factory=dict)  # how sources are opened
+    endpoint: str | None = None  # another address than the hub's
 
     def __post_init__(self) -> None:
         if any(lag < 1 for lag in self.lags):
@@ -69,7 +69,7 @@ class Tracing:
         """
         request = {**asdict(self.selection), "lags": self.lags, "first": self.first, **more}
         workspace.check(request)
-        series = open_source(self.source, scratch=workspace.scratch, **self.opening)
+        series = open_source(self.source, scratch=workspace.scratch, endpoint=self.endpoint)
         store, facts = Store(workspace.folder), self._facts(workspace, series.label)
         kept = {} if workspace.overwrite else store.load()
         plan = Plan.of(series.entries, kept, self.lags, self.first)
@@ -77,25 +77,24 @@ class Tracing:
             counted = counted_tensors(plan, window, self.selection)
             sums = partial(own_sums, window, counted, how)
             changed = changed_files(plan, workspace, facts, counted.other, store.has_stripes, sums)
-            workspace.claim(request, facts)
+            workspace.claim(request, asdict(facts))
             for stored in changed:
                 store.save(stored)
             sampled = self.judge is not None
             measured, log = measure_all(plan, window, counted, store, sampled, how, progress)
         steps = MeasuredSteps.of(plan, measured, counted.readings)
-        tokens = facts["tokens_per_step"]
         checked = log.notes(len(steps.places)) if log else []
         result = Trace(
-            records=steps.records(facts["run"], tokens),
+            records=steps.records(facts.run, facts.tokens_per_step),
             source=series.label,
-            run=facts["run"],
+            run=facts.run,
             steps=tuple(place.step for place in steps.places),
             step_origins=tuple(place.step_origin for place in steps.places),
             checkpoints=tuple(place.label for place in steps.places),
             selection=self.selection,
             counted=counted.chosen.counts(steps.copies),
             lags=self.lags,
-            tokens_per_step=tokens,
+            tokens_per_step=facts.tokens_per_step,
             findings=self.judge(log) if self.judge and log else None,
             notes=(*series.notes, *window.notes, *plan.notes(measured), *checked, *steps.notes()),
             problems=tuple(steps.problems()),
@@ -103,16 +102,12 @@ class Tracing:
         )
         return result, steps.places
 
-    def _facts(self, workspace: Workspace, label: str) -> dict[str, Any]:
-        """What the folder remembers; what is not given is as it was."""
-        old = workspace.found.facts if workspace.found and not workspace.overwrite else {}
-        run, tokens = old.get("run"), old.get("tokens_per_step")
-        return {
-            "source": label,
-            "where": where(self.source),
-            "run": self.run or (run if isinstance(run, str) else None) or run_name(self.source) or label,
-            "tokens_per_step": tokens if self.tokens_per_step is None else self.tokens_per_step,
-        }
+    def _facts(self, workspace: Workspace, label: str) -> TraceFacts:
+        """What the folder is to remember; what is not given is as it was."""
+        old = TraceFacts() if workspace.overwrite else TraceFacts.remembered(workspace)
+        tokens = old.tokens_per_step if self.tokens_per_step is None else self.tokens_per_step
+        run = self.run or old.run or run_name(self.source) or label
+        return TraceFacts(label, where(self.source), run, tokens)
 
 
 def run_name(source: str | Path | list[str | Path]) -> str:

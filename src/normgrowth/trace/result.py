@@ -2,9 +2,10 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from normgrowth.checkpoints.selection import CountedParameters, Selection, parameters_text
+from normgrowth.checksums import JsonObject
 from normgrowth.errors import SeriesWarning
 from normgrowth.lint.finding import Finding, fault_messages
 from normgrowth.records import Records
@@ -56,7 +57,7 @@ class Trace(Result):
         """Notes, problems and the first faults of the integrity checks, a line each."""
         return (*self.notes, *self.problems, *fault_messages(self.findings or ()))
 
-    def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
+    def to_json(self, *, tensors: bool = False) -> JsonObject:
         """All fields and the rows of the model, layers and roles; with `tensors` also those of single tensors."""
         return super().to_json(tensors=tensors)
 
@@ -74,7 +75,7 @@ class Trace(Result):
     def from_stored(cls, stored: StoredResult) -> Self:
         """Also from folders of earlier versions, and from those of other commands that measured norms."""
         records = stored.records
-        known: dict[str, Any] = {"run": (records.distinct("run") or [""])[0], **stored.fields}
+        known: JsonObject = {"run": (records.distinct("run") or [""])[0], **stored.fields}
         command = known.get("command")
         if known.get("kind", command) not in ("trace", "tracker", None):
             known = {key: known[key] for key in ("run", *SHARED) if key in known}

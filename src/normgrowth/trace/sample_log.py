@@ -29,11 +29,11 @@ class SampleLog:
     def _start(self, key: str | None) -> None:
         self.sampler = StepSampler()
         self.sampled: list[SampledStep] = []
-        self.start = key  # of the first look: the others are kept as differences from it
+        self.start = key  # of the first sampled step: the others are kept as differences from it
         self.taken_up = False  # whether the last sampled step was stored: its checkpoint is yet to be sampled
 
     def sample_sizes(self, numels: list[int]) -> tuple[int, ...] | None:
-        """How many values of each tensor it wants to see."""
+        """How many values of each tensor are sampled; None if there are too many tensors."""
         return None if self.tensors > MOST_TENSORS else sampled(numels)
 
     def sample(
@@ -61,28 +61,28 @@ class SampleLog:
         elif self.taken_up:
             self.sampler.resume_from(self.sampled[-1], previous, seen.get(position - 1))
         self.taken_up = False
-        look = self.sampler.sample(position, step, current, names, sums, seen.get(position))
-        self.sampled.append(look)
+        measured = self.sampler.sample(position, step, current, names, sums, seen.get(position))
+        self.sampled.append(measured)
         columns: dict[str, Sequence[Any]] = {
             "start": [self.start] * len(names),
-            "stored": [look.stored] * len(names),
-            "dtype": look.dtypes,
-            "changed": look.changed.tolist(),
-            "pattern": look.patterns,
-            "sketch": _parts(look),
+            "stored": [measured.stored] * len(names),
+            "dtype": measured.dtypes,
+            "changed": measured.changed.tolist(),
+            "pattern": measured.patterns,
+            "sketch": _parts(measured),
         }
         if len(self.sampled) == 1:
-            shapes = zip(look.names, look.shapes, strict=True)
+            shapes = zip(measured.names, measured.shapes, strict=True)
             columns["origin"] = [self.sampler.origin[item] for item in shapes]
             columns["buffer"] = [self.sampler.buffers.get(name) for name in names]
         return columns
 
     def _follows(self, position: int) -> bool:
-        """Whether the last look was at the checkpoint before."""
+        """Whether the last sampled step is the checkpoint before."""
         return bool(self.sampled) and self.sampled[-1].position == position - 1
 
     def continues(self, columns: Columns) -> bool:
-        """Whether a stored look goes on from those that are here."""
+        """Whether a stored sample continues those that are here."""
         return (
             "origin" in columns if not self.sampled else bool(columns) and columns["start"][0] == self.start
         )
@@ -97,7 +97,7 @@ class SampleLog:
         sums: Moments,
         columns: Columns,
     ) -> None:
-        """Take a look that was stored with the sums of its step."""
+        """Take a sample that was stored with the sums of its step."""
         if "origin" in columns:
             self._start(key)
             origin = (np.asarray(values, np.float64) for values in columns["origin"])
@@ -151,10 +151,11 @@ class SampleLog:
     def same(self, i: int, j: int, names: Sequence[str]) -> NDArray[np.bool_]:
         """Which tensors of two steps are equal to the bit in the sample. No file is read again."""
         a, b = (
-            dict(zip(look.names, _parts(look), strict=True)) for look in (self.sampled[i], self.sampled[j])
+            dict(zip(measured.names, _parts(measured), strict=True))
+            for measured in (self.sampled[i], self.sampled[j])
         )
         return np.array([np.array_equal(a[name], b[name]) for name in names], bool)
 
 
-def _parts(look: SampledStep) -> list[NDArray[np.float32]]:
-    return np.split(look.sketch, look.ends[:-1])
+def _parts(measured: SampledStep) -> list[NDArray[np.float32]]:
+    return np.split(measured.sketch, measured.ends[:-1])

@@ -1,9 +1,8 @@
 """A measured step with a small sample of its values: what is kept of a checkpoint once it is closed again.
 
-Beside the exact sums (`measure`), a fixed sample of values is followed, the same places of every tensor in every
-checkpoint. The sample is a small model of its own that went the same way: distances between any two checkpoints,
-near or far, come from it without reading either of them again. What is kept for each checkpoint has a fixed size,
-however large the model is. Integrity checks (`normgrowth.lint`) judge these samples; nothing is judged here.
+Besides the exact sums (`measure`), the values at fixed places of every tensor are kept for every checkpoint. From these
+samples follows the distance between any two checkpoints, without reading them again. The sample of a checkpoint has a
+fixed size, however large the model is. Integrity checks (`normgrowth.lint`) judge the samples; nothing is judged here.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -47,7 +46,7 @@ class SampledStep:
     numel: NDArray[np.int64]
     square: Floats
     nonfinite: NDArray[np.int64]
-    pair: Pair  # sums against the look before; NaN where there is no pair
+    pair: Pair  # sums against the sampled step before; NaN where there is no pair
     changed: Floats  # part of the values that are not what they were; NaN where there is no pair
     patterns: tuple[str, ...]  # "zeros", "ones", "constant", "normal", "uniform" or ""
     sketch: NDArray[np.float32]  # a part of the sample, less what it was at first, tensor after tensor
@@ -77,7 +76,7 @@ class ValueSamples:
 class StepSampler:
     """Samples checkpoints in turn; remembers of the last what the next is compared with.
 
-    match: finds tensors that go on under another name; without it, tensors are the same if their names are.
+    match: finds tensors that were renamed; without it, tensors with the same name are the same.
     """
 
     workers: int | None = None
@@ -103,7 +102,7 @@ class StepSampler:
         """Measure a checkpoint against the last one sampled, which must still be open.
 
         moments: of the counted tensors, in their order, against "previous", where someone has them already.
-        seen: what would be read of the checkpoint, likewise.
+        seen: the values that would be read of the checkpoint, if they were read before.
         """
         tensors = checkpoint.tensors
         counted = [name for name in counted if tensors[name].dtype in STORAGE]
@@ -134,7 +133,7 @@ class StepSampler:
             sketch.append((kept - origin).astype(np.float32))
             if name not in self._latest and (what := self._buffer(view, name, x, seen)):
                 self.buffers[name] = what
-        look = SampledStep(
+        measured = SampledStep(
             position,
             step,
             checkpoint.label,
@@ -158,8 +157,8 @@ class StepSampler:
         self._latest |= zip(names, values, strict=True)
         self._shape |= zip(names, shapes, strict=True)
         self._spelt |= {here: name for name, here in spelling.items()}
-        self._before = view, look
-        return look
+        self._before = view, measured
+        return measured
 
     def _buffer(self, view: Checkpoint, name: str, values: Floats, seen: ValueSamples | None) -> str:
         if seen:
@@ -167,25 +166,25 @@ class StepSampler:
         return buffer_like(view.tensors[name], values, lambda: view.dense(name))
 
     def resume_from(
-        self, look: SampledStep, checkpoint: Checkpoint, seen: ValueSamples | None = None
+        self, measured: SampledStep, checkpoint: Checkpoint, seen: ValueSamples | None = None
     ) -> None:
-        """Go on after a look that was kept from before; its checkpoint is open again."""
-        self._size = _sizes(look.numel.tolist())
-        for name, shape in zip(look.names, look.shapes, strict=True):
-            here = look.spelling(name)
+        """Continue after a sampled step that was stored; its checkpoint is open again."""
+        self._size = _sizes(measured.numel.tolist())
+        for name, shape in zip(measured.names, measured.shapes, strict=True):
+            here = measured.spelling(name)
             self._latest[name] = (
                 seen.samples[here] if seen else sample(checkpoint, here, self._size(prod(shape))[0])
             )
             self._shape[name] = shape
-            self._spelt[look.spelling(name)] = name
-        self._before = checkpoint, look
+            self._spelt[measured.spelling(name)] = name
+        self._before = checkpoint, measured
 
-    def skip(self, look: SampledStep) -> None:
-        """Go on after a look whose checkpoint is gone: the next one has nothing to be paired with."""
-        self._size = _sizes(look.numel.tolist())
-        self._latest |= dict.fromkeys(look.names, np.zeros(0))
-        self._shape |= zip(look.names, look.shapes, strict=True)
-        self._spelt |= {look.spelling(name): name for name in look.names}
+    def skip(self, measured: SampledStep) -> None:
+        """Continue after a sampled step whose checkpoint is gone: the next one has no pair."""
+        self._size = _sizes(measured.numel.tolist())
+        self._latest |= dict.fromkeys(measured.names, np.zeros(0))
+        self._shape |= zip(measured.names, measured.shapes, strict=True)
+        self._spelt |= {measured.spelling(name): name for name in measured.names}
         self._before = None
 
     def _measure(self, view: Checkpoint, names: tuple[str, ...], paired: NDArray[np.bool_]) -> Moments:
@@ -239,7 +238,7 @@ def _own(moments: Moments) -> tuple[NDArray[Any], ...]:
 
 
 def sampled(numels: list[int]) -> tuple[int, ...]:
-    """How many values of each tensor a look takes."""
+    """How many values of each tensor are sampled."""
     size = _sizes(numels)
     return tuple(size(numel)[0] for numel in numels)
 

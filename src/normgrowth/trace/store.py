@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 SUMS_VERSION = 2  # raise it when the same files would give other sums: what is stored is then measured anew
 KEY = b"normgrowth.key"
 ABOUT = b"normgrowth.step"
-OLDER = ""  # fingerprint in a file from before steps were named, which had a key instead
+OLDER = ""  # fingerprint of files of the first version, which had a key instead
 OWN = ("numel", "square", "largest", "nonfinite")
 PAIR = ("square", "dot", "delta")
-LOOK = "look:"
+SAMPLE = "look:"  # of columns; the name is that of the first version
 _STEP_FILE = re.compile(r"step-(\d{9,})\.parquet")
 
 
@@ -56,12 +56,12 @@ class Stored:
     names: tuple[str, ...]
     own: Moments
     pairs: Mapping[int, Pair]  # by the step that it was compared with
-    look: Mapping[str, Sequence[Any]]  # what lint saw
+    sample: Mapping[str, Sequence[Any]]  # columns of `SampleLog`; empty if none was taken
     step_origin: str = "earlier trace"  # where the step comes from, if the folder says it
 
 
 class Store:
-    """Where sums are kept between runs; without a folder, nowhere."""
+    """Sums that are kept between runs; without a folder, nothing is kept."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class Store:
         }
         for step, pair in stored.pairs.items():
             columns |= {f"{step}:{field}": getattr(pair, field) for field in PAIR}
-        columns |= {f"{LOOK}{field}": pa.array(values) for field, values in stored.look.items()}
+        columns |= {f"{SAMPLE}{field}": pa.array(values) for field, values in stored.sample.items()}
         about = {"version": SUMS_VERSION, "label": stored.label, "fingerprint": stored.fingerprint}
         about["step_origin"] = stored.step_origin
         table = pa.table(columns).replace_schema_metadata({ABOUT: json.dumps(about).encode()})
@@ -133,7 +133,7 @@ class Store:
             return None  # damaged: it is measured again
 
     def drop_stripes(self) -> None:
-        """Their sums are in the moments of each step now."""
+        """Remove the stripes: the sums of each step are stored now."""
         if self.folder is not None:
             shutil.rmtree(self.folder / "stripes", ignore_errors=True)
 
@@ -158,15 +158,15 @@ def _load(step: int, path: Path, older: Callable[[int, str], int]) -> Stored | N
             )
             for other in paired
         }
-        look = {
-            name.removeprefix(LOOK): _column(table[name])
+        sample = {
+            name.removeprefix(SAMPLE): _column(table[name])
             for name in table.column_names
-            if current and name.startswith(LOOK)
+            if current and name.startswith(SAMPLE)
         }
         names = tuple(table["name"].to_pylist())
         origin = about.get("step_origin")
         origin = origin if isinstance(origin, str) else Stored.step_origin
-        return Stored(step, about["label"], about["fingerprint"], names, own, pairs, look, origin)
+        return Stored(step, about["label"], about["fingerprint"], names, own, pairs, sample, origin)
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError):
         return None
 

@@ -1,8 +1,8 @@
-"""The walk along a series: the moments of every checkpoint, from what is stored and from what must be read.
+"""The moments of every checkpoint of a series: stored ones are loaded, the others are measured.
 
-Two ways, the same sums. Step by step, a checkpoint with those it is compared with: for files of this machine, whose
-bytes stay in memory from one step to the next, and for formats that are fetched or decoded whole. In stripes
-(`weights.stripes`), all checkpoints at once: for files that are read over a network, or on a cluster.
+There are two ways, which give the same sums. Step by step (`by_step`), each checkpoint with those it is compared with:
+for local files, whose bytes stay in memory from one step to the next, and for formats that are downloaded or decoded
+as a whole. In stripes (`by_stripe`), all checkpoints at once: for files that are read over a network, or on a cluster.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from normgrowth.checkpoints.checkpoint import Checkpoint, Tensor
 from normgrowth.checkpoints.parameter_names import Reading
 from normgrowth.checkpoints.selection import Chosen, Selection
-from normgrowth.engine import Engine, Threads, available_cores, no_collection
+from normgrowth.engine import Engine, Threads, available_cores, gc_paused
 from normgrowth.errors import InputError
 from normgrowth.moments.moments import Moments
 from normgrowth.records import storable
@@ -33,14 +33,14 @@ Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is 
 
 @dataclass(frozen=True)
 class Reader:
-    """Where to work, and with how much memory for what comes over a network."""
+    """How checkpoints are read. memory: bytes for values that come over a network."""
 
     workers: int | None = None
     engine: Engine | None = None
     memory: int = MEMORY
 
     def striped(self, opening: Checkpoint) -> bool:
-        """Whether checkpoints are such as can all be open at once, and reading them twice would cost."""
+        """Whether to read in stripes: all checkpoints can be open at once, and reading bytes twice is expensive."""
         return (opening.is_remote or self.engine is not None) and opening.can_stay_open
 
 
@@ -113,7 +113,7 @@ class Counted:
 
 def counted_tensors(plan: Plan, window: Window, selection: Selection) -> Counted:
     opening = window.get(plan.opening)
-    with no_collection():
+    with gc_paused():
         chosen = selection.choose(opening.label, opening.tensors, opening.aliases)
     readings = chosen.readings
     check_dtypes(opening, [reading.name for reading in readings])
@@ -185,10 +185,10 @@ def measure_all(
             if stored:  # what was measured stays to the bit; comparisons are added
                 sums, pairs = stored.own, {**stored.pairs, **pairs}
             found = plan.moments(i, sums, pairs)
-            look: Mapping[str, Sequence[Any]] = {}
-            if log and stored and plan.knows(i, "previous") and log.continues(stored.look):
-                look = stored.look
-                log.restore(i, place.step, place.label, str(place.step), shapes, found, look)
+            sample: Mapping[str, Sequence[Any]] = {}
+            if log and stored and plan.knows(i, "previous") and log.continues(stored.sample):
+                sample = stored.sample
+                log.restore(i, place.step, place.label, str(place.step), shapes, found, sample)
             elif log:
                 sampled = striped is not None and striped.job.sampled is not None
                 seen = (
@@ -197,7 +197,7 @@ def measure_all(
                     else {}
                 )
                 previous = window.get(i - 1) if "previous" in reads else None
-                look = log.sample(i, place.step, str(place.step), current, previous, names, found, seen)
+                sample = log.sample(i, place.step, str(place.step), current, previous, names, found, seen)
             assert place.entry is not None
             store.save(
                 Stored(
@@ -207,14 +207,14 @@ def measure_all(
                     tuple(names),
                     found.alone,
                     pairs,
-                    look,
+                    sample,
                     place.entry.step_origin,
                 )
             )
         elif stored:
             found = plan.moments(i, stored.own, stored.pairs)
             if log:
-                log.restore(i, place.step, place.label, str(place.step), shapes, found, stored.look)
+                log.restore(i, place.step, place.label, str(place.step), shapes, found, stored.sample)
         moments.append(found)
         window.done_with(i)
     store.drop_stripes()
@@ -295,7 +295,7 @@ def read_once(
 
 
 class _Bar:
-    """Tells how many bytes were read, of how many."""
+    """Reports how many bytes were read, of how many."""
 
     def __init__(self, progress: Progress | None, tensors: list[Tensor]) -> None:
         self.progress = progress

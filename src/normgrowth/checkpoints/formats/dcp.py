@@ -325,7 +325,7 @@ def _note_number(pickled: bytes, name: str, numbers: dict[str, int]) -> None:
     try:
         value = unpickle(pickled, name, frozenset())
     except InputError:
-        return  # a step that is no plain number is none; the folder's name will have to do
+        return  # not a plain number: the step comes from the folder name
     if type(value) is int and 0 <= value < LARGEST_STEP:
         numbers[name] = value
 

@@ -24,7 +24,7 @@ from normgrowth.checkpoints.formats.torch_tensors import Unreadable, View, tenso
 from normgrowth.checkpoints.steps import LARGEST_STEP
 from normgrowth.checkpoints.storage.gathered import Gathered
 from normgrowth.checkpoints.storage.mapped_file import FileState
-from normgrowth.engine import no_collection
+from normgrowth.engine import gc_paused
 from normgrowth.errors import InputError
 
 _STEPS = (*STEP_KEYS, "global_steps", "iter_num", "iteration", "num_updates", "step_count")
@@ -113,7 +113,7 @@ class _Index:
 
 def _read(path: Path, file: str = "") -> _Index:
     try:
-        with no_collection(), open_torch_file(path) as opened:
+        with gc_paused(), open_torch_file(path) as opened:
             return _index(opened, file)
     except MalformedPickle as error:
         raise InputError(f"{path}: {error}") from error
@@ -194,7 +194,7 @@ def _number(value: Any, opened: TorchFile) -> int | None:
             return None
         start, _ = opened.place(view.key)
     except MalformedPickle:
-        return None  # a step that is no plain number is none; the file's name will have to do
+        return None  # not a plain number: the step comes from the file name
     bits = STORAGE[view.dtype]
     start += view.offset * bits.itemsize
     return int(np.frombuffer(opened.data[start : start + bits.itemsize], bits)[0])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from normgrowth.checkpoints.checkpoint import WIDTH, MappedCheckpoint, Piece, Ranges, Tensor
 from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.checkpoints.storage.mapped_file import FileBytes, FileState
-from normgrowth.engine import no_collection
+from normgrowth.engine import gc_paused
 from normgrowth.errors import InputError
 
 HEADER_LIMIT = 100_000_000  # the format's own limit, in bytes
@@ -123,7 +123,7 @@ def read_header(read: Callable[[int, int], bytes], size: int, where: str) -> Hea
         raise InputError(f"{where}: its header claims {length} bytes, more than the format allows")
     raw = read(8, 8 + length)
     try:
-        with no_collection():
+        with gc_paused():
             return _parse(raw, size - 8 - length)
     except _Malformed as error:
         raise InputError(f"{where}: {error}") from error

@@ -1,4 +1,4 @@
-"""Checkpoints on other machines, read by ranges.
+"""Checkpoints on other machines, read by byte ranges.
 
 discovery.py          lists the files of a web server or a bucket
 remote_file.py        one checkpoint file, not opened; remote_checkpoint.py: opened, read by ranges

@@ -28,7 +28,7 @@ from normgrowth.checkpoints.checkpoint import (
 )
 from normgrowth.checkpoints.formats import safetensors
 from normgrowth.checkpoints.remote.transport import AT_ONCE, Bytes, FileInfo, FileStore
-from normgrowth.engine import no_collection
+from normgrowth.engine import gc_paused
 from normgrowth.errors import InputError
 
 
@@ -134,7 +134,7 @@ def read_index(
         headers = dict(zip(files, found, strict=True))
     tensors: dict[str, Tensor] = {}
     ranges = Ranges()
-    with no_collection():
+    with gc_paused():
         if weight_map is None:
             places = {name: file for file, header in headers.items() for name in header.tensors}
         else:

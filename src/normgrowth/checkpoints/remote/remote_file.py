@@ -1,4 +1,4 @@
-"""Checkpoints elsewhere, not opened: what `local_files.LocalFile` is for this machine.
+"""Remote checkpoints that are not opened yet: the counterpart of `local_files.LocalFile`.
 
 safetensors are read by ranges. A checkpoint in another format is fetched into the scratch folder when it is
 opened, and removed when it is closed. An index is read once in a process, however often it is opened.
@@ -30,7 +30,7 @@ PART = 64 << 20  # bytes in memory of a file that is fetched
 
 @dataclass(frozen=True, eq=False)
 class RemoteFile:
-    """One checkpoint elsewhere, not opened."""
+    """One remote checkpoint, not opened."""
 
     store: ListableStore  # where its files lie
     name: str  # the file to start from
@@ -68,7 +68,7 @@ class RemoteFile:
         return not FORMATS[self.format].by_ranges  # it would be fetched
 
     def stat(self) -> None:
-        """Find out what the listing did not say."""
+        """Ask the server for the size and tag of files that the listing did not give."""
         for file, info in self.files.items():
             if info is None:
                 self.files[file] = self.store.stat(file, named(self.label, file))
@@ -162,5 +162,5 @@ def _checkpoint(
 
 
 def path_of(address: str) -> PurePosixPath:
-    """The part of an address whose names can say a step: a host or a bucket cannot."""
+    """The path of an address without host or bucket, whose names do not tell a step."""
     return PurePosixPath("/", unquote(address.partition("://")[2].partition("/")[2]))

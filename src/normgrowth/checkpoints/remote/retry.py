@@ -1,4 +1,4 @@
-"""Asking a server again: what may pass, how long to wait, and the one line when nothing helped."""
+"""Repeated requests: which errors are transient, how long to wait, and the error after the last attempt."""
 
 import re
 import time
@@ -27,13 +27,13 @@ class Failure(Exception):
 
 
 def check_speed(begun: float, count: int) -> None:
-    """Raise if so many bytes took too long: by what has come, since a trickle must not last for hours."""
+    """Raise Failure if the transfer is slower than SLOWEST, so that a trickle does not last for hours."""
     if time.monotonic() - begun > TIMEOUT + count / SLOWEST:
         raise Failure("the answer is too slow", retryable=True)
 
 
 def retry(attempt: Callable[[], T], where: str) -> T:
-    """Try, again where that may help; in the end one line."""
+    """The result of `attempt`, repeated after transient failures. Raises InputError after the last one."""
     for pause in (*PAUSES, None):
         try:
             return attempt()
@@ -46,7 +46,7 @@ def retry(attempt: Callable[[], T], where: str) -> T:
 
 
 def wait_asked_for(headers: Mapping[str, str]) -> float:
-    """Seconds, from the headers of an answer."""
+    """The seconds that the headers of a response ask to wait; 0 if they ask for none."""
     headers = {name.lower(): value for name, value in headers.items()}
     quota = re.search(r"r=0;t=(\d+)", headers.get("ratelimit", ""))
     wish = quota.group(1) if quota else headers.get("retry-after", "")

@@ -1,4 +1,4 @@
-"""What the checkpoints of one series share while they are read; keys, logins and queries stay in this process."""
+"""State that the remote checkpoints of one series share. Credentials and queries never leave the process."""
 
 import os
 import threading
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class RemoteSession:
-    """Pickles without what it knows: another process finds its own keys.
+    """Connections, credentials and indexes. Pickles without them: another process uses its own credentials.
 
-    scratch: where checkpoints that are not read by ranges are put while they are read.
+    scratch: folder for checkpoints that cannot be read by ranges and are downloaded.
     """
 
     def __init__(self, scratch: Path | None = None) -> None:
@@ -34,14 +34,14 @@ class RemoteSession:
         self._lock = threading.Lock()
 
     def login(self, url: str) -> str | None:
-        """As a header: what its address said, or what ~/.netrc has for the host."""
+        """The Authorization header: from the address itself, or from ~/.netrc; None without a login."""
         place = origin(url)
         if place not in self.logins:
             self.logins[place] = saved_login(place[1] or "") or ""
         return self.logins[place] or None
 
     def store(self, scheme: str, bucket: str, *, anonymous: bool = False) -> "Store":
-        """anonymous: from now on, for all."""
+        """The open bucket. anonymous: without credentials, also for later calls."""
         from normgrowth.checkpoints.remote.buckets.bucket_access import open_store
 
         with self._lock:
@@ -54,7 +54,7 @@ class RemoteSession:
 
 
 def received_session(scratch: Path | None) -> RemoteSession:
-    """The one of all checkpoints that were sent to this process: finding keys takes too long for each task."""
+    """The session that all checkpoints sent to this process share: looking up credentials per task takes too long."""
     return _session_of(os.getpid(), scratch)
 
 
@@ -64,7 +64,7 @@ def _session_of(process: int, scratch: Path | None) -> RemoteSession:  # noqa: A
 
 
 class SharedIndex:
-    """Lets the checkpoints of a series have one index where theirs are equal: all of them may be open at once."""
+    """Replaces equal indexes by one object: all checkpoints of a series may be open at once."""
 
     last: "Index | None" = None
 
@@ -79,7 +79,7 @@ class SharedIndex:
 
 
 class LazyValue(Generic[T]):
-    """A value that is made when it is first wanted, and once in a process, whoever asks."""
+    """A value that is computed on first use and then shared by all threads; it pickles without the value."""
 
     def __init__(self) -> None:
         self._made, self._lock = list[T](), threading.Lock()

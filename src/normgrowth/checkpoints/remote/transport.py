@@ -1,4 +1,4 @@
-"""What a store of files elsewhere is asked: lists, sizes, exact byte ranges; and the memory that they are read into."""
+"""The interface of a remote file store (list, size, byte ranges), and the buffers that bytes are read into."""
 
 import threading
 from typing import NamedTuple, Protocol
@@ -27,7 +27,7 @@ class DirectoryEntry(NamedTuple):
 
 
 class FileStore(Protocol):
-    """A folder elsewhere. Errors are `InputError`s of one line that begins with `where`."""
+    """A remote folder. Errors are `InputError`s of one line that begins with `where`."""
 
     def show(self, file: str = "") -> str: ...
     def stat(self, file: str, where: str) -> FileInfo: ...
@@ -41,16 +41,16 @@ class FileStore(Protocol):
 
 
 class ListableStore(FileStore, Protocol):
-    """A store that can say what it holds."""
+    """A store that can list its files."""
 
     def child(self, name: str) -> "ListableStore": ...
     def ls(self) -> list[DirectoryEntry]: ...
 
 
 class BufferPool:
-    """Memory that was read into and may be again: new memory costs the processor as much as filling it.
+    """Buffers that are used again, since allocating memory takes as long as filling it.
 
-    There is never more of it than was in use at one time.
+    It never holds more buffers than were in use at one time.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
-"""Tensors of 16 bits, which are computed in float32.
+"""bfloat16 and float16 tensors, which the limit computes in float32.
 
-Each also carries its leading coefficients in float32, and rounds only what the network's own code sees: otherwise
-rounding would decide which score is the largest. So do constants that the network rounds, a table of rotations.
+Each tensor also keeps its leading coefficients in float32; the network's own code sees them rounded. Otherwise rounding
+would decide which score is the largest. Constants that the network rounds, such as a table of rotations, keep their
+float32 values in the same way.
 """
 
 import math
@@ -20,7 +21,7 @@ HALF_MASK = mask_bound(torch.float16)
 
 
 def remembered(tensor: Tensor, run: object) -> torch.UntypedStorage | None:
-    """What a constant of 16 bits was rounded from, in this run."""
+    """The float32 values that a 16-bit constant was rounded from in this run; None if unknown."""
     if tensor.dtype not in HALVES or tensor.layout != torch.strided:
         return None
     owner, exact = getattr(tensor.untyped_storage(), EXACT, (None, None))
@@ -28,13 +29,13 @@ def remembered(tensor: Tensor, run: object) -> torch.UntypedStorage | None:
 
 
 def forget(tensor: Tensor) -> None:
-    """A constant was written to: what it was rounded from holds no more."""
+    """Drop the float32 values of a constant that was written to."""
     if hasattr(storage := tensor.untyped_storage(), EXACT):
         delattr(storage, EXACT)
 
 
 def remember(found: Tensor, exact: Tensor, run: object) -> Tensor:
-    """A result of constants, with what it was rounded from; that itself where the network goes back to 32 bits."""
+    """A result of constants that keeps its float32 values; these values if the network goes back to 32 bits."""
     if found.dtype not in HALVES:
         return exact.to(found.dtype)
     setattr(found.untyped_storage(), EXACT, (run, laid_out(exact, found)))
@@ -42,7 +43,7 @@ def remember(found: Tensor, exact: Tensor, run: object) -> Tensor:
 
 
 def exact_constant(value: Any, run: object) -> Any:
-    """What an operation on constants sees; a number that masks stays one, since 0 times infinity is none."""
+    """A constant in float32, as an operation on constants gets it. Masks stay finite: 0 times infinity is NaN."""
     if isinstance(value, torch.dtype):
         return wide(value)
     if not isinstance(value, Tensor) or value.dtype not in HALVES:
@@ -52,7 +53,7 @@ def exact_constant(value: Any, run: object) -> Any:
 
 
 def exact_argument(value: Any, run: object) -> Any:
-    """What a rule sees of 16 bits that do not grow: constants in float32, masks as minus infinity."""
+    """A constant in float32, as a rule gets it. Masks become minus infinity."""
     if isinstance(value, torch.dtype):
         return wide(value)
     if isinstance(value, float):  # a mask of float16 is an ordinary number in float32
@@ -68,7 +69,7 @@ def exact_argument(value: Any, run: object) -> Any:
 def result_dtype(
     schema: OpSchema, args: Any, kwargs: Any, tensors: list[Tensor], half: bool
 ) -> torch.dtype | None:
-    """The dtype that the network expects of an operation; None where no 16 bits are in play."""
+    """The dtype that the network expects of an operation; None if no argument has 16 bits."""
     if kwargs.get("dtype") is not None:
         return kwargs["dtype"]
     if not half:

@@ -1,4 +1,7 @@
-"""Runs PyTorch operations on the leading orders of their arguments: C++ code, caches, output classes see tensors."""
+"""Runs PyTorch operations on the leading orders of their arguments.
+
+C++ code, caches and output classes see ordinary tensors.
+"""
 
 from collections.abc import Callable, Collection
 from fractions import Fraction
@@ -31,6 +34,7 @@ from normgrowth.limit.dispatch.storage import (
     mark_of,
     owns_its_storage,
     series_of,
+    storage_of,
     wide,
 )
 from normgrowth.limit.pass_log import Context
@@ -67,7 +71,7 @@ class LimitMode(TorchDispatchMode):
         half = grows = small = endless = False
         for tensor in tensors:
             half = half or tensor.dtype in HALVES
-            if (storage := _storage(tensor)) is None:
+            if (storage := storage_of(tensor)) is None:
                 continue
             storages.append(storage._cdata)
             if (mark := self._mark(storage)) is not None:
@@ -106,7 +110,7 @@ class LimitMode(TorchDispatchMode):
         lost: bool,
         refusal: Exception | None,
     ) -> Tensor:
-        """The rule of the operation that is not in place, and its result where the first argument is."""
+        """Apply the rule of the out-of-place operation and write its result into the first argument."""
         packet = getattr(torch.ops.aten, schema.functional, None)
         if schema.writes != ("self",) or schema.functional == schema.name or packet is None:
             raise self.context.refuse(func, "writes to a tensor in a way that has no rule")
@@ -122,7 +126,7 @@ class LimitMode(TorchDispatchMode):
         return "draws random numbers although the model is in evaluation mode: its output has no single limit"
 
     def _diverges(self, marks: Marks, name: str, args: Any) -> Exception:
-        """The refusal of an infinite argument, which an operation that bounds it puts off."""
+        """The error for an infinite argument; raised at once unless the operation can bound it."""
         found = next(mark.diverges for mark in marks.values() if mark.diverges is not None)
         divided = marks.get(id(args[0])) if name == "div" else None
         if name not in BOUNDING or (divided is not None and divided.diverges):
@@ -130,7 +134,7 @@ class LimitMode(TorchDispatchMode):
         return found
 
     def _plain(self, func: Any, schema: OpSchema, args: Any, kwargs: Any) -> Any:
-        """An operation on constants; one that is rounded to 16 bits (a table of rotations) is remembered in 32."""
+        """Run an operation on constants; a result rounded to 16 bits keeps its float32 values."""
         found = func(*args, **kwargs)
         if schema.views or not isinstance(found, Tensor):
             return found
@@ -171,15 +175,16 @@ class LimitMode(TorchDispatchMode):
         return found(Operation(func, self.context, dtype, (args, kwargs)), *args, **kwargs)
 
     def growth(self, tensor: Tensor) -> DegreeMark | None:
-        storage = _storage(tensor)
+        """The mark of a tensor that grows; None for a constant."""
+        storage = storage_of(tensor)
         return None if storage is None else self._mark(storage)
 
     def _mark(self, storage: torch.UntypedStorage) -> DegreeMark | None:
         found = getattr(storage, MARK, None)
         if found is not None and found.run is not self.run:
             raise InputError(
-                f"a tensor of degree {found.degree} that another saturated(...) made: its parameters are not "
-                "this one's; give its .clone() if it is meant as a constant"
+                f"got a tensor of degree {found.degree} that another saturated(...) returned, whose parameters are "
+                "different ones; pass tensor.clone() to use it as a constant"
             )
         return found
 
@@ -217,7 +222,7 @@ class LimitMode(TorchDispatchMode):
         return top
 
     def _write(self, tensor: Tensor, value: Series) -> None:
-        """Put a series where a tensor is, which may be a part of a storage."""
+        """Write a series into a tensor, which may be a part of a storage."""
         if value.unfinished is None:  # otherwise it was made from this tensor, and is laid out as it is
             value = value.move(lambda v: v.to(wide(tensor.dtype)).expand(tensor.shape))
         if not owns_its_storage(tensor):
@@ -239,19 +244,12 @@ def _lifted(value: Any, marks: Marks, unfinished: bool) -> Any:
     return value
 
 
-def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
-    try:
-        return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse, meta: nothing grows there
-        return None
-
-
 def _hang(tensor: Tensor, mark: DegreeMark) -> None:
     setattr(tensor.untyped_storage(), MARK, mark)
 
 
 def _diverging(value: Any, endless: Exception | None) -> Any:
-    """A result that is still infinite somewhere keeps the refusal; beside a power of c it is refused at once."""
+    """Keep the error of a result that is still infinite somewhere; raise it where a power of c is infinite."""
     if not isinstance(value, Series) or (endless is None and value.diverges is None):
         return value
     refusal = endless or value.diverges

@@ -1,4 +1,4 @@
-"""Writing a series into a part of a storage: what lies beside it keeps its degrees."""
+"""Writes a series into a part of a storage; the rest of the storage keeps its degrees."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""What PyTorch says of its operations: what they write to, what they share; and which have a kind of limit."""
+"""What the schema of an operation says: which arguments it writes to or shares, and whether it saturates."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -9,7 +9,7 @@ import torch
 DRAWS = {"bernoulli", "bernoulli_", "native_dropout"}
 # These share the storage of their argument without saying so in their schema.
 ALIASES = {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift_fresh", "lift"}
-# What comes to its limit faster than any power of c.
+# Functions that approach their limit faster than any power of c.
 SATURATING = {"sigmoid", "tanh", "erf", "exp", "expm1", "exp2", "_softmax", "_safe_softmax", "glu"}
 SATURATING |= {"gelu", "silu", "mish", "softplus", "log_sigmoid_forward", "elu", "celu", "_log_softmax"}
 SATURATING |= {"erfc", "logsumexp", "special_logsumexp", "logaddexp", "logaddexp2"}
@@ -22,7 +22,8 @@ SOFTMAXES = {
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 }
-# What may get a value that is infinite in the limit: that keep it so, leave it out, bound it or divide by it.
+# Operations that take values which are infinite in the limit: they pass them on, leave them out, bound them or divide
+# by them.
 BOUNDING = {"add", "log", "log1p", "clone", "_to_copy", "where", "masked_fill"}
 BOUNDING |= {"clamp", "clamp_max", "minimum", "reciprocal", "div"}
 

@@ -1,8 +1,8 @@
-"""Degrees that hang on storages: the series of a tensor, and a tensor for a series.
+"""Degree marks on storages: from a tensor to its series, and back.
 
-A tensor in the limit is an ordinary tensor that holds the coefficients of its highest degree. Its degree and its
-lower terms hang on its storage, so views share them, and operations in place change them for every view. A lower
-term is a storage of the same layout.
+A tensor in the limit is an ordinary tensor that holds the coefficients of its highest degree. A mark on its storage
+holds the degree and the lower terms, so that all views share them, and in-place operations change them for every view.
+A lower term is a storage of the same layout.
 """
 
 from collections.abc import Collection, Iterable
@@ -21,7 +21,7 @@ Hung = list[tuple[Fraction, torch.UntypedStorage, int]]  # terms: degree, coeffi
 
 @dataclass(slots=True)
 class DegreeMark:
-    """What hangs on a storage; `run` tells one Limit's tensors from another's."""
+    """The degree and the lower terms of what a storage holds; `run` identifies the Limit that made it."""
 
     run: object
     degree: Fraction
@@ -37,6 +37,7 @@ class DegreeMark:
     diverges: Exception | None = None
     scales: dict[Fraction, Tensor] | None = None
     unfinished: Unfinished | None = None  # only on a storage that one contiguous tensor fills
+    known_zeros: bool = False
 
     def finish(self) -> None:
         """Compute the lower orders that were put off."""
@@ -83,6 +84,7 @@ def series_of(tensor: Tensor, mark: DegreeMark, unfinished: bool = False) -> Ser
         mark.diverges,
         mark.scales,
         waiting,
+        mark.known_zeros,
     )
 
 
@@ -113,6 +115,7 @@ def mark_of(
         series.diverges,
         series.scales,
         series.unfinished,
+        series.known_zeros,
     )
 
 
@@ -159,6 +162,14 @@ def _hung_exponential(part: Exponential, like: Tensor) -> HungExponential:
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which coefficients of a tensor are kept."""
     return torch.float32 if dtype in HALVES else dtype
+
+
+def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
+    """The storage of a tensor; None if it has none (sparse, meta), so that nothing in it grows."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 def flat(storage: torch.UntypedStorage, like: Tensor, dtype: torch.dtype) -> Tensor:

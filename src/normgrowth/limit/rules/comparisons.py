@@ -20,7 +20,8 @@ def comparison(operation: Operation, a: Any, b: Any) -> Tensor:
     if difference.rest is not None or difference.lost:
         equal = (sign == 0) & torch.isfinite(difference.top.value)
         zeros = difference.exact_zeros or _exactly_zero(a) or _exactly_zero(b)
-        _count_open(operation, difference, 0 if zeros else open_ties(equal, a, b))
+        if not zeros:
+            _count_open(operation, difference, open_ties(equal, a, b))
     return getattr(torch, operation.name)(sign, 0)
 
 
@@ -36,8 +37,12 @@ def _exactly_zero(x: Any) -> bool:
     return isinstance(x, Series) and x.exact_zeros
 
 
-def _count_open(operation: Operation, x: Series, count: int) -> None:
-    """Ties that an order left out, or an exponentially small part, might decide."""
+def _count_open(operation: Operation, x: Series, count: int, vanishing: int = 0) -> None:
+    """Ties that an order left out, or an exponentially small part, might decide.
+
+    vanishing: ties of values that have no power of c, which only an exponentially small part might decide.
+    """
+    operation.context.unranked += vanishing
     rest = x.rest if x.exponential is None else highest(x.rest, x.exponential.decay.rest)
     if rest is not None:
         operation.context.doubtful += count
@@ -111,10 +116,11 @@ def as_number(operation: Operation, x: Series, *others: Any) -> Any:
 
 
 # --- order ---------------------------------------------------------------------------------------------------
-def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor]:
+def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     """The rank of each element along a dimension, from 0 up, equal ones alike; and where, in order, one ties.
 
-    By the leading coefficients, among equals by the next ones, and at last by what is exponentially small.
+    By the leading coefficients, among equals by the next ones, and at last by what is exponentially small. Ties are of
+    values that have a power of c, and of values that have none.
     """
     keys = [term.value for term in x.terms]
     if (part := x.exponential) is not None:
@@ -136,11 +142,13 @@ def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor]:
     new = torch.cat([torch.zeros_like(order.narrow(dim, 0, 1)), (~same).long()], dim)
     ranked = torch.empty_like(order).scatter_(dim, order, new.cumsum(dim))
     if x.rest is None and not x.lost and (part is None or part.decay.rest is None):
-        return ranked, torch.zeros_like(same)
+        return ranked, torch.zeros_like(same), torch.zeros_like(same)
     nothing = torch.stack([key == 0 for key in sorted_keys]).all(0).narrow(dim, 1, count - 1)
     open_ = same & torch.isfinite(sorted_keys[0].narrow(dim, 1, count - 1))
     # A value of exactly 0 has no lower orders; it may have an exponentially small part.
-    return ranked, open_ & ~nothing if x.exact_zeros or not x.lost else open_
+    if x.exact_zeros or not x.lost:
+        return ranked, open_ & ~nothing, torch.zeros_like(same)
+    return (ranked, open_ & ~nothing, open_ & nothing) if x.known_zeros else (ranked, open_, open_ & False)
 
 
 @rule("sort", "topk", "kthvalue", "argsort", "median")
@@ -150,15 +158,16 @@ def in_order(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any:
     if not x.shape:
         return x, torch.zeros((), dtype=torch.long, device=x.top.value.device)
     dim = given.get("dim", -1)
-    ranked, ties = ranks(x, dim)
+    ranked, *ties = ranks(x, dim)
     found = operation(ranked, *args, **kwargs)
     count, k = x.shape[dim], given.get("k")
     if k is not None and operation.name == "topk":
         at = (
             count - k if given.get("largest", True) else k
         ) - 1  # the tie between the last one in and the next
-        ties = ties.narrow(dim, at, 1) if 0 <= at < count - 1 else ties.narrow(dim, 0, 0)
-    _count_open(operation, x, int(ties.sum()))
+        inside = 0 <= at < count - 1
+        ties = [t.narrow(dim, at if inside else 0, int(inside)) for t in ties]
+    _count_open(operation, x, *(int(t.sum()) for t in ties))
     if operation.name == "argsort":
         return found
     indices = found[1]
@@ -199,7 +208,7 @@ def extreme(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
         dims = dims or list(range(len(shape)))
         x = x.move(lambda value: value.permute(*outer, *dims).reshape(*sizes, -1))
     dim = -1 if several else dims[0]
-    ranked, ties = ranks(x, dim)
+    ranked, *ties = ranks(x, dim)
     place = (ranked.argmax if "max" in name else ranked.argmin)(dim, keepdim=True)
 
     def shaped(value: Tensor) -> Tensor:
@@ -209,9 +218,9 @@ def extreme(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
 
     found = x.move(lambda value: shaped(value.gather(dim, place)))
     indexed = name.startswith("arg") or len(operation.func._schema.returns) == 2
-    if indexed and ties.shape[dim]:
-        at = ties.shape[dim] - 1 if "max" in name else 0
-        _count_open(operation, x, int(ties.select(dim, at).sum()))
+    if indexed and (count := ties[0].shape[dim]):
+        at = count - 1 if "max" in name else 0
+        _count_open(operation, x, *(int(t.select(dim, at).sum()) for t in ties))
     if name.startswith("arg"):
         return shaped(place)
     return (found, shaped(place)) if indexed else found

@@ -1,4 +1,4 @@
-"""Rules for normalisation: what is left of a size that grows is its direction."""
+"""Rules for normalization: of a vector that grows only the direction remains."""
 
 from typing import Any
 
@@ -22,19 +22,19 @@ from normgrowth.limit.rules.elementwise.powers import power
 FLAT = 64  # units of rounding: a row that varies by no more beside its mean varies by rounding only
 
 
-def normalised(operation: Operation, x: Series, dims: list[int], eps: float, centre: bool) -> Series:
+def normalized(operation: Operation, x: Series, dims: list[int], eps: float, center: bool) -> Series:
     """(x - mean) / sqrt(variance + eps), by degrees: eps counts at degree 0, rules below, and is nothing above."""
     if len(x.terms) == 1 and x.top.degree > 0 and not x.zero:
         value = x.top.value
-        middle = value.mean(dims, keepdim=True) if centre else value.new_zeros(())
-        away = value - middle if centre else value
+        middle = value.mean(dims, keepdim=True) if center else value.new_zeros(())
+        away = value - middle if center else value
         size = away.square().mean(dims, keepdim=True)
         flat = size <= (FLAT * operation.context.eps(value.dtype)) ** 2 * middle.square()
         if not bool(flat.any()):
             below = None if x.rest is None else x.rest - x.top.degree
             return Series((Term(ZERO, away * size.rsqrt(), x.top.sources),), below)
-    if centre:
-        x = _centred(operation, x, dims)
+    if center:
+        x = _centered(operation, x, dims)
     squares = product(torch.mul, x, x, operation.orders)
     variance = squares.map(lambda value: value.mean(dims, keepdim=True))
     eps_term = series(torch.full((), eps, dtype=variance.top.value.dtype), variance)
@@ -45,7 +45,7 @@ def distance_from_mean(x: Series, dims: list[int]) -> Series:
     return add(x, x.map(lambda value: value.mean(dims, keepdim=True)), -1)
 
 
-def _centred(operation: Operation, x: Series, dims: list[int]) -> Series:
+def _centered(operation: Operation, x: Series, dims: list[int]) -> Series:
     """A row whose values are equal has no distance from its mean, whatever rounding says."""
     if (short := shortened(x, operation.orders)) is not x:
         away, rows = _distances(operation, short, dims)
@@ -92,7 +92,7 @@ def layer_norm(operation: Operation, x: Any, shape: list[int], gain: Any, bias: 
     x, gain = series(x), None if gain is None else series(gain)
     found = _by_kernel(operation, x, shape, gain)
     if found is None:
-        found = gained(operation, normalised(operation, x, dims, eps, centre=True), gain, None)
+        found = gained(operation, normalized(operation, x, dims, eps, center=True), gain, None)
     if bias is not None and not (bias := series(bias)).zero:
         found = summed(operation, found, bias)
     return found, torch.zeros(0), torch.zeros(0)  # mean and deviation serve the gradient only
@@ -122,7 +122,7 @@ def rms_norm(operation: Operation, x: Any, shape: list[int], gain: Any, eps: flo
     x = series(x)
     eps = torch.finfo(x.top.value.dtype).eps if eps is None else eps
     dims = list(range(-len(shape), 0))
-    return gained(operation, normalised(operation, x, dims, eps, centre=False), gain, None), torch.zeros(0)
+    return gained(operation, normalized(operation, x, dims, eps, center=False), gain, None), torch.zeros(0)
 
 
 @rule("native_group_norm")
@@ -132,7 +132,7 @@ def group_norm(
     x = series(x)
     shape, columns = x.shape, (1, -1, *[1] * (len(x.shape) - 2))
     flat = x.map(lambda value: value.reshape(n, groups, -1))
-    found = normalised(operation, flat, [-1], eps, centre=True).map(lambda value: value.reshape(shape))
+    found = normalized(operation, flat, [-1], eps, center=True).map(lambda value: value.reshape(shape))
     gain, bias = (None if p is None else series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
     return gained(operation, found, gain, bias), torch.zeros(0), torch.zeros(0)
 
@@ -141,7 +141,7 @@ def group_norm(
 def batch_norm(
     operation: Operation, x: Any, gain: Any, bias: Any, mean: Tensor, variance: Tensor, _: float, eps: float
 ) -> Any:
-    """Statistics are buffers, of degree 0: nothing is normalised away."""
+    """Statistics are buffers, of degree 0: nothing is normalized away."""
     x = series(x)
     columns = (1, -1, *[1] * (len(x.shape) - 2))
     away = summed(operation, x, series(mean.view(columns)), -1)

@@ -125,7 +125,7 @@ def _benign_reason(e: StepTable, members: Sequence[int], true: int, apart: Dista
     first, last, n = members[0], members[-1], len(e.sampled)
     if last - first != len(members) - 1 or len(members) == n:
         return ""
-    steps = [look.step for look in e.sampled]
+    steps = [sample.step for sample in e.sampled]
     if first == 0 and steps[last] - steps[0] <= max(1, START * (steps[-1] - steps[0])):
         return "usual where the learning rate warms up from 0 or the loss scale is still being searched"
     if last == n - 1 and true == first > 1:

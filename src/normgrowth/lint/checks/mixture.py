@@ -84,7 +84,7 @@ def other_series(main: Sequence[Member], others: Sequence[Sequence[Member]]) -> 
 
 def named_apart(e: StepTable) -> list[list[int]]:
     """Rows by the names of their files, if these tell two series or more of at least two checkpoints each."""
-    parts = by_pattern([(look.label, look.step) for look in e.sampled])
+    parts = by_pattern([(sample.label, sample.step) for sample in e.sampled])
     return parts if len(parts) > 1 and all(len(part) > 1 for part in parts) else []
 
 

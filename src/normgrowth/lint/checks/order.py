@@ -76,7 +76,9 @@ def _interleaved(count: int, distance: Distance) -> bool:
 def stored_order(e: StepTable, known: set[int]) -> Iterator[Finding]:
     """Steps stored inside the files that go down while those of the names go up; not of rows known as wrong."""
     told = [
-        (k, look.stored) for k, look in enumerate(e.sampled) if look.stored is not None and k not in known
+        (k, sample.stored)
+        for k, sample in enumerate(e.sampled)
+        if sample.stored is not None and k not in known
     ]
     for (before, earlier), (row, later) in pairwise(told):
         if later < earlier:
@@ -212,8 +214,8 @@ def _strange_tensors(model: _Way, said: set[int]) -> Iterator[Finding]:
 
 def _vectors(e: StepTable, row: int) -> list[int]:
     """Columns of gains and biases."""
-    look = e.sampled[row]
-    entries = zip(look.names, look.shapes, strict=True)
+    sample = e.sampled[row]
+    entries = zip(sample.names, sample.shapes, strict=True)
     return [e.column[name] for name, shape in entries if len(shape) == 1 and shape[0] >= 4]
 
 

@@ -24,8 +24,9 @@ def index_faults(e: StepTable) -> Iterator[Finding]:
     """Missing, new, renamed, reshaped tensors, and other dtypes."""
     first = e.sampled[0]
     if all(
-        (look.names, look.shapes, look.dtypes) == (first.names, first.shapes, first.dtypes) and not look.spelt
-        for look in e.sampled
+        (sample.names, sample.shapes, sample.dtypes) == (first.names, first.shapes, first.dtypes)
+        and not sample.spelt
+        for sample in e.sampled
     ):
         return
     fields: dict[str, list[list[Hashable]]] = {"dtype": [], "shape": [], "spelt": [], "here": []}
@@ -44,7 +45,7 @@ def index_faults(e: StepTable) -> Iterator[Finding]:
                 filled.append(last)
             fields[field].append(filled)
         fields["here"].append(
-            [bool(entry) or name in look.hidden for entry, look in zip(own, e.sampled, strict=True)]
+            [bool(entry) or name in sample.hidden for entry, sample in zip(own, e.sampled, strict=True)]
         )
 
     def changes(field: str) -> Iterator[tuple[int, str, str, Hashable, Hashable]]:
@@ -103,9 +104,9 @@ def _tied(e: StepTable, row: int, name: str) -> str:
 
 
 def nonfinite_faults(e: StepTable, buffers: Mapping[str, str]) -> Iterator[Finding]:
-    for row, look in enumerate(e.sampled):
+    for row, sample in enumerate(e.sampled):
         bad = [i for i in np.flatnonzero(e.nonfinite[row]) if e.names[i] not in buffers]
-        if len(bad) > 1 and len(bad) == len(look.names):
+        if len(bad) > 1 and len(bad) == len(sample.names):
             total = int(e.nonfinite[row].sum())
             yield e.finding(
                 row, "", "nonfinite", f"{total} values in all {len(bad)} tensors are NaN or infinite"

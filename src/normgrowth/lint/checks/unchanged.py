@@ -234,7 +234,7 @@ def _same_in_every_layer(e: StepTable) -> list[list[int]]:
 
 def _never_moved(e: StepTable, i: int, buffers: Mapping[str, str]) -> Finding:
     name = e.names[i]
-    rows = [row for row, look in enumerate(e.sampled) if name in look.index]
+    rows = [row for row, sample in enumerate(e.sampled) if name in sample.index]
     row = rows[1] if len(rows) > 1 else rows[0]
     if name in buffers:
         return e.finding(row, name, "buffer", _buffer(buffers[name], name, "never changes"))

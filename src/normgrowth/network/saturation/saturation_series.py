@@ -93,9 +93,8 @@ def of_series(
         tokens = [str(row) for row in read_rows(model, texts, tokenizer, sentences).rows]
     text = _content(tokens)
     asked.append(text)
-    opening = {"endpoint": endpoint}
     source = source if isinstance(source, str | Path) else list(source)
-    tracing = Tracing(source, Selection(include), run=run, judge=judge_samples, opening=opening)
+    tracing = Tracing(source, Selection(include), run=run, judge=judge_samples, endpoint=endpoint)
     request = {
         "scales": list(c),
         "exact": exact,

@@ -13,7 +13,7 @@ DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float1
 
 def cause(one: Diagnosis) -> str:
     """One cause as a sentence, with its evidence and what to look at."""
-    return f"They part at step {one.step:,}: {_CAUSES[one.cause](one)}"
+    return f"They part at step {one.step:,}: {CAUSES[one.cause](one)}"
 
 
 def _initialization(one: Diagnosis) -> str:
@@ -180,7 +180,7 @@ def _optimizer(one: Diagnosis) -> str:
     )
 
 
-_CAUSES = {
+CAUSES = {
     "initialization": _initialization,
     "earlier": _earlier,
     "nonfinite": _nonfinite,

@@ -26,7 +26,8 @@ SETUP = {
 }
 CONNECT_TIMEOUT = 5.0  # seconds; also for the service that hands out the keys of a machine in the cloud
 ONCE: "RetryConfig" = {"max_retries": 0}  # requests are repeated by `retry`
-NO_GOOGLE_KEYS = "computeMetadata"  # in an error: none are configured, and this machine is none of Google's
+# Part of the error message of obstore if no Google credentials are configured and this is not a Google machine.
+NO_GOOGLE_KEYS = "computeMetadata"
 
 
 def open_store(scheme: str, bucket: str, *, anonymous: bool = False) -> Store:

@@ -73,7 +73,7 @@ class Bucket:
             for chunk in answer.stream(min_chunk_size=1):
                 view[got : got + len(chunk)] = memoryview(chunk)
                 got += len(chunk)
-                engine.go_on()
+                engine.check_cancelled()
                 if got < len(view):
                     check_speed(begun, got - had)
             if got < len(view):

@@ -81,7 +81,7 @@ def get_range(
                 if not count:
                     raise Failure("the connection is cut again and again", retryable=True)
                 got += count
-                engine.go_on()
+                engine.check_cancelled()
                 if got < len(view):
                     check_speed(begun, got - had)
 

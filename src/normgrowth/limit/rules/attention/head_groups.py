@@ -1,4 +1,4 @@
-"""Attention some heads at a time: what a row of scores needs beside itself is the other rows of its head.
+"""Attention for a few heads at a time: to decide a row of scores takes only the other rows of the same head.
 
 Most rows have one largest score and no second one near it. For these the weights are one pass over the scores, and
 neither a copy of all scores nor a lower order of them is needed.

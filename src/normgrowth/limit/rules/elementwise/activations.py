@@ -66,22 +66,27 @@ def activation(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> An
         return found[0] if isinstance(found, tuple) else found
 
     found = towards(operation, x, f, ACTIVATIONS[name])
-    if operation.context.exponentials and name in TAILS:
+    if name == "softplus" and x.top.degree > 0 and all_nonzero(x.top.value):
+        found = found.changed(known_zeros=True)
+    unit = name != "softplus" or operation.named(args, kwargs).get("beta", 1) == 1
+    if operation.context.exponentials and name in TAILS and unit:
         found = replace(found, exponential=tail(x, *TAILS[name]), lost=x.lost)
     return (found, found) if name == "log_sigmoid_forward" else found
 
 
-# How a function comes to its limits: f(x) = limit ∓ weight · exp(-rate |x|) on the right and the left.
-TAILS = {"sigmoid": (1.0, 1.0), "tanh": (2.0, 2.0)}
+# How a function comes to its asymptotes: f(x) = asymptote + weight · exp(-rate |x|), with a weight on the left and on
+# the right, and the rate. Of softplus with beta = 1.
+TAILS = {"sigmoid": (1.0, -1.0, 1.0), "tanh": (2.0, -2.0, 2.0), "softplus": (1.0, 1.0, 1.0)}
 
 
-def tail(x: Series, weight: float, rate: float) -> Exponential:
+def tail(x: Series, left: float, right: float, rate: float) -> Exponential:
     """Of elements that grow; others have none."""
-    growing = growing_elements(x)
-    sign = x.sign() if growing is None else torch.where(growing, x.sign(), x.top.value.new_zeros(()))
-    if growing is None:
+    if (growing := growing_elements(x)) is None:
         return nothing(x.top.value)
-    return Exponential(-weight * sign, replace(x.map(lambda value: value * sign * rate), lost=False))
+    sign = torch.where(growing, x.sign(), x.top.value.new_zeros(()))
+    return Exponential(
+        _by_sign(sign, left, 0.0, right), replace(x.map(lambda value: value * sign * rate), lost=False)
+    )
 
 
 @rule("glu")

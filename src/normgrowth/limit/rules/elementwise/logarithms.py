@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import nothing, times
+from normgrowth.limit.exponentials import times
 from normgrowth.limit.power_series import ZERO, Series, Term, combine, constant, from_parts, highest, product
 from normgrowth.limit.rules.arithmetic import add, series, summed
 from normgrowth.limit.rules.attention.softmax import distribution
@@ -35,9 +35,7 @@ def exponential(operation: Operation, x: Series) -> Series:
     if not operation.context.exponentials:
         return found
     rate = math.log(2) if operation.name == "exp2" else 1.0
-    part = nothing(x.top.value) if growing is None else tail(x, 1.0, rate)
-    weight = torch.where(part.weight > 0, part.weight, torch.zeros_like(part.weight))
-    return replace(found, exponential=replace(part, weight=weight), lost=x.lost or refusal is not None)
+    return replace(found, exponential=tail(x, 1.0, 0.0, rate), lost=x.lost or refusal is not None)
 
 
 def _sources(x: Series, where: Tensor) -> int:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import nothing, of_product, ratio, times
+from normgrowth.limit.exponentials import leading_values, nothing, of_product, ratio, times
 from normgrowth.limit.power_series import (
+    Exponential,
     Series,
     Term,
     all_nonzero,
@@ -39,7 +40,19 @@ def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series
         return {degree * p: torch.pow(value, float(p))}
 
     found = by_element(x, f)
-    return expanded(operation, x, found, lambda n: _binomial(p, n) * torch.pow(x.top.value, float(p) - n))
+    found = expanded(operation, x, found, lambda n: _binomial(p, n) * torch.pow(x.top.value, float(p) - n))
+    found.known_zeros = x.known_zeros  # nobody else has it yet
+    if x.exponential is None or p < 0:
+        return found
+    return found.changed(exponential=_small_part(x, x.exponential, float(p)), lost=x.lost)
+
+
+def _small_part(x: Series, part: Exponential, p: float) -> Exponential:
+    """(w exp(-d))^p where nothing else is left of x; p x^(p-1) w exp(-d) elsewhere."""
+    gone = x.vanishes()
+    slope = p * torch.pow(leading_values(x), p - 1) * part.weight
+    weight = torch.where(gone, torch.pow(part.weight, p), slope)
+    return Exponential(weight, part.decay.map(lambda value: torch.where(gone, value * p, value)))
 
 
 @cache

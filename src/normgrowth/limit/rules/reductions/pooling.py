@@ -22,7 +22,7 @@ def largest_of_windows(operation: Operation, x: Series, *args: Any, **kwargs: An
     """Where the pool of the ranks finds its largest, there is that of the values."""
     first = len(x.shape) - DIMENSIONS[operation.name]
     flat = x.move(lambda value: value.reshape(*x.shape[:first], -1))
-    ranked, _ = ranks(flat, -1)
+    ranked, *_ = ranks(flat, -1)
     _, places = operation(ranked.reshape(x.shape).to(torch.float64), *args, **kwargs)
 
     def picked(value: Tensor) -> Tensor:
