@@ -78,7 +78,11 @@ def test_totals_of_names_are_of_parameters_alone(tmp_path, capsys):
         code, out, _ = run(capsys, "parameters", tmp_path / name, "--include", "all")
         assert code == 0
         assert "11 of 11 tensors are counted, with 1,192 of 1,192 parameters" in out
-        for apart in ("12 tensors of optimizer", "1 buffers, 16", "1 further names of tied parameters, 88"):
+        for apart in (
+            "12 tensors of optimizer",
+            "1 buffers, 16",
+            "1 additional names of tied parameters, 88",
+        ):
             assert apart in out
         rows = json.loads(run(capsys, "parameters", tmp_path / name, "--json")[1])["parameters"]
         kinds = {row["name"]: row["kind"] for row in rows}

@@ -121,17 +121,17 @@ def test_other_settings(folder, capsys):
         (["--schedule", "0.1", "--name", "layer.0"], "name layer.0 needs a level"),
         (
             ["--schedule", "0.1", "--level", "layer", "--name", "layer.9"],
-            "no layer 'layer.9'; there is layer.0, layer.1",
+            "'layer.9'; known: layer.0, layer.1",
         ),
         (["--schedule", "0.1", "--optimizer", "sgd", "--weight-decay", "0.1"], "gradient_norm"),
         (
             ["--schedule", "0.1", "--optimizer", "sgd", "--weight-decay", "0.1", "--momentum", "1"],
             "momentum must be",
         ),
-        (["--schedule", "0.1", "--weight-decay", "10"], "takes away all weights"),
-        (["--schedule", "0.1", "--weight-decay", "-1"], "must be 0 or more"),
-        (["--schedule", "0.1", "--kappa", "-1"], "kappa must be 0 or more"),
-        (["--schedule", "0"], "no interval tells κ"),
+        (["--schedule", "0.1", "--weight-decay", "10"], "weight decay 10"),
+        (["--schedule", "0.1", "--weight-decay", "-1"], "weight decay must be >= 0"),
+        (["--schedule", "0.1", "--kappa", "-1"], "kappa must be >= 0"),
+        (["--schedule", "0"], "κ"),
     ],
 )
 def test_bad_arguments_are_one_clear_line(folder, capsys, words, said):

@@ -87,8 +87,8 @@ def _figures(result):
     """The paper's numbers are grey and called published; measured ones have colours."""
     figure = levels(result, published=figure2())
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
-        "random weights, exact limit",
-        "random weights, c = 1000",
+        "random weights,\nexact limit",
+        "random weights,\nc = 1000",
     ]
     exact, scaled = (ax.get_legend_handles_labels()[1] for ax in figure.axes)
     assert [name for name in exact if name != OTHERS] == [
@@ -159,7 +159,7 @@ def test_layers_count_from_0_as_in_every_record(configs, capsys):
     [
         (["nowhere/at/all"], "no such folder or file"),
         (["bert", "bert"], "named twice"),
-        (["bert", "--published"], "name an output folder with -o"),
+        (["bert", "--published"], "add -o DIR"),
         (["bert", "--text", "missing.txt"], "bert: missing.txt: No such file"),
         (["bert", "--text", "text.txt", "--dtype", "int8"], "not one of float64"),
         (["bert", "--text", "text.txt", "--c", "0"], "scales must be finite and above 0"),

@@ -263,7 +263,7 @@ def test_without_decay_there_is_none():
     found = equilibrium(lr=1e-3, weight_decay=0.0, numel=C)
     assert (found.norm, found.rotation, found.time) == (inf, 0.0, inf)
     assert found.time_from(1.0) == inf
-    with pytest.raises(InputError, match="no equilibrium to move to"):
+    with pytest.raises(InputError, match="no equilibrium"):
         found.norm_at(3, 1.0)
 
 
@@ -291,24 +291,24 @@ def test_time_is_0_within_reach():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (dict(), "numel, their number, is needed"),
+        (dict(), "numel"),
         (dict(optimizer="sgd"), "depends on gradient_norm"),
-        (dict(optimizer="lion"), "'lion' is none of adamw, sgd"),
-        (dict(numel=C, decay="soft"), "'soft' is none of decoupled"),
+        (dict(optimizer="lion"), "'lion'; known: adamw, sgd"),
+        (dict(numel=C, decay="soft"), "'soft'; known: decoupled"),
         (dict(numel=C, decay="coupled"), "depends on gradient_norm"),
         (dict(numel=C, decay="coupled", gradient_norm=1.0, invariant=True), "no closed form"),
-        (dict(numel=C, lr=-1.0), "learning rate must be 0 or more, not -1"),
-        (dict(numel=C, weight_decay=nan), "weight decay must be 0 or more"),
-        (dict(numel=C, lr=1.0, weight_decay=1.0), "takes away all weights in one step"),
-        (dict(numel=C, betas=(1.0, 0.9)), "beta1 must be at least 0 and less than 1"),
-        (dict(optimizer="sgd", gradient_norm=0.0), "gradient_norm must be more than 0"),
+        (dict(numel=C, lr=-1.0), "learning rate must be >= 0, got -1"),
+        (dict(numel=C, weight_decay=nan), "weight decay must be >= 0"),
+        (dict(numel=C, lr=1.0, weight_decay=1.0), "weight decay 1.0"),
+        (dict(numel=C, betas=(1.0, 0.9)), "beta1 must be"),
+        (dict(optimizer="sgd", gradient_norm=0.0), "gradient_norm must be > 0"),
         (dict(optimizer="sgd", gradient_norm=1.0, momentum=1.0), "momentum must be"),
     ],
 )
 def test_bad_arguments_are_one_clear_line(arguments, said):
     with pytest.raises(InputError, match=said):
         equilibrium(**(dict(lr=1e-3, weight_decay=0.1) | arguments))
-    with pytest.raises(InputError, match="norm to hold"):
+    with pytest.raises(InputError, match="norm0"):
         stationary_decay(0.0, lr=1e-3, numel=C)
     with pytest.raises(InputError, match="between 0 and 1"):
         equilibrium(lr=1e-3, weight_decay=0.1, numel=C).time_from(1.0, within=2.0)

@@ -50,7 +50,7 @@ def test_without_a_schedule_there_is_the_budget_and_no_model(folder, path):
     with pytest.raises(InputError, match="prediction"):
         found.plot.prediction()
     assert found.plot().axes[0].get_ylabel() == found.plot.alignment().axes[0].get_ylabel()  # the next one
-    assert "give the learning rates" in str(found)
+    assert "schedule" in str(found)
     for option in ({"kappa": 1.0}, {"weight_decay": 0.1}):
         with pytest.raises(InputError, match=f"{next(iter(option))} needs a schedule"):
             ng.dynamics(folder, **option)

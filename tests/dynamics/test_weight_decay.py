@@ -67,9 +67,9 @@ def test_how_fast_a_coupled_decay_shrinks():
     assert decoupled_equivalent(0.1, OptimizerSettings(numel=400)) == 0.1
     with pytest.raises(InputError, match="gradient_norm"):
         decoupled_equivalent(0.1, adam)
-    with pytest.raises(InputError, match="gradient_norm must be more than 0, not -1"):
+    with pytest.raises(InputError, match="gradient_norm must be > 0, got -1"):
         decoupled_equivalent(0.1, replace(adam, gradient_norm=-1.0))
-    with pytest.raises(InputError, match="depends on numel"):
+    with pytest.raises(InputError, match="numel"):
         decoupled_equivalent(0.1, replace(adam, gradient_norm=2.0, numel=None))
     for momentum in (1.0, 2.0):
         with pytest.raises(InputError, match="momentum must be"):
