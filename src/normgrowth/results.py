@@ -106,11 +106,20 @@ class Result:
         return self.records.to_polars()
 
     def matrix(
-        self, quantity: str, by: str = "layer", *, run: str | None = None, reference: str | None = None
+        self,
+        quantity: str,
+        by: str = "layer",
+        *,
+        run: str | None = None,
+        reference: str | None = None,
+        scale: float | None = None,
     ) -> Matrix:
-        """One quantity as a matrix: a row per step, a column per layer (or tensor, role, head)."""
+        """One quantity as a matrix: a row per step, a column per layer (or tensor, role, head).
+
+        scale: the factor of the weights, where the quantity was measured at several.
+        """
         rows = self.records if run is None else self.records.where(run=run)
-        return rows.matrix(quantity, level=by, reference=reference)
+        return rows.matrix(quantity, level=by, reference=reference, scale=scale)
 
     def to_json(self, *, tensors: bool = True) -> JsonObject:
         """All fields and the records as plain values for JSON; NaN and infinity become None.

@@ -6,7 +6,7 @@ Nothing that comes with a model is run: no code from its repository, no pickle, 
 import json
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -121,6 +121,21 @@ def load_model(
             notes.append(NO_TOKENIZER)
     _finite(str(source), model)
     return LoadedModel(str(source), model.eval(), tokenizer, random, notes)
+
+
+def as_loaded(
+    model: "str | Path | nn.Module | LoadedModel",
+    load: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> LoadedModel:
+    """A model by its name, loaded with the options of `load_model`; or a module as it is."""
+    if isinstance(model, LoadedModel):
+        return model
+    if not isinstance(model, str | Path):
+        return LoadedModel(type(model).__name__, model)
+    if progress is not None:
+        progress(0, 1, f"{model}: loading")
+    return load_model(model, **(load or {}))
 
 
 def generic(model: "nn.Module", seed: int = 0) -> list[str]:
