@@ -199,7 +199,7 @@ def test_factors_of_the_weights_in_names_become_a_column(tmp_path):
     old = {"saturation": 0.1, "saturation_c1000": 0.2, "saturation_c1000_others_random_std": 0.3}
     old |= {"attended_share_c1e+06": 0.4, "attended_window_c2.5": 0.5, "saturation_corner": 0.6}
     block = Block("model", ["model"], [None], [None], [0], {k: np.array([[v]]) for k, v in old.items()})
-    Records.from_blocks("run", [block], {}).write(tmp_path)
+    StoredResult(Records.from_blocks("run", [block])).write(tmp_path)
     rows = {(row["quantity"], row["scale"]): row["value"] for row in Records.read(tmp_path).to_rows()}
     assert rows == {
         ("saturation", None): 0.1,
@@ -213,7 +213,7 @@ def test_factors_of_the_weights_in_names_become_a_column(tmp_path):
     assert records.series("saturation")[1].tolist() == [0.1]
     assert records.series("saturation", scale=1000)[1].tolist() == [0.2]
     assert records.matrix("saturation", level="model", scale=1000).values.tolist() == [[0.2]]
-    records.write(tmp_path / "again")
+    StoredResult(records).write(tmp_path / "again")
     assert Records.read(tmp_path / "again").table.equals(records.table)
     assert len(records.where(cell=None)) == len(records)
     assert not len(records.where(cell=1))

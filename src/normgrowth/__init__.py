@@ -22,6 +22,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
                               with config=, the same for every checkpoint of a series
     heads(model, texts)       what every attention head does, as it is and saturated -> Heads
     scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
+    behavior(model, texts)    what a language model predicts, soft and saturated -> Behavior
     train(settings, out)      a language model as in the paper, with everything measured on the way -> Run
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
     reproduce(out)            the claims of the paper with verdicts, its figures, one page
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from normgrowth.limit.saturated import saturated
     from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
+    from normgrowth.network.behavior.behavior import Behavior, behavior
     from normgrowth.network.heads.heads import Heads, heads
     from normgrowth.network.models.load import LoadedModel, load_model
     from normgrowth.network.saturated_attention import saturated_attention
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Behavior",
     "Comparison",
     "Degrees",
     "Dynamics",
@@ -101,6 +104,7 @@ __all__ = [
     "Trace",
     "TrainSettings",
     "UnsupportedOperation",
+    "behavior",
     "compare",
     "degrees",
     "dynamics",
@@ -146,6 +150,7 @@ _HOME = {
     "Result": "normgrowth.results",
     "Run": "normgrowth.lab.run",
     "Saturation": "normgrowth.network.saturation.saturation",
+    "Behavior": "normgrowth.network.behavior.behavior",
     "Scaling": "normgrowth.network.scaling.scaling",
     "SeriesWarning": "normgrowth.errors",
     "Sweep": "normgrowth.lab.sweep_result",
@@ -166,6 +171,7 @@ _HOME = {
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
     "saturation": "normgrowth.network.saturation.saturation",
+    "behavior": "normgrowth.network.behavior.behavior",
     "scaling": "normgrowth.network.scaling.scaling",
     "sweep": "normgrowth.lab.sweep",
     "train": "normgrowth.lab.train",

@@ -46,6 +46,7 @@ KINDS: dict[str, str] = {
     "saturation": "normgrowth.network.saturation.saturation:Saturation",
     "heads": "normgrowth.network.heads.heads:Heads",
     "scaling": "normgrowth.network.scaling.scaling:Scaling",
+    "behavior": "normgrowth.network.behavior.behavior:Behavior",
     "run": "normgrowth.lab.run:Run",
     "sweep": "normgrowth.lab.sweep_result:Sweep",
     "reproduction": "normgrowth.paper.reproduction:Reproduction",

@@ -65,7 +65,7 @@ def test_levels_of_the_decoder(make, how):
     model = make()
     start = getattr(model.config, "decoder_start_token_id", 0)  # T5 does not say, and begins with 0
     found = normgrowth.saturation(
-        model, TEXT, c=(C, 1e7), exact=make is t5, stack="decoder", decoder_input=how
+        model, TEXT, c=(C, 1e4), exact=make is t5, stack="decoder", decoder_input=how
     )
     given = normgrowth.saturation(model, TEXT, c=(C,), exact=False)
     assert (found.stack, given.stack) == ("decoder", "encoder")
@@ -84,12 +84,12 @@ def test_levels_of_the_decoder(make, how):
         return of_decoder
 
     own = states(model)
-    for c in (C, 1e7):
+    for c in (C, 1e4):
         assert levels(found, c) == pytest.approx(mean_cosines(own, states(times(model, c))), abs=1e-9)
     names = found.records.where(level="layer").distinct("name")
     assert names == ["embeddings", *(f"decoder.{i}" for i in range(len(own[0]) - 1))]
     if make is t5:  # the exact limit is where growing weights lead
-        assert levels(found) == pytest.approx(levels(found, 1e7), abs=1e-4)
+        assert levels(found) == pytest.approx(levels(found, 1e4), abs=1e-3)
 
 
 def read(model):

@@ -96,7 +96,8 @@ def random_twin(model: nn.Module, seed: int) -> nn.Module:
     first = next(model.parameters())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return type(model)(config).to(dtype=first.dtype, device=first.device)
+        make: Callable[[], nn.Module] = getattr(model, "reinitialized", lambda: type(model)(config))
+        return make().to(dtype=first.dtype, device=first.device)
 
 
 def check_scales(scales: Sequence[float]) -> None:

@@ -37,7 +37,8 @@ class Filler:
     """Copies one checkpoint after the other into a model. What a checkpoint lacks must not matter to the states."""
 
     def __init__(self, model: nn.Module, states: States | None = None, stack: Stack | None = None) -> None:
-        self.model, self.states, self.stack = model, states, stack
+        self.model, self.states = model, states
+        self.stack: Stack | None = stack
         self.harmless: set[str] = set()  # parameters that checkpoints lack and no state depends on
 
     def fill(self, checkpoint: Checkpoint) -> None:
