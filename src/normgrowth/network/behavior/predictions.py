@@ -115,7 +115,7 @@ def measure(
     values = {name: np.array([[size]]) for name, size in sizes.items()}
     blocks.append(Block("model", ["model"], [None], [None], [0], values))
     return Behavior(
-        records=Records.from_blocks(run, blocks, {}),
+        records=Records.from_blocks(run, blocks),
         source=loaded.source,
         models={run: model_info(loaded, text, len(tokens), int(tokens.sum()))},
         objective={run: objective},
