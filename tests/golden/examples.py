@@ -149,12 +149,20 @@ def _compared() -> ng.Comparison:
 def _behavior() -> ng.Behavior:
     """A model that loses accuracy as its weights grow, and overflows at the last c."""
 
-    def block(name: str, accuracy: float, agreement: float, loss: float | None, c: float | None = None) -> Block:
+    def block(
+        name: str, accuracy: float, agreement: float, loss: float | None, c: float | None = None
+    ) -> Block:
         means = {"accuracy": accuracy, "agreement": agreement, "legal_share": 0.5 + accuracy / 2}
         means |= {} if loss is None else {"loss": loss}
-        values = {f"{key}{end}": value + add for key, value in means.items() for end, add in ENDS.items()}
+        values = {
+            f"{key}{end}": value + add if key == "loss" else min(value + add, 1.0)
+            for key, value in means.items()
+            for end, add in ENDS.items()
+        }
         arrays = {key: np.array([[value]]) for key, value in values.items()}
-        return Block("model", [name], [None], [None], [0], arrays, constants={} if c is None else {"scale": c})
+        return Block(
+            "model", [name], [None], [None], [0], arrays, constants={} if c is None else {"scale": c}
+        )
 
     blocks = [block("soft", 0.6, 1.0, 1.25), block("hard_attention", 0.5, 0.75, 2.5)]
     blocks += [block("scaled", 0.5, 0.625, 4.0, 10.0), block("scaled", math.nan, math.nan, math.nan, 1e30)]

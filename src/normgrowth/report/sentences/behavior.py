@@ -3,7 +3,7 @@
 from math import isfinite
 
 from normgrowth.network.behavior.behavior import Behavior, Estimate, NetworkBehavior
-from normgrowth.report.wording import percent
+from normgrowth.report.numbers import percent
 
 TITLES = {"soft": "as it is", "hard_attention": "hard attention", "saturated": "saturated"}
 

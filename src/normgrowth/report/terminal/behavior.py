@@ -8,7 +8,7 @@ from normgrowth.report.sentences.behavior import by_run, sentences, title, with_
 from normgrowth.report.sentences.saturation import text_sentence
 from normgrowth.report.terminal.console import Cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.report.wording import percent
+from normgrowth.report.numbers import percent
 
 if TYPE_CHECKING:
     from rich.console import Console
