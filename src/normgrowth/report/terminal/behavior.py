@@ -4,11 +4,11 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from normgrowth.network.behavior.behavior import Behavior, Estimate
+from normgrowth.report.numbers import percent
 from normgrowth.report.sentences.behavior import by_run, sentences, title, with_interval
 from normgrowth.report.sentences.saturation import text_sentence
 from normgrowth.report.terminal.console import Cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_columns
-from normgrowth.report.numbers import percent
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,10 +5,10 @@ from math import nan
 import numpy as np
 
 from normgrowth.network.behavior.behavior import Behavior, NetworkBehavior
+from normgrowth.report.numbers import number, percent
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Section, Table, column, words
 from normgrowth.report.sentences.behavior import by_run, sentences, title
-from normgrowth.report.numbers import number, percent
 
 
 def sections(content: Content) -> list[Section]:
