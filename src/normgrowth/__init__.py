@@ -22,6 +22,7 @@ The public names; each is loaded when it is first used, so that ``import normgro
                               with config=, the same for every checkpoint of a series
     heads(model, texts)       what every attention head does, as it is and saturated -> Heads
     scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
+    behavior(model, texts)    what a language model predicts, soft and saturated -> Behavior
     train(settings, out)      a language model as in the paper, with everything measured on the way -> Run
     preset(name, corpus)      settings of such a run: "tiny", "small" or "paper" -> TrainSettings
     sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings (Axis)
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from normgrowth.limit.saturated import saturated
     from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
+    from normgrowth.network.behavior.behavior import Behavior, behavior
     from normgrowth.network.heads.heads import Heads, heads
     from normgrowth.network.models.load import LoadedModel, load_model
     from normgrowth.network.saturated_attention import saturated_attention
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Axis",
+    "Behavior",
     "Comparison",
     "Degrees",
     "Dynamics",
@@ -104,6 +107,7 @@ __all__ = [
     "Trace",
     "TrainSettings",
     "UnsupportedOperation",
+    "behavior",
     "compare",
     "degrees",
     "dynamics",
@@ -152,6 +156,7 @@ _HOME = {
     "Result": "normgrowth.results",
     "Run": "normgrowth.lab.run",
     "Saturation": "normgrowth.network.saturation.saturation",
+    "Behavior": "normgrowth.network.behavior.behavior",
     "Scaling": "normgrowth.network.scaling.scaling",
     "SeriesWarning": "normgrowth.errors",
     "Sweep": "normgrowth.lab.sweep_result",
@@ -172,6 +177,7 @@ _HOME = {
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
     "saturation": "normgrowth.network.saturation.saturation",
+    "behavior": "normgrowth.network.behavior.behavior",
     "scaling": "normgrowth.network.scaling.scaling",
     "sweep": "normgrowth.lab.sweep",
     "train": "normgrowth.lab.train",

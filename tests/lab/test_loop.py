@@ -255,9 +255,9 @@ def test_levels_are_those_of_the_checkpoints(finished, pydoc):
     lines = [" ".join(pydoc.vocabulary.words[i] for i in row[1:-1]) for row in pydoc.valid[:5]]
     levels = normgrowth.saturation(load_model(finished / "checkpoints" / "step-00000010"), lines).records
     own = Records.read(finished).where(step=10, level="model")
-    for quantity in ("saturation", "saturation_c1000", "saturation_others"):
-        mine = own.where(quantity=quantity).to_rows()[0]["value"]
-        assert mine == pytest.approx(levels.series(quantity)[1][0], abs=1e-6)
+    for quantity, c in (("saturation", None), ("saturation", 1000), ("saturation_others", None)):
+        mine = own.where(quantity=quantity, scale=c).to_rows()[0]["value"]
+        assert mine == pytest.approx(levels.series(quantity, scale=c)[1][0], abs=1e-6)
 
 
 def test_other_commands_read_the_series(finished):

@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import dataclass, fields
 
+import numpy as np
 import pytest
 from paper.claim_examples import EXAMPLES
 
@@ -11,7 +12,7 @@ from normgrowth.errors import InputError
 from normgrowth.paper.claim import Claim, judge, number, rule
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.evidence import Evidence
-from normgrowth.paper.stages.theory import numbers
+from normgrowth.records import Block, Records
 from normgrowth.stored_result import StoredResult
 
 HOLDS, IN_PART, FAILS = "holds", "in part", "does not hold"
@@ -102,7 +103,9 @@ def test_weights_that_are_not_here():
 
 def test_layers_of_figure_2_that_are_no_closer():
     """T5's layers 3 to 6 and XLNet's first: listed whatever the verdict."""
-    records = numbers("minilm", {"saturation_c1000": 0.5, "saturation_c1000_random": 0.02})
+    levels = {"saturation": np.array([[0.5]]), "saturation_random": np.array([[0.02]])}
+    block = Block("model", ["model"], [None], [None], [0], levels, constants={"scale": 1000.0})
+    records = Records.from_blocks("minilm", [block])
     found = judge(CLAIMS["saturation-pretrained"], Evidence({"pretrained": StoredResult(records)}))
     assert found.verdict == WEIGHTS
     listed = re.findall(r"(t5|xlnet)[\w-]*, layer (\d+)", found.reason)

@@ -116,7 +116,6 @@ OPTIONS: dict[str, Option] = {
     "seed": Option("seed of random numbers", "N", natural),
     "bootstrap": Option("bootstrap replicates for the intervals; 0 for none", "N"),
     "confidence": Option("confidence of the intervals", "C"),
-    "text": Option("text file with a sentence per line (default: Python's documentation)", "FILE"),
     "texts": Option(
         "text file with a sentence per line (default: Python's documentation)", "FILE", flag="--text"
     ),

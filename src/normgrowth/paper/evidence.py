@@ -218,9 +218,9 @@ class Levels:
 def _levels(records: Records) -> dict[str, Levels]:
     found = {}
     for run in records.distinct("run"):
-        rows = records.where(run=run, level="model").table.to_pylist()
+        rows = records.where(run=run, level="model", scale=1000).table.to_pylist()
         values = {row["quantity"]: row["value"] for row in rows}
-        found[run] = Levels(values.get("saturation_c1000", nan), values.get("saturation_c1000_random", nan))
+        found[run] = Levels(values.get("saturation", nan), values.get("saturation_random", nan))
     return found
 
 

@@ -49,7 +49,6 @@ KEPT = (
     "test_perplexity",
     "test_accuracy",
     "saturation",
-    "saturation_c1000",
     "saturation_others",
     "norm",
     "cosine",
