@@ -16,7 +16,7 @@ from pages import DOCS, fill, table
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.departures import DEPARTURES
-from normgrowth.paper.errata import ERRATA
+from normgrowth.paper.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.reproduction import Check, Judgement
 from normgrowth.paper.stages.language_models import joined_models
@@ -54,7 +54,11 @@ def claims(judgements: list[Judgement]) -> str:
         f"{one.statement} ({one.where})\n\n"
         f"- **Published**: {one.published}; {one.source}\n"
         f"- **Rule**: {one.rule}\n"
-        f"- **Here**: {one.reason}{_measured(one.measured)}"
+        f"- **Here**: {one.reason}{_measured(one.measured)}\n"
+        f"- **Scope**: {one.scope}\n"
+        f"- **Data**: {one.data}\n"
+        f"- **What would change it**: {one.would_change}\n"
+        f"- **Command**: `normgrowth reproduce --only {one.id}`"
         for one in judgements
     )
 
@@ -83,6 +87,7 @@ def main(page: Path = DOCS / "claims.md") -> None:
         "claims": claims(judgements),
         "errata": checks([check(one, known) for one in ERRATA.values()], "Printed", "Correct"),
         "departures": checks([check(one, known) for one in DEPARTURES.values()], "Code", "Should be"),
+        "caveats": checks([check(one, known) for one in CAVEATS.values()], "Printed", "Limit"),
     }
     fill(page, sections)
 

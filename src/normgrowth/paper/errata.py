@@ -1,6 +1,7 @@
 """Statements that are wrong as printed, each with the numbers of both sides; `departures` has the authors' code.
 
-None is taken for granted: if the printed statement held, `differs` would be False.
+None is taken for granted: if the printed statement held, `differs` would be False. `CAVEATS` are true statements with
+a limit that readers should know.
 """
 
 from dataclasses import dataclass
@@ -9,16 +10,16 @@ from typing import Self
 
 import numpy as np
 
-from normgrowth.paper.claim import Erratum, number
+from normgrowth.paper.claim import Discrepancy, number
 from normgrowth.paper.evidence import Evidence
 
 SMALL = 1e-3
 
 
 @dataclass(frozen=True)
-class HeadDegree(Erratum):
+class HeadDegree(Discrepancy):
     id, where, needs = "prop-4", "Prop. 4", ("theory",)
-    printed = "An attention head AV has degree 1."
+    stated = "An attention head AV has degree 1."
     correct = "It has degree 2: A has 0, V has 2. The sublayer's degree stays, since the norm resets it."
     degree_printed: float = number("degree, printed")
     degree_measured: float = number("degree, measured")
@@ -33,9 +34,9 @@ class HeadDegree(Erratum):
 
 
 @dataclass(frozen=True)
-class TiedScores(Erratum):
+class TiedScores(Discrepancy):
     id, where, needs = "prop-2", "Prop. 2", ("theory",)
-    printed = "Growth that is uniform up to o(t) makes a network its saturated self."
+    stated = "Growth that is uniform up to o(t) makes a network its saturated self."
     correct = "Where scores tie, o(t) decides, and the limit is another."
     saturated: float = number("largest weight, saturated")
     moved: float = number("largest weight as t grows")
@@ -49,11 +50,11 @@ class TiedScores(Erratum):
 
 
 @dataclass(frozen=True)
-class SoftmaxError(Erratum):
+class SoftmaxError(Discrepancy):
     """x = (M, M − gap), c = 100."""
 
     id, where = "lemma-7", "Lemma 7"
-    printed = "The scaling error of softmax vanishes as ‖x‖ grows."
+    stated = "The scaling error of softmax vanishes as ‖x‖ grows."
     correct = "It vanishes as the gap between the largest entry and the next grows."
     large: float = number("error, ‖x‖ large (M = 10)")
     larger: float = number("error, ‖x‖ larger (M = 10⁶)")
@@ -74,11 +75,11 @@ class SoftmaxError(Erratum):
 
 
 @dataclass(frozen=True)
-class ScalingError(Erratum):
+class ScalingError(Discrepancy):
     """f(θ) = θσ(θ), of degree 1, at θ = 20: |f(cθ) − c·f(θ)|, and the same divided by c; c = 10¹²."""
 
     id, where = "definition-3", "Definition 3, Lemma 4"
-    printed = "The scaling error is ‖f(cθ) − cᵏf(θ)‖."
+    stated = "The scaling error is ‖f(cθ) − cᵏf(θ)‖."
     correct = "It must be ‖f(cθ)/cᵏ − f(θ)‖: without the division θσ(θ) has an error that grows with c."
     error: float = number("error, printed")
     divided: float = number("error, divided by cᵏ")
@@ -95,11 +96,11 @@ class ScalingError(Erratum):
 
 
 @dataclass(frozen=True)
-class NormBound(Erratum):
+class NormBound(Discrepancy):
     """Layer norm of (1, 0, −1) + ε(1, −1, 0), ε = 10⁻⁸: the last bound of the proof, and the error itself."""
 
     id, where = "lemma-5", "Lemma 5"
-    printed = "The scaling error of layer norm is bounded by something that vanishes."
+    stated = "The scaling error of layer norm is bounded by something that vanishes."
     correct = "The last bound printed does not vanish; 2‖ε‖/‖f − μ‖ does, and bounds it."
     bound: float = number("bound, printed")
     error: float = number("error")
@@ -120,9 +121,9 @@ class NormBound(Erratum):
 
 
 @dataclass(frozen=True)
-class PreNorm(Erratum):
+class PreNorm(Discrepancy):
     id, where, needs = "pre-norm", "§3, §A, Definitions 5 and 6", ("theory",)
-    printed = "Its pre-norm is the standard one (Xiong et al., 2020)."
+    stated = "Its pre-norm is the standard one (Xiong et al., 2020)."
     correct = "The standard one is x + f(LN(x)), of degree 3; its own is x + LN(f(x)), of degree 1."
     paper: float = number("degree, its pre-norm")
     usual: float = number("degree, the usual one")
@@ -137,12 +138,14 @@ class PreNorm(Erratum):
 
 
 @dataclass(frozen=True)
-class VanishingAttention(Erratum):
+class VanishingAttention(Discrepancy):
+    """A caveat: the paper claims a degree for its own definitions, which have it; gated networks are outside."""
+
     id, where, needs = "vanishing", "§5.2, §D", ("theory",)
-    printed = "Transformers are almost homogeneous, encoders without biases of degree 1."
+    stated = "Transformer encoders without biases, as the paper defines them, have degree 1."
     correct = (
-        "Where branches differ in degree those of lower degree vanish: in gated networks, such as Llama, all attention "
-        "after the first layer."
+        "So they do. In other transformers branches differ in degree, and those of lower degree vanish: in gated "
+        "networks, such as Llama, all attention after the first layer."
     )
     turned: float = number("1 − cosine without later attention, c = 1")
     turned_scaled: float = number("the same at c = 1000")
@@ -156,7 +159,7 @@ class VanishingAttention(Erratum):
         return self.turned > 0.01 and self.turned_scaled < 1e-6
 
 
-ERRATA: dict[str, type[Erratum]] = {
-    one.id: one
-    for one in (HeadDegree, TiedScores, SoftmaxError, ScalingError, NormBound, PreNorm, VanishingAttention)
+ERRATA: dict[str, type[Discrepancy]] = {
+    one.id: one for one in (HeadDegree, TiedScores, SoftmaxError, ScalingError, NormBound, PreNorm)
 }
+CAVEATS: dict[str, type[Discrepancy]] = {one.id: one for one in (VanishingAttention,)}

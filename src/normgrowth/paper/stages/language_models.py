@@ -31,7 +31,7 @@ from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.network.models.load import load_model
-from normgrowth.paper.evidence import HeadFields, LanguageModelFields, ModelFields
+from normgrowth.paper.evidence import HeadFields, LanguageModelFields, ModelFields, ModelSettings
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
 from normgrowth.records import Block, Records
 from normgrowth.schema import converted
@@ -160,12 +160,20 @@ def _head_fields(heads: Heads) -> HeadFields:
     return HeadFields(heads.window, heads.tolerance, heads.thresholds, **kinds, notes=heads.notes)
 
 
+def _with_epochs(model: ModelFields) -> ModelSettings:
+    """The settings, with the passes over the training part that the steps make."""
+    if model.steps is None or model.settings.batch is None:
+        return model.settings
+    epochs = model.steps * model.settings.batch / model.corpus.sentences["train"]
+    return replace(model.settings, epochs_trained=epochs)
+
+
 def joined_models(models: Mapping[str, StoredResult]) -> StoredResult:
     """What was measured on several models as one result, which claims are judged by."""
     known = {name: converted(one.fields, ModelFields, name) for name, one in models.items()}
     include = next(iter(known.values())).settings.include
     fields = LanguageModelFields(
-        models={name: one.settings for name, one in known.items()},
+        models={name: _with_epochs(one) for name, one in known.items()},
         heads={name: one.heads for name, one in known.items()},
         corpora={one.settings.corpus: one.corpus for one in known.values()},
         selection=Selection(include) if include else None,
