@@ -20,6 +20,7 @@ from normgrowth.paper.published.tables import published
 
 Floats = NDArray[np.float64]
 T5_LAYER = 4 * 768 * 768 + 2 * 768 * 3072 + 2 * 768  # parameters of an encoder layer of T5-base
+SCRIPT_RATE = 1e-2  # default of --lr in the authors' finetune_trans.py since commit 3932cb5 (10 May 2021)
 PTB_FREQUENCIES = 6.532  # nats per token of word frequencies, on the development part
 
 
@@ -239,6 +240,64 @@ class DecoupledDecay(Discrepancy):
 
 
 @dataclass(frozen=True)
+class LearningRate(Discrepancy):
+    id, where = "learning-rate", "§A, script of the language models"
+    stated = "The script trains with a learning rate of 0.01 unless told otherwise, since 10 May 2021."
+    correct = "AdamW with PyTorch's default hyperparameters, as the text says."
+    default: float = number("PyTorch's default")
+    script: float = number("the script's default")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        import torch
+
+        weight = torch.nn.Parameter(torch.ones(1))
+        return cls(torch.optim.AdamW([weight]).defaults["lr"], SCRIPT_RATE)
+
+    def differs(self) -> bool:
+        return abs(self.script / self.default - 1) > 0.01
+
+
+@dataclass(frozen=True)
+class GridEncoder(Discrepancy):
+    """PyTorch's encoder as the script builds and calls it, on 3 sentences of 5 tokens: how far the outputs of the first
+    sentence move when a word of it, or another sentence, changes; relative to their size.
+    """
+
+    id, where = "grid-encoder", "§F, script of Figure 6"
+    stated = (
+        "The script's default is PyTorch's encoder without a mask, with dropout, and with batch and positions "
+        "exchanged: a token attends to the tokens at its place in the other sentences of the batch, not to its own."
+    )
+    correct = "A causal language model without dropout, as the text says of all its language models."
+    dropout: float = number("its dropout")
+    own: float = number("other positions move by, when a word changes")
+    others: float = number("outputs move by, when another sentence changes")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        import torch
+
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            layer = torch.nn.TransformerEncoderLayer(d_model=24, nhead=4, dim_feedforward=16)
+            dropout = layer.dropout.p
+            encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+            states = torch.randn(3, 5, 24)
+            before = encoder(states)
+            word, sentence = states.clone(), states.clone()
+            word[0, 2] += 1
+            sentence[1] += torch.randn(5, 24)
+            rest = [0, 1, 3, 4]
+            own = (encoder(word) - before)[0, rest].norm() / before[0, rest].norm()
+            others = (encoder(sentence) - before)[0].norm() / before[0].norm()
+        return cls(dropout, own.item(), others.item())
+
+    def differs(self) -> bool:
+        return self.dropout > 0 and self.own == 0 and self.others > 0.01
+
+
+@dataclass(frozen=True)
 class BiasSwitch(Discrepancy):
     id, where, needs = "bias-switch", "code of Figure 4", ("scaling",)
     stated = "The switch reaches the classifier only: two lines differ by their random weights, more than by biases."
@@ -260,6 +319,6 @@ DEPARTURES: dict[str, type[Discrepancy]] = {
     one.id: one
     for one in (
         *(CausalMask, Padding, Perplexity, LayerAlignment, NormScope, LanguageModelNorm),
-        *(PostNorm, PlainSGD, DecoupledDecay, BiasSwitch),
+        *(PostNorm, PlainSGD, LearningRate, DecoupledDecay, GridEncoder, BiasSwitch),
     )
 }

@@ -5,12 +5,13 @@ a limit that readers should know.
 """
 
 from dataclasses import dataclass
-from math import exp
+from math import cos, exp, log, pi, sin, sqrt
 from typing import Self
 
 import numpy as np
 
 from normgrowth.paper.claim import Discrepancy, number
+from normgrowth.paper.claims.decay_and_schedule import WeightDecay
 from normgrowth.paper.evidence import Evidence
 
 SMALL = 1e-3
@@ -138,6 +139,160 @@ class PreNorm(Discrepancy):
 
 
 @dataclass(frozen=True)
+class LiteralLimit(Discrepancy):
+    """Of the paper's own encoder, and of networks of degree 1 after the division, at c = 10⁴."""
+
+    id, where, needs = "definition-1", "Definition 1", ("theory",)
+    stated = "The saturated network is the limit of f(x; cθ)."
+    correct = "For k > 0 it diverges as cᵏ. f(x; cθ)/cᵏ converges; its direction is what the paper compares."
+    degree: float = number("k of the paper's encoder")
+    away: float = number("largest relative distance of f(x; cθ)/cᵏ from its limit")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        theory = evidence.theory
+        return cls(theory.table1["paper's encoder"].measured, max(one.away for one in theory.limits.values()))
+
+    def differs(self) -> bool:
+        return self.degree > SMALL and self.away < SMALL
+
+
+@dataclass(frozen=True)
+class ZeroFunction(Discrepancy):
+    """f(θ) = ReLU(−θ²) at θ = 1, c = 100: |f(cθ) − cᵏf(θ)| for k = 1 and k = 2."""
+
+    id, where = "lemma-1", "Lemma 1"
+    stated = "A function has at most one degree."
+    correct = "Except f = 0, which has every degree: the proof divides by f."
+    first: float = number("scaling error for k = 1")
+    second: float = number("scaling error for k = 2")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        def f(theta: float) -> float:
+            return max(-(theta**2), 0.0)
+
+        c = 100.0
+        return cls(*(abs(f(c) - c**k * f(1.0)) for k in (1, 2)))
+
+    def differs(self) -> bool:
+        return max(self.first, self.second) < SMALL
+
+
+@dataclass(frozen=True)
+class ScaleInvariance(Discrepancy):
+    """σ(θ₁ + θ₂) at θ = (M, gap − M): |σ at cθ − σ at θ|, c = 100."""
+
+    id, where = "prop-3", "Proposition 3"
+    stated = "σ, softmax and tanh of a homogeneous function become scale-invariant as ‖θ‖ grows."
+    correct = "They do as the value of the function grows, which ‖θ‖ does not bound: θ₁ + θ₂ stays small."
+    large: float = number("error, M = 10, gap 0.1")
+    larger: float = number("error, M = 10⁶, gap 0.1")
+    far: float = number("error, M = 10, gap 10")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        def error(size: float, gap: float) -> float:
+            one, other = (1 / (1 + exp(-(c * size + c * (gap - size)))) for c in (1.0, 100.0))
+            return abs(one - other)
+
+        return cls(error(10.0, 0.1), error(1e6, 0.1), error(10.0, 10.0))
+
+    def differs(self) -> bool:
+        return self.larger > 0.9 * self.large
+
+
+@dataclass(frozen=True)
+class ApproximateEuler(Discrepancy):
+    """f(θ) = θ + e^−θ·sin(e^2θ) where e^2θ = 2000π: |f(2θ)/2 − f(θ)|, and f′(θ), which degree 0 would keep near 1."""
+
+    id, where = "euler", "§5.2"
+    stated = (
+        "By Euler's theorem, gradients of a function that is approximately k-homogeneous are so for k − 1."
+    )
+    correct = "The theorem is about homogeneous functions. A vanishing error of f bounds nothing about its gradient."
+    error: float = number("scaling error of f, k = 1")
+    slope: float = number("derivative of f; degree 0 says 1")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        def f(theta: float) -> float:
+            return theta + exp(-theta) * sin(exp(2 * theta))
+
+        theta = log(2000 * pi) / 2
+        u = exp(2 * theta)
+        slope = 1 - exp(-theta) * sin(u) + 2 * exp(theta) * cos(u)
+        return cls(abs(f(2 * theta) / 2 - f(theta)), slope)
+
+    def differs(self) -> bool:
+        return self.error < 0.05 and abs(self.slope - 1) > 1
+
+
+@dataclass(frozen=True)
+class LossGradient(Discrepancy):
+    """The logistic loss of a logit θ₁θ₂ of degree 2: its gradient at c = 10 over that at c = 1."""
+
+    id, where = "assumption-1", "Assumption 1, §5.2"
+    stated = "The gradient of the loss grows as ‖θ‖, since gradients of logits have degree 1."
+    correct = (
+        "Only where an answer is wrong. The gradient of the loss of a right answer vanishes exponentially."
+    )
+    assumed: float = number("assumed")
+    wrong: float = number("a wrong answer")
+    right: float = number("a right answer")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        def gradient(c: float, label: int) -> float:
+            """At θ = (c, c): the loss log(1 + exp(−label·θ₁θ₂)) has the gradient −label·σ(−label·c²)·(c, c)."""
+            return sqrt(2) * c / (1 + exp(label * c * c))
+
+        return cls(10.0, *(gradient(10.0, label) / gradient(1.0, label) for label in (-1, 1)))
+
+    def differs(self) -> bool:
+        return self.right < 0.1 * self.assumed
+
+
+@dataclass(frozen=True)
+class MissingFactor(Discrepancy):
+    """θ = (1, 0), δ = (1, 1)."""
+
+    id, where = "section-e2", "§E.2"
+    stated = "‖θ + δ‖² = ‖θ‖² + ⟨θ,δ⟩ + ‖δ‖²."
+    correct = "‖θ‖² + 2⟨θ,δ⟩ + ‖δ‖². Nothing that follows changes, since ⟨θ,δ⟩ is taken as 0."
+    squared: float = number("‖θ + δ‖²")
+    printed: float = number("right-hand side, printed")
+    doubled: float = number("right-hand side, with the factor 2")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        theta, delta = np.array([1.0, 0.0]), np.array([1.0, 1.0])
+        rest, dot = theta @ theta + delta @ delta, theta @ delta
+        return cls((theta + delta) @ (theta + delta), rest + dot, rest + 2 * dot)
+
+    def differs(self) -> bool:
+        return abs(self.squared - self.printed) > SMALL and abs(self.squared - self.doubled) < SMALL
+
+
+@dataclass(frozen=True)
+class TwoThresholds(Discrepancy):
+    id, where, needs = "thresholds", "§F", ("decay",)
+    stated = "Growth ends at a threshold of λ between 0.001 and 0.01, and is probable at λ = 0.01."
+    correct = (
+        "Not both: below its threshold the norm grows. Measured at PyTorch's η, the threshold is above 0.01."
+    )
+    at_default: float = number("growth ends at λ, for η = 0.001")
+    printed: float = number("largest threshold, printed")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        return cls(WeightDecay.measure(evidence).at_default, 1e-2)
+
+    def differs(self) -> bool:
+        return self.at_default > self.printed
+
+
+@dataclass(frozen=True)
 class VanishingAttention(Discrepancy):
     """A caveat: the paper claims a degree for its own definitions, which have it; gated networks are outside."""
 
@@ -160,6 +315,10 @@ class VanishingAttention(Discrepancy):
 
 
 ERRATA: dict[str, type[Discrepancy]] = {
-    one.id: one for one in (HeadDegree, TiedScores, SoftmaxError, ScalingError, NormBound, PreNorm)
+    one.id: one
+    for one in (
+        *(LiteralLimit, TiedScores, ScalingError, ApproximateEuler, LossGradient, ZeroFunction, NormBound),
+        *(SoftmaxError, ScaleInvariance, HeadDegree, PreNorm, MissingFactor, TwoThresholds),
+    )
 }
 CAVEATS: dict[str, type[Discrepancy]] = {one.id: one for one in (VanishingAttention,)}
