@@ -7,6 +7,7 @@ lab's on Penn Treebank and WikiText-2, the paper's encoders at its size, the gri
 answers are computed anew.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.reproduction import Check, Judgement
 from normgrowth.paper.stages.language_models import joined_models
 from normgrowth.paper.stages.theory import theory
+from normgrowth.paper.statements import statements
 from normgrowth.report.sentences.reproduction import measured_numbers
 from normgrowth.stored_result import StoredResult
 
@@ -73,6 +75,24 @@ def checks(found: list[Check], stated: str, correct: str) -> str:
     )
 
 
+def covered(judgements: list[Judgement], found: list[Check]) -> str:
+    """A row for each statement of the paper."""
+    by_id, checked = {one.id: one for one in judgements}, {one.id: one for one in found}
+    rows = [
+        [one.where, one.statement, "<br>".join(map(_link, one.by)) or "-", one.judged(by_id, checked)]
+        for one in statements()
+    ]
+    counts = Counter(bool(one.by) for one in statements())
+    said = f"{sum(counts.values())} statements: {counts[True]} are covered, {counts[False]} say why they are not."
+    return f"{said}\n\n{table(('where', 'statement', 'covered by', 'verdict'), rows)}"
+
+
+def _link(reference: str) -> str:
+    """Of a test the function; of all others the id, after its kind."""
+    kind, _, name = reference.rpartition(":")
+    return f"`{name}`" if not kind or kind.startswith("test") else f"{kind} `{name}`"
+
+
 def _measured(numbers: Mapping[str, float | None]) -> str:
     said = measured_numbers(numbers)
     return f" *({said})*" if said else ""
@@ -82,12 +102,16 @@ def main(page: Path = DOCS / "claims.md") -> None:
     torch.set_num_threads(1)
     known = evidence()
     judgements = [judge(claim, known) for claim in CLAIMS.values()]
+    errata, departures, caveats = (
+        [check(one, known) for one in group.values()] for group in (ERRATA, DEPARTURES, CAVEATS)
+    )
     sections = {
+        "statements": covered(judgements, [*errata, *departures, *caveats]),
         "counts": counts(judgements),
         "claims": claims(judgements),
-        "errata": checks([check(one, known) for one in ERRATA.values()], "Printed", "Correct"),
-        "departures": checks([check(one, known) for one in DEPARTURES.values()], "Code", "Should be"),
-        "caveats": checks([check(one, known) for one in CAVEATS.values()], "Printed", "Limit"),
+        "errata": checks(errata, "Printed", "Correct"),
+        "departures": checks(departures, "Code", "Should be"),
+        "caveats": checks(caveats, "Printed", "Limit"),
     }
     fill(page, sections)
 

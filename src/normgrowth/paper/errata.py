@@ -267,8 +267,8 @@ class MissingFactor(Discrepancy):
     @classmethod
     def measure(cls, _: Evidence) -> Self:
         theta, delta = np.array([1.0, 0.0]), np.array([1.0, 1.0])
-        rest, dot = theta @ theta + delta @ delta, theta @ delta
-        return cls((theta + delta) @ (theta + delta), rest + dot, rest + 2 * dot)
+        rest, dot = float(theta @ theta + delta @ delta), float(theta @ delta)
+        return cls(float(np.sum((theta + delta) ** 2)), rest + dot, rest + 2 * dot)
 
     def differs(self) -> bool:
         return abs(self.squared - self.printed) > SMALL and abs(self.squared - self.doubled) < SMALL
