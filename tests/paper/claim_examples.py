@@ -66,6 +66,11 @@ EXAMPLES = {
         {"steady": 3.0, "largest_move": 0.3},
         {"t5_move": 0.4, "steady": 0.0, "largest_move": 0.3},
     ),
+    "scalar-growth": (
+        {"models": 3.0, "least": 0.995, "largest": 1.0, "sign_changed": 0.001, "growth": 5.0},
+        {"least": 0.95},
+        {"least": 0.55, "sign_changed": 0.08},
+    ),
     "lm-growth": (
         {"models": 5.0, "grew": 5.0, "least": 1.1, "largest": 1.4, "runs": 7.0, "fell": {}},
         {"fell": {"penn, control": 0.99}},

@@ -92,6 +92,12 @@ def test_small_models_are_too_small_to_judge():
         assert "too small to judge" in ruling.reason
 
 
+def test_scalars_of_models_that_hardly_grew_show_nothing():
+    good = EXAMPLES["scalar-growth"][0]
+    ruling = CLAIMS["scalar-growth"](**(good | {"least": 0.55, "growth": 1.3})).judge()
+    assert ruling.verdict == NOT_SHOWN
+
+
 def test_shares_of_layers_and_their_exponents():
     """Two parts with norms t^0.5 and 2·t^0.4: over a doubling of t the second's ratio falls as by hand."""
     steps = np.array([100, 200, 400, 800])

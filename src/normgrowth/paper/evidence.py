@@ -320,6 +320,13 @@ class TrainedModel:
     def last(self, quantity: str) -> float:
         return self.first_and_last(quantity)[1]
 
+    def against_first(self, quantity: str) -> float:
+        """Of the model at its last checkpoint, compared with the first."""
+        rows = self.trace.records.where(level="model", quantity=quantity)
+        if not len(rows):
+            raise MissingEvidence("language_models", f"{self.name} has no {quantity}")
+        return float(rows.series(quantity, reference="first")[1][-1])
+
     def of_heads(self, quantity: str) -> Floats:
         """A value per head, at the last step."""
         rows = self.heads.records.where(level="head", quantity=quantity).table

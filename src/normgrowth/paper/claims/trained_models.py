@@ -92,6 +92,48 @@ def local_exponents(norms: Matrix) -> Floats:
 
 
 @dataclass(frozen=True)
+class ScalarGrowth(Claim):
+    """Of every model trained here at least 99 % of the scalars grow in magnitude and at most 1 % change their sign. In
+    part if at least 90 % grow. Else it does not hold for models whose norm doubled, and is not shown by others.
+    """
+
+    id, where, needs = "scalar-growth", "Prop. 1, §4", ("language_models",)
+    statement = "Every scalar parameter grows."
+    published, source = "an assumption", "text"
+    scope = "single weights of the blocks, last checkpoint against the first, of models with a true mask"
+    would_change = "Runs in which the norm grows by much more: each weight then has to grow or turn."
+    models: float = number("models")
+    least: float = number("least share of scalars that grew")
+    largest: float = number("largest share that grew")
+    sign_changed: float = number("largest share that changed its sign")
+    growth: float = number("largest factor of a norm")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        models = evidence.language_models.where(leaking=False)
+        grown, changed = (
+            [model.against_first(quantity) for model in models]
+            for quantity in ("share_grown", "share_sign_changed")
+        )
+        norms = [model.first_and_last("norm") for model in models]
+        factor = max(last / first for first, last in norms)
+        return cls(len(models), min(grown), max(grown), max(changed), factor)
+
+    def judge(self) -> Ruling:
+        told = (
+            f"In {self.models:.0f} models {self.least:.0%} to {self.largest:.0%} of the scalars grew in magnitude, and "
+            f"{self.sign_changed:.0%} at most changed their sign, while norms grew by {self.growth:.2f} at most"
+        )
+        if self.least >= 0.99 and self.sign_changed <= 0.01:
+            return holds(f"{told}.")
+        if self.least >= 0.9:
+            return in_part(f"{told}.")
+        if self.growth < 2:
+            return not_shown(f"{told}: too little to judge.")
+        return fails(f"{told}.")
+
+
+@dataclass(frozen=True)
 class LanguageModelGrowth(Claim):
     """Every model trained here, and every run whose norms the authors published, ends with a larger norm than it began
     with and is below it after no epoch; in part if some do.
@@ -226,4 +268,4 @@ class BimodalHeads(Claim):
         return fails(f"{told}: the second mode is the future.")
 
 
-CLAIMS = (UniformGrowth, LanguageModelGrowth, LanguageModelSaturation, BimodalHeads)
+CLAIMS = (UniformGrowth, ScalarGrowth, LanguageModelGrowth, LanguageModelSaturation, BimodalHeads)

@@ -64,7 +64,10 @@ KEPT = (
     "learning_rate",
     "equilibrium_norm",
 )
-TRACED = ("norm", "cosine", "angle", "step_size", "alignment", "total_share_steps")
+TRACED = (
+    *("norm", "cosine", "angle", "step_size", "alignment", "total_share_steps"),
+    *("share_grown", "share_sign_changed", "log_ratio_q05", "log_ratio_q50", "log_ratio_q95"),
+)
 SENTENCES = 200  # of the development part, as in the paper's Figure 3
 KINDS: dict[str, dict[str, Any]] = {
     "paper_pre_norm": {},
@@ -125,7 +128,7 @@ def measured(
     checkpoints = sorted(series.iterdir())
     parts = [
         _only(run.records, KEPT),
-        _only(trace(series, run=f"{name}, checkpoints").records, TRACED),
+        _only(trace(series, run=f"{name}, checkpoints", scalars=True).records, TRACED),
         _authors_perplexity(name, checkpoints[-1], settings, corpus),
     ]
     lines = sentences(corpus)
@@ -255,7 +258,7 @@ def _only(records: Records, quantities: Sequence[str]) -> Records:
 LANGUAGE_MODELS = Stage(
     name="language_models",
     title="language models, their growth, saturation and heads",
-    version=1,
+    version=2,
     settings={
         "demo": LanguageModels(corpora=("pydoc",), small=True, min_count=3),
         "paper": LanguageModels(corpora=("wikitext-2", "penn"), small=False),
