@@ -84,9 +84,8 @@ def count_scalars(values: Floats, reference: Floats) -> ScalarCounts:
         both = (size > 0) & (was > 0)
         bins = np.floor((np.log(size[both]) - np.log(was[both]) + SPAN) * PER_UNIT)
         histogram += np.bincount(np.clip(bins, 0, BINS - 1).astype(np.intp), minlength=BINS)
-    return ScalarCounts(
-        *(np.array([count], np.int64) for count in (compared, grown, changed)), histogram[None]
-    )
+    counts = (np.array([count], np.int64) for count in (compared, grown, changed))
+    return ScalarCounts(*counts, histogram=histogram[None])
 
 
 def stacked(parts: Sequence[ScalarCounts]) -> ScalarCounts:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -23,13 +23,13 @@ from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
 from normgrowth.lab.evaluate import NextToken
 from normgrowth.lab.run import Run
-from normgrowth.lab.settings import TrainSettings, preset
+from normgrowth.lab.settings import Optimizers, TrainSettings, preset
 from normgrowth.lab.sweep import one_thread
 from normgrowth.lab.train import train
 from normgrowth.network.heads.heads import Heads, heads
 from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoder_folder import load_weights
-from normgrowth.network.models.encoders import LanguageModel
+from normgrowth.network.models.encoders import Kind, LanguageModel
 from normgrowth.network.models.load import load_model
 from normgrowth.paper.evidence import HeadFields, LanguageModelFields, ModelFields, ModelSettings
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
@@ -69,11 +69,8 @@ TRACED = (
     *("share_grown", "share_sign_changed", "log_ratio_q05", "log_ratio_q50", "log_ratio_q95"),
 )
 SENTENCES = 200  # of the development part, as in the paper's Figure 3
-KINDS: dict[str, dict[str, Any]] = {
-    "paper_pre_norm": {},
-    "usual_pre_norm": {"final_norm": True},
-    "post_norm": {},
-}
+KINDS: tuple[Kind, ...] = ("paper_pre_norm", "usual_pre_norm", "post_norm")
+OPTIMIZERS: tuple[Optimizers, ...] = ("adamw", "sgd")
 
 
 @dataclass(frozen=True)
@@ -89,26 +86,28 @@ class LanguageModels(StageSettings):
 
     def models(self) -> dict[str, TrainSettings]:
         """By name: each kind of network with AdamW and SGD; two of them with the authors' leaking mask, too."""
-        shape = {"layers": 4, "width": 64, "heads": 4, "feedforward": 128, "min_count": self.min_count}
-        size: dict[str, Any] = {**shape, "steps": 300, "dev_sentences": 100} if self.small else {}
         found = {}
         for corpus in self.corpora:
-            for optimizer in ("adamw", "sgd"):
-                for kind, options in KINDS.items():
+            base = preset("paper", corpus, evaluate="powers")
+            if self.small:
+                shape = replace(base, layers=4, width=64, heads=4, feedforward=128, min_count=self.min_count)
+                base = replace(shape, steps=300, dev_sentences=100)
+            for optimizer in OPTIMIZERS:
+                for kind in KINDS:
+                    own = replace(_with_rates(base, kind, optimizer), final_norm=kind == "usual_pre_norm")
                     leaks = optimizer == "adamw" and kind != "usual_pre_norm"
                     for leaking in (False, True) if leaks else (False,):
                         name = f"{corpus}-{kind}-{optimizer}{'-leaking' if leaking else ''}"
-                        own = {"kind": kind, "optimizer": optimizer, "leaking": leaking, **options}
-                        rates = _rates(kind, optimizer)
-                        found[name] = preset("paper", corpus, evaluate="powers", **size, **own, **rates)
+                        found[name] = replace(own, leaking=leaking)
         return found
 
 
-def _rates(kind: str, optimizer: str) -> dict[str, Any]:
+def _with_rates(base: TrainSettings, kind: Kind, optimizer: Optimizers) -> TrainSettings:
     """Rates at which each learns: post-norm needs a warm-up, and plain SGD clipped gradients."""
+    own = replace(base, kind=kind, optimizer=optimizer)
     if optimizer == "sgd":
-        return {"lr": 0.3, "clip": 1.0, "warmup": 100}
-    return {"lr": 5e-4, "warmup": 100} if kind == "post_norm" else {"lr": 1e-3}
+        return replace(own, lr=0.3, clip=1.0, warmup=100)
+    return replace(own, lr=5e-4, warmup=100) if kind == "post_norm" else replace(own, lr=1e-3)
 
 
 def measured(
