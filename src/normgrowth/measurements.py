@@ -71,6 +71,11 @@ def is_named(source: object) -> bool:
     return isinstance(source, str) and ":" in source and source.partition(":")[0] in PROVIDERS
 
 
+def is_named_trace(source: object) -> bool:
+    """Whether this names data that have the levels and quantities of a trace."""
+    return is_named(source) and _provider(str(source)).is_trace(_name(str(source)))
+
+
 def named_result(source: str) -> Result:
     """The result of a name: "published:t5" is a trace."""
     return _provider(source).load(_name(source))

@@ -212,6 +212,13 @@ def test_training_against_the_obvious_loop(tmp_path, pydoc, options):
     np.testing.assert_allclose(records.series("learning_rate")[1], rates, rtol=1e-12)
 
 
+def test_the_schedule_of_t5_can_be_trained(tmp_path, pydoc):
+    """Constant, then 1/√t: the step t, counted from 0, has the rate lr·√(hold/max(t, hold))."""
+    settings = replace(TINY, steps=9, track="1", schedule="inverse_sqrt", lr=0.01, hold=4)
+    rates = train(settings, tmp_path / "run", corpus=pydoc).series("learning_rate")[1]
+    np.testing.assert_allclose(rates, 0.01 * np.sqrt(4 / np.maximum(np.arange(9), 4)), rtol=1e-12)
+
+
 def test_what_a_run_records(finished):
     stored = StoredResult.read(finished)
     records = stored.records
@@ -466,6 +473,7 @@ def test_a_good_state_that_cannot_be_read_now_is_not_to_be_removed(tmp_path, pyd
         ({"heads": 5}, "width 16 cannot be divided among 5 heads"),
         ({"evaluate": "often"}, "evaluate is epochs or powers or a number of steps, not 'often'"),
         ({"track": "0"}, "track is powers or a number"),
+        ({"hold": 10}, "hold is for inverse_sqrt"),
         ({"end": 0.1}, "end is for linear and cosine"),
         ({"momentum": 0.9}, "momentum is for sgd"),
         ({"clip": 0.0}, "clip must be more than 0"),

@@ -100,6 +100,7 @@ OPTIONS: dict[str, Option] = {
     "include": Option("which parameters count: all blocks, one stack, or every parameter", choices=INCLUDE),
     "select": Option("count the parameters whose name matches, and no others", "REGEX"),
     "exclude": Option("do not count parameters whose name matches", "REGEX"),
+    "scalars": Option("also measure the share of single weights that grew, and that changed their sign"),
     "lags": Option("also compare with checkpoints that many places back", "N,N"),
     "first": Option("do not compare with the first checkpoint"),
     "tokens_per_step": Option("training tokens per step; adds a column of tokens", "N"),
