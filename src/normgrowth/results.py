@@ -32,7 +32,6 @@ from normgrowth.text import one_line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from normgrowth.report.figures.style import Drawing
 
 # Where each kind of result is defined. A new kind is added here and gets its files in `normgrowth.report`.
 KINDS: dict[str, str] = {
@@ -171,7 +170,7 @@ class Plots:
         """The figures for which the result has the data."""
         return [name for name, drawing in self._drawings().items() if drawing.has_data(self._result)]
 
-    def _drawings(self) -> "Mapping[str, Drawing]":
+    def _drawings(self) -> Mapping[str, Any]:
         from normgrowth.report.dispatch import figures
 
         return figures(self._result)
