@@ -23,6 +23,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--only", type=several(str, "fig2,table1"), default=(), metavar="NAME,NAME", help=text
     )
     parser.add_argument("--data", metavar="DIR", help="folder with the corpora penn or wikitext-2, or both")
+    text = "checkpoints of T5, or the output folder of their trace: judge Figures 1 and 5 on them"
+    parser.add_argument("--t5", metavar="SOURCE", help=text)
     parser.add_argument(
         "--list", action="store_true", help="print the stages and how long they take, and stop"
     )
@@ -46,6 +48,7 @@ def _reproduce(arguments: argparse.Namespace) -> int:
             scale=arguments.scale,
             only=arguments.only,
             data=arguments.data,
+            t5=arguments.t5,
             engine=engine,
             progress=progress,
             overwrite=arguments.overwrite,
@@ -61,6 +64,7 @@ COMMAND = Action(
     examples="""  normgrowth reproduce                                    (what is embedded, minutes on two cores)
   normgrowth reproduce --only fig2,heads-bimodal
   normgrowth reproduce --scale paper --data corpora --engine ray --ray-address auto
+  normgrowth reproduce --only norm-sqrt,fig1,fig5 --t5 gs://t5-data/pretrained_models/RUN
 
 A second call runs only stages whose version or settings changed. With --scale paper the command first prints how
 long each stage takes; --list prints that and stops.""",

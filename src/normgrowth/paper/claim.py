@@ -140,7 +140,9 @@ def judge(claim: type[Claim], evidence: Evidence) -> Judgement:
         verdict=ruling.verdict,
         reason=ruling.reason,
         scope=claim.scope,
-        data="; ".join([claim.source, *(evidence.described(stage) for stage in claim.needs)]),
+        data="; ".join(
+            [evidence.t5.data_of(claim.source), *(evidence.described(stage) for stage in claim.needs)]
+        ),
         would_change=claim.would_change,
         measured=finite(numbers),
         needs=claim.needs,

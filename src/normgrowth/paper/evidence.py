@@ -19,6 +19,7 @@ from normgrowth.checkpoints.selection import Selection
 from normgrowth.errors import InputError
 from normgrowth.lab.run import CorpusSummary
 from normgrowth.network.heads.heads import Heads
+from normgrowth.paper.t5_series import PublishedT5, T5Series
 from normgrowth.records import Records
 from normgrowth.schema import converted
 from normgrowth.stored_result import StoredResult
@@ -40,10 +41,11 @@ class MissingEvidence(InputError):
 
 @dataclass(frozen=True)
 class Evidence:
-    """stored: the result of each stage. failed: why a stage has none."""
+    """stored: the result of each stage. failed: why a stage has none. t5: the series of Figures 1 and 5."""
 
     stored: Mapping[str, StoredResult] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    t5: T5Series = field(default_factory=PublishedT5)
 
     def has(self, *stages: str) -> bool:
         return all(stage in self.stored for stage in stages)

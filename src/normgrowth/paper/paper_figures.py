@@ -12,6 +12,7 @@ from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.figure2 import figure2
 from normgrowth.paper.published.figure3 import figure3
 from normgrowth.paper.published.figure4 import figure4
+from normgrowth.paper.t5_series import TracedT5
 from normgrowth.records import Records
 from normgrowth.report.figures.heads import positions as head_positions
 from normgrowth.report.figures.saturation import levels as saturation_levels
@@ -43,7 +44,9 @@ class PaperFigure:
 
 
 def _own_trace(evidence: Evidence) -> list[Trace]:
-    """The checkpoints of the first model, the paper's pre-norm."""
+    """The traced T5, if there is one; else the checkpoints of the first model, the paper's pre-norm."""
+    if isinstance(evidence.t5, TracedT5):
+        return [evidence.t5.trace]
     return [next(iter(evidence.language_models)).trace] if evidence.has("language_models") else []
 
 

@@ -28,6 +28,7 @@ from normgrowth.paper.paper_figures import FIGURES, draw_figures
 from normgrowth.paper.reproduction import Reproduction, StageOutcome, TableRow
 from normgrowth.paper.stages import STAGES
 from normgrowth.paper.stages.stage import Progress, Scale, Stage, StageContext, StageSettings, demo_corpus
+from normgrowth.paper.t5_series import PublishedT5, traced_t5
 from normgrowth.results import Provenance
 from normgrowth.schema import read_json
 from normgrowth.stored_result import StoredResult
@@ -43,6 +44,7 @@ def reproduce(
     scale: Scale = "demo",
     only: Sequence[str] = (),
     data: Path | str | None = None,
+    t5: Path | str | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
     overwrite: bool = False,
@@ -51,8 +53,9 @@ def reproduce(
 
     out: output folder; a second call runs only stages whose version or settings changed. scale: "demo" uses what is
     embedded and takes minutes, "paper" trains the paper's sizes. only: claims ("heads-bimodal"), figures ("fig2") or
-    "table1"; all by default. data: a folder with `penn`, `wikitext-2` or both. engine: trains the models, by default
-    one process per core. overwrite: replace a reproduction with another scale or corpus.
+    "table1"; all by default. data: a folder with `penn`, `wikitext-2` or both. t5: checkpoints of T5 or the output
+    folder of their trace, on which the claims of Figures 1 and 5 are judged instead of the published points. engine:
+    trains the models, by default one process per core. overwrite: replace a reproduction with another scale or corpus.
     """
     claims, needed = select(only)
     corpora = Path(data) if data else None
@@ -66,17 +69,19 @@ def reproduce(
     try:
         with Workspace.open(out, Reproduction.kind, request, overwrite=overwrite) as workspace:
             assert workspace.folder is not None
+            stages = workspace.folder / "stages"
+            series = PublishedT5() if t5 is None else traced_t5(t5, stages / "t5", progress)
             stored: dict[str, StoredResult] = {}
             outcomes = []
             for name in (name for name in STAGES if name in needed):
-                folder = workspace.folder / "stages" / name
+                folder = stages / name
                 outcome, found = run_stage(
                     STAGES[name], settings[name], scale, folder, engine, corpora, progress
                 )
                 outcomes.append(outcome)
                 if found is not None:
                     stored[name] = found
-            evidence = Evidence(stored, {one.name: one.reason for one in outcomes if one.failed})
+            evidence = Evidence(stored, {one.name: one.reason for one in outcomes if one.failed}, series)
             result = Reproduction.of(
                 scale=scale,
                 only=tuple(only),

@@ -1,4 +1,4 @@
-"""Sections 3 and 5.5, judged by the published numbers of T5: norm, layers, directions, alignment, step size.
+"""Sections 3 and 5.5, judged by the numbers of T5, published or traced: norm, layers, directions, alignment, step size.
 
 §A says that norms are the encoder's, but Figure 1's total covers encoder and decoder. So norm, alignment and step size
 are judged on the total and on the encoder; the decoder's numbers are shown with them.
@@ -15,11 +15,9 @@ from normgrowth.fit import fit
 from normgrowth.fit.result import Fits
 from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, not_shown, number
 from normgrowth.paper.evidence import Evidence
-from normgrowth.paper.published.figure1 import t5_trace
-from normgrowth.paper.published.t5_stacks import Stack, t5_sums
-from normgrowth.paper.published.tables import published
+from normgrowth.paper.published.t5_stacks import Stack
+from normgrowth.paper.t5_series import FIGURE_1, FIGURE_5
 
-FIGURE_1, FIGURE_5 = "published (Figure 1)", "derived from Figure 1"
 ROUNDS_TO_ONE = 0.995  # r² that is printed as 1.00
 PREFERRED = 2.0  # ΔAICc from which on one law is preferred to another
 SCOPES: dict[str, Stack] = {"total": "both", "encoder": "encoder", "decoder": "decoder"}
@@ -50,8 +48,8 @@ class NormSqrt(Claim):
     power: Mapping[str, float] = number("p/2 of √(b² + a·t^p): ")
 
     @classmethod
-    def measure(cls, _: Evidence) -> Self:
-        fits = {name: _fits(stack) for name, stack in SCOPES.items()}
+    def measure(cls, evidence: Evidence) -> Self:
+        fits = _fits(evidence)
         return cls(
             {name: own["sqrt"].r2 for name, own in fits.items()},
             {name: own["sqrt2"].r2 for name, own in fits.items()},
@@ -83,8 +81,8 @@ class NormIntercept(Claim):
     delta_aicc: Mapping[str, float] = number("ΔAICc in favor of √(b² + a²t): ")
 
     @classmethod
-    def measure(cls, _: Evidence) -> Self:
-        fits = {name: _fits(stack) for name, stack in SCOPES.items()}
+    def measure(cls, evidence: Evidence) -> Self:
+        fits = _fits(evidence)
         return cls(
             {name: own["sqrt"].r2 for name, own in fits.items()},
             {name: own["sqrt"].aicc_effective - own["sqrt2"].aicc_effective for name, own in fits.items()},
@@ -102,9 +100,10 @@ class NormIntercept(Claim):
         )
 
 
-def _fits(stack: Stack) -> Fits:
-    norms = t5_sums(stack).norms()
-    return fit(norms["step"], norms["norm"], laws=["sqrt", "sqrt2", "power2"], bootstrap=0)
+def _fits(evidence: Evidence) -> dict[str, Fits]:
+    norms = {name: evidence.t5.sums(stack).norms() for name, stack in SCOPES.items()}
+    laws = ["sqrt", "sqrt2", "power2"]
+    return {name: fit(own["step"], own["norm"], laws=laws, bootstrap=0) for name, own in norms.items()}
 
 
 @dataclass(frozen=True)
@@ -124,19 +123,17 @@ class NormLayers(Claim):
     p_value: float = number("its p-value")
 
     @classmethod
-    def measure(cls, _: Evidence) -> Self:
+    def measure(cls, evidence: Evidence) -> Self:
         from scipy.stats import spearmanr
 
-        table = published("t5_norm_by_layer")
+        layers = evidence.t5.encoder_norms()
         factors, slopes, r2 = [], [], []
-        numbers = np.unique(table["layer"]).tolist()
-        for layer in numbers:
-            own = table.layer(layer)
+        for own in layers.values():
             law = fit(own["step"], own["norm"], laws=["sqrt"], bootstrap=0)["sqrt"]
             factors.append(own["norm"][-1] / own["norm"][0])
             slopes.append(law.params["a"])
             r2.append(law.r2)
-        rank, p_value = map(float, spearmanr(numbers, slopes))
+        rank, p_value = map(float, spearmanr(list(layers), slopes))
         return cls(min(factors), min(r2), rank, p_value)
 
     def judge(self) -> Ruling:
@@ -165,9 +162,8 @@ class DirectionConsecutive(Claim):
     layer_spread: float = number("layers differ by, last interval")
 
     @classmethod
-    def measure(cls, _: Evidence) -> Self:
-        cosine, layers = published("t5_direction")["cosine_to_previous"], published("t5_direction_by_layer")
-        ends = layers["cosine_to_previous"][layers["step"] == layers["step"].max()]
+    def measure(cls, evidence: Evidence) -> Self:
+        cosine, ends = evidence.t5.cosines()
         return cls(cosine[0], cosine[-1], ends.min(), ends.max() - ends.min())
 
     def judge(self) -> Ruling:
@@ -201,9 +197,9 @@ class DirectionConverges(Claim):
     total_degrees: float = number("angles summed, in degrees")
 
     @classmethod
-    def measure(cls, _: Evidence) -> Self:
+    def measure(cls, evidence: Evidence) -> Self:
         """angle²/h falls as t^−q: see `normgrowth.dynamics.direction`."""
-        found = direction(t5_trace().records)
+        found = direction(evidence.t5.records)
         return cls(found.q, found.low, found.high, float(np.degrees(found.total[-1])))
 
     def judge(self) -> Ruling:
@@ -237,8 +233,8 @@ class Alignment(Claim):
     rounding: float = number("largest effect of rounding on an alignment")
 
     @classmethod
-    def measure(cls, _: Evidence) -> Self:
-        steps = {name: t5_sums(stack).steps() for name, stack in SCOPES.items()}
+    def measure(cls, evidence: Evidence) -> Self:
+        steps = {name: evidence.t5.sums(stack).steps() for name, stack in SCOPES.items()}
         return cls(
             {name: own["alignment"].max() for name, own in steps.items()},
             {name: own["alignment"][-2] for name, own in steps.items()},
@@ -277,8 +273,8 @@ class StepSize(Claim):
     rounding: float = number("largest effect of rounding on a step size")
 
     @classmethod
-    def measure(cls, _: Evidence) -> Self:
-        steps = {name: t5_sums(stack).steps() for name, stack in SCOPES.items()}
+    def measure(cls, evidence: Evidence) -> Self:
+        steps = {name: evidence.t5.sums(stack).steps() for name, stack in SCOPES.items()}
         sizes = {name: own["step_size"] for name, own in steps.items()}
         change, mean = {}, {}
         for name, size in sizes.items():

@@ -1,0 +1,136 @@
+"""The series that the claims of Figures 1 and 5 are judged on: the published points, or a traced series of T5."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+
+from normgrowth.errors import InputError
+from normgrowth.paper.published.figure1 import t5_records
+from normgrowth.paper.published.t5_stacks import Stack, StackSums, Sums, t5_sums
+from normgrowth.paper.published.tables import Column, published
+from normgrowth.records import Records, has_records
+from normgrowth.results import load
+from normgrowth.trace import trace
+from normgrowth.trace.result import Trace
+from normgrowth.trace.stream import Progress
+
+FIGURE_1, FIGURE_5 = "published (Figure 1)", "derived from Figure 1"  # sources of published numbers
+FEWEST = 5  # checkpoints with which every quantity of Figures 1 and 5 has a value
+
+
+class T5Series(ABC):
+    """Norms, directions and steps of an encoder-decoder model over training."""
+
+    @property
+    def source(self) -> str:
+        """Where it was measured; empty: published."""
+        return ""
+
+    def data_of(self, published_source: str) -> str:
+        """What a claim rests on whose published numbers have this source."""
+        return (
+            self.source or published_source if published_source in (FIGURE_1, FIGURE_5) else published_source
+        )
+
+    @property
+    @abstractmethod
+    def records(self) -> Records:
+        """Of encoder and decoder together."""
+
+    @abstractmethod
+    def sums(self, stack: Stack) -> StackSums: ...
+
+    @abstractmethod
+    def encoder_norms(self) -> dict[int, Mapping[str, Column]]:
+        """By layer: `step` and `norm`."""
+
+    @abstractmethod
+    def cosines(self) -> tuple[Column, Column]:
+        """To the previous checkpoint: of the model at each step, and of each encoder layer at the last."""
+
+
+class PublishedT5(T5Series):
+    """As read off the paper's figures."""
+
+    @property
+    def records(self) -> Records:
+        return t5_records()
+
+    def sums(self, stack: Stack) -> StackSums:
+        return t5_sums(stack)
+
+    def encoder_norms(self) -> dict[int, Mapping[str, Column]]:
+        table = published("t5_norm_by_layer")
+        return {int(number): table.layer(int(number)) for number in np.unique(table["layer"])}
+
+    def cosines(self) -> tuple[Column, Column]:
+        layers = published("t5_direction_by_layer")
+        ends = layers["cosine_to_previous"][layers["step"] == layers["step"].max()]
+        return published("t5_direction")["cosine_to_previous"], ends
+
+
+@dataclass(frozen=True)
+class TracedT5(T5Series):
+    """As measured from checkpoints. Squares and inner products of a stack are the sums of those of its layers."""
+
+    trace: Trace
+
+    def __post_init__(self) -> None:
+        stacks = self.trace.records.matrix("norm").stacks()
+        missing = [stack for stack in ("encoder", "decoder") if stack not in stacks]
+        if missing:
+            raise InputError(
+                f"{self.source} has no {missing[0]} layers (its stacks: {', '.join(stacks) or 'none'}); "
+                "the claims are about an encoder-decoder model traced with --include encoder,decoder"
+            )
+        steps, _ = self.trace.records.series("norm")
+        if len(steps) < FEWEST:
+            raise InputError(f"{self.source} has {len(steps)} checkpoints; at least {FEWEST} are needed")
+
+    @property
+    def source(self) -> str:
+        return f"traced here: {self.trace.source}"
+
+    @property
+    def records(self) -> Records:
+        return self.trace.records
+
+    def sums(self, stack: Stack) -> StackSums:
+        if stack == "both":
+            return self.sums("encoder") + self.sums("decoder")
+        return reduce(StackSums.__add__, self._layers(stack).values())
+
+    def encoder_norms(self) -> dict[int, Mapping[str, Column]]:
+        return {number: sums.norms() for number, sums in self._layers("encoder").items()}
+
+    def cosines(self) -> tuple[Column, Column]:
+        ends = [sums.steps()["cosine_to_previous"][-1] for sums in self._layers("encoder").values()]
+        return self.sums("both").steps()["cosine_to_previous"], np.array(ends)
+
+    def _layers(self, stack: str) -> dict[int, StackSums]:
+        """By number from 1, as the paper counts. The budget has 2⟨θ,δ⟩ and ‖δ‖²."""
+        norms, dots, deltas = (
+            self.records.matrix(quantity) for quantity in ("norm", "growth_alignment", "growth_steps")
+        )
+        found: dict[int, StackSums] = {}
+        for number, name in enumerate(norms.stacks()[stack], 1):
+            sums = Sums(norms.steps, norms.curve(name) ** 2, dots.curve(name) / 2, deltas.curve(name))
+            exact = Sums(norms.steps, *(np.zeros_like(part) for part in (sums.square, sums.dot, sums.delta)))
+            found[number] = StackSums(sums, exact)
+        return found
+
+
+def traced_t5(source: str | Path, out: Path, progress: Progress | None = None) -> TracedT5:
+    """The series of a trace's output folder, or of checkpoints, which are traced into `out`."""
+    folder = Path(source)
+    if folder.is_dir() and has_records(folder):
+        result = load(folder)
+        if not isinstance(result, Trace):
+            raise InputError(f"{folder}: holds a {result.kind}, not a trace")
+    else:
+        result = trace(source, out, include="encoder,decoder", progress=progress)
+    return TracedT5(replace(result, source=result.source or str(source)))

@@ -1,0 +1,127 @@
+"""The claims of Figures 1 and 5 on a traced series: a small T5 in TensorFlow's format, from checkpoints to verdicts."""
+
+import json
+
+import numpy as np
+import pytest
+from bundle_files import t5_walk, write_bundle, write_t5_series
+from range_server import RangeServer
+
+import normgrowth as ng
+from normgrowth.cli.main import main
+from normgrowth.errors import InputError
+from normgrowth.paper.claim import judge
+from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.evidence import Evidence
+from normgrowth.paper.paper_figures import figures
+from normgrowth.paper.t5_series import PublishedT5, TracedT5, traced_t5
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS = tuple(range(1000, 13_000, 1000))
+T5_CLAIMS = (
+    *("norm-sqrt", "norm-intercept", "norm-layers", "direction-consecutive", "direction-converges"),
+    *("alignment", "step-size"),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_t5_series(tmp_path_factory.mktemp("t5"), STEPS, layers=4)
+
+
+@pytest.fixture(scope="module")
+def series(folder, tmp_path_factory):
+    return traced_t5(folder, tmp_path_factory.mktemp("trace") / "t5")
+
+
+def stacked(stack: str) -> np.ndarray:
+    """The blocks of a stack at each step as float64 vectors, the obvious way."""
+    prefix = {"both": ("encoder/block", "decoder/block")}.get(stack, (f"{stack}/block",))
+    return np.array(
+        [
+            np.concatenate(
+                [v.ravel() for n, v in state.items() if n.startswith(prefix) and "_slot_" not in n]
+            )
+            for state in t5_walk(STEPS, layers=4)
+        ],
+        np.float64,
+    )
+
+
+@pytest.mark.parametrize("stack", ["both", "encoder", "decoder"])
+def test_sums_of_stacks_are_those_of_the_weights(series, stack):
+    weights, found = stacked(stack), series.sums(stack)
+    delta = np.diff(weights, axis=0)
+    np.testing.assert_allclose(found.norms()["norm"], np.linalg.norm(weights, axis=1), rtol=1e-12)
+    steps = found.steps()
+    np.testing.assert_allclose(steps["step_size"], np.linalg.norm(delta, axis=1), rtol=1e-10)
+    dots = np.einsum("ij,ij->i", delta, weights[:-1])
+    expected = dots / np.linalg.norm(delta, axis=1) / np.linalg.norm(weights[:-1], axis=1)
+    np.testing.assert_allclose(steps["alignment"], expected, atol=1e-9)
+    assert (found.norms()["norm_rounding"] == 0).all()
+    np.testing.assert_array_equal(found.norms()["step"], STEPS)
+
+
+def test_layers_and_cosines(series):
+    cosine, ends = series.cosines()
+    weights = stacked("both")
+    norms = np.linalg.norm(weights, axis=1)
+    expected = np.einsum("ij,ij->i", weights[1:], weights[:-1]) / norms[1:] / norms[:-1]
+    np.testing.assert_allclose(cosine, expected, atol=1e-9)
+    assert len(ends) == len(series.encoder_norms()) == 4
+    assert list(series.encoder_norms()) == [1, 2, 3, 4]
+
+
+def test_claims_are_judged_on_the_traced_series(series):
+    evidence = Evidence(t5=series)
+    for name in T5_CLAIMS:
+        here, there = judge(CLAIMS[name], evidence), judge(CLAIMS[name], Evidence())
+        assert here.data == series.source
+        assert there.data == CLAIMS[name].source
+        assert here.verdict != "not measured here", here.reason
+        assert here.measured != there.measured
+    growth = judge(CLAIMS["norm-sqrt"], evidence)
+    assert growth.verdict == "holds"  # a random walk: its squared norm grows as t
+    aligned = judge(CLAIMS["alignment"], evidence).measured
+    assert aligned["share of growth by steps: total"] == pytest.approx(1, abs=0.2)
+
+
+def test_a_claim_of_another_figure_rests_on_what_it_did(series):
+    assert judge(CLAIMS["encoder-degree"], Evidence(t5=series)).data.startswith("text")
+
+
+def test_the_published_series_is_the_default():
+    assert isinstance(Evidence().t5, PublishedT5)
+
+
+def test_figures_lay_the_traced_series_over_the_published_one(series):
+    drawn = figures(Evidence(t5=series), ["fig1", "fig5"])
+    plain = figures(Evidence(), ["fig1", "fig5"])
+    for name in ("fig1", "fig5"):
+        lines = [sum(len(axes.lines) for axes in one[name].axes) for one in (drawn, plain)]
+        assert lines[0] > lines[1]
+
+
+def test_the_command_from_a_web_server(folder, tmp_path, capsys):
+    with RangeServer(folder) as server:
+        options = ["--only", "norm-sqrt,fig1", "-o", str(tmp_path / "out"), "--json"]
+        assert main(["reproduce", "--t5", server.url, *options]) == 0
+    claim = next(one for one in json.loads(capsys.readouterr().out)["claims"] if one["id"] == "norm-sqrt")
+    assert claim["data"] == f"traced here: {server.url}"
+    assert (tmp_path / "out" / "figures" / "fig1.svg").is_file()
+    kept = tmp_path / "out" / "stages" / "t5"
+    assert main(["reproduce", "--t5", str(kept), *options]) == 0  # its trace will do
+    again = next(one for one in json.loads(capsys.readouterr().out)["claims"] if one["id"] == "norm-sqrt")
+    assert again["measured"] == claim["measured"]
+
+
+def test_what_is_no_series_of_t5(tmp_path, series):
+    write_t5_series(tmp_path / "short", STEPS[:3])
+    with pytest.raises(InputError, match="has 3 checkpoints; at least 5"):
+        traced_t5(tmp_path / "short", tmp_path / "a")
+    for step in STEPS[:6]:
+        write_bundle(
+            tmp_path / "one" / f"model.ckpt-{step}", {"encoder/block_000/q": np.ones((4, 4), "f4") * step}
+        )
+    with pytest.raises(InputError, match="decoder"):
+        TracedT5(ng.trace(tmp_path / "one"))
