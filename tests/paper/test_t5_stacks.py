@@ -137,7 +137,7 @@ def test_dynamics_of_a_stack_with_and_without_its_schedule():
 def test_figures_and_the_page_show_a_stack(stack, tmp_path, capsys):
     name = f"published:t5-{stack}"
     assert main(["plot", name, "--fit", "sqrt", "-o", str(tmp_path), "--formats", "svg"]) == 0
-    assert {"norm_direction.svg", "alignment_step.svg", "budget.svg"} <= {
+    assert {"trace_norm_direction.svg", "trace_alignment_step.svg", "trace_budget.svg"} <= {
         line.rsplit("/", 1)[1] for line in capsys.readouterr().out.split()
     }
     assert main(["report", name, "-o", str(tmp_path / "page.html")]) == 0
