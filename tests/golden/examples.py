@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,8 +38,8 @@ def walk_trace() -> Trace:
         return replace(ng.trace(series), source="series")
 
 
-def _trace(source: str = "somewhere", **options: object) -> Trace:
-    return replace(Trace.from_records(known_trace(**options)), source=source)  # pyright: ignore[reportArgumentType]
+def _trace(*, source: str = "somewhere", **options: Any) -> Trace:
+    return replace(Trace.from_records(known_trace(**options)), source=source)
 
 
 def _tracked() -> Trace:
@@ -46,8 +47,9 @@ def _tracked() -> Trace:
 
 
 def _shrinking() -> Trace:
-    terms = {"total_growth": [[1], [-9]], "total_growth_alignment": [[-2], [-12]]}
-    return _trace(**terms, total_growth_steps=[[3], [3]])
+    return _trace(
+        total_growth=[[1], [-9]], total_growth_alignment=[[-2], [-12]], total_growth_steps=[[3], [3]]
+    )
 
 
 def _not_finite() -> Trace:
