@@ -45,7 +45,7 @@ census: .venv/ready
 	touch $@
 
 .venv/ready-tensorflow: .venv/ready
-	$(INSTALL) -e '.[dev,tensorflow]'
+	$(INSTALL) -e '.[dev,tensorflow-tests]'
 	touch $@
 
 .venv/ready-bench: .venv/ready

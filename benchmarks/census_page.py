@@ -17,7 +17,7 @@ PADDING = "Local attention pads the text to whole blocks, and the queries of the
 FLAGGED = {
     "longt5": PADDING
     + "Only the position bias ranks their keys, and it ties. What was left out of the scores is known for a whole "
-    "tensor and not for each row, so the limit cannot rule out that it decides these ties. The model drops the padding.",
+    "tensor, not for each row, so the limit cannot rule out that it decides these ties. The model drops the padding.",
     "pegasus_x": PADDING
     + "Their keys have equal weights, which no order changes. Other rows of the same tensor have ties that an order "
     "left out might decide, and the limit counts all rows of such a tensor whose keys have unequal values.",

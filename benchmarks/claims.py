@@ -7,6 +7,7 @@ lab's on Penn Treebank and WikiText-2, the paper's encoders at its size, the gri
 answers are computed anew.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from pages import DOCS, fill, table
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.departures import DEPARTURES
-from normgrowth.paper.errata import ERRATA
+from normgrowth.paper.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.reproduction import Check, Judgement
 from normgrowth.paper.stages.language_models import joined_models
 from normgrowth.paper.stages.theory import theory
+from normgrowth.paper.statements import statements
 from normgrowth.report.sentences.reproduction import measured_numbers
 from normgrowth.stored_result import StoredResult
 
@@ -54,7 +56,11 @@ def claims(judgements: list[Judgement]) -> str:
         f"{one.statement} ({one.where})\n\n"
         f"- **Published**: {one.published}; {one.source}\n"
         f"- **Rule**: {one.rule}\n"
-        f"- **Here**: {one.reason}{_measured(one.measured)}"
+        f"- **Here**: {one.reason}{_measured(one.measured)}\n"
+        f"- **Scope**: {one.scope}\n"
+        f"- **Data**: {one.data}\n"
+        f"- **What would change it**: {one.would_change}\n"
+        f"- **Command**: `normgrowth reproduce --only {one.id}`"
         for one in judgements
     )
 
@@ -69,6 +75,24 @@ def checks(found: list[Check], stated: str, correct: str) -> str:
     )
 
 
+def covered(judgements: list[Judgement], found: list[Check]) -> str:
+    """A row for each statement of the paper."""
+    by_id, checked = {one.id: one for one in judgements}, {one.id: one for one in found}
+    rows = [
+        [one.where, one.statement, "<br>".join(map(_link, one.by)) or "-", one.judged(by_id, checked)]
+        for one in statements()
+    ]
+    counts = Counter(bool(one.by) for one in statements())
+    said = f"{sum(counts.values())} statements: {counts[True]} are covered, {counts[False]} say why they are not."
+    return f"{said}\n\n{table(('where', 'statement', 'covered by', 'verdict'), rows)}"
+
+
+def _link(reference: str) -> str:
+    """Of a test the function; of all others the id, after its kind."""
+    kind, _, name = reference.rpartition(":")
+    return f"`{name}`" if not kind or kind.startswith("test") else f"{kind} `{name}`"
+
+
 def _measured(numbers: Mapping[str, float | None]) -> str:
     said = measured_numbers(numbers)
     return f" *({said})*" if said else ""
@@ -78,11 +102,16 @@ def main(page: Path = DOCS / "claims.md") -> None:
     torch.set_num_threads(1)
     known = evidence()
     judgements = [judge(claim, known) for claim in CLAIMS.values()]
+    errata, departures, caveats = (
+        [check(one, known) for one in group.values()] for group in (ERRATA, DEPARTURES, CAVEATS)
+    )
     sections = {
+        "statements": covered(judgements, [*errata, *departures, *caveats]),
         "counts": counts(judgements),
         "claims": claims(judgements),
-        "errata": checks([check(one, known) for one in ERRATA.values()], "Printed", "Correct"),
-        "departures": checks([check(one, known) for one in DEPARTURES.values()], "Code", "Should be"),
+        "errata": checks(errata, "Printed", "Correct"),
+        "departures": checks(departures, "Code", "Should be"),
+        "caveats": checks(caveats, "Printed", "Limit"),
     }
     fill(page, sections)
 

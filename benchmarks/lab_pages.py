@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,8 +76,9 @@ class Run:
     def fits(self) -> Fits:
         return fit(*self.tracked.model("norm"))
 
-    def ends(self, quantity: str) -> tuple[float, float]:
-        values = self.tracked.model(quantity)[1]
+    def ends(self, quantity: str, scale: float | None = None) -> tuple[float, float]:
+        grid = self.tracked.of("model", quantity, scale=scale)
+        values = grid.values[np.isfinite(grid.values)]
         return float(values[0]), float(values[-1])
 
     def share_of_steps(self) -> float:
@@ -149,13 +151,13 @@ def growth(runs: Sequence[Run]) -> str:
     return table(["norm", "factor", "factor by layer", *law, "growth by steps", "by intervals"], row, runs)
 
 
-LEVELS = ("saturation", "saturation_others", "saturation_c1000")
+LEVELS = (("saturation", None), ("saturation_others", None), ("saturation", 1000.0))  # quantity, scale
 
 
 def levels(runs: Sequence[Run]) -> str:
     def row(run: Run) -> list[str]:
-        cells = [f"{first:.3f} → {last:.3f}" for first, last in map(run.ends, LEVELS)]
-        above = [own - other for own, other in zip(*map(run.ends, LEVELS[:2]), strict=True)]
+        cells = [f"{first:.3f} → {last:.3f}" for first, last in starmap(run.ends, LEVELS)]
+        above = [own - other for own, other in zip(*starmap(run.ends, LEVELS[:2]), strict=True)]
         return [*cells, f"{above[0]:.3f} → {above[1]:.3f}"]
 
     return table(["saturation", "to other tokens", "at c = 1000", "above other tokens"], row, runs)

@@ -28,6 +28,7 @@ EVERY = [
     errors.MissingDependency("polars", "pip install polars"),
     errors.TooFewPoints(4, 11),
     errors.UnsupportedDtype("x.pt", "a.weight", "C64"),
+    errors.DamagedTensor("x.data-00000-of-00001", "a.weight"),
     errors.UnsupportedOperation("aten.i0.default", "a", [Fraction(1), None]),
     errors.NoLimit("aten.exp.default", "a", [None], parameters=["a.b", "c"]),
     errors.FileChanged("x.pt", "was truncated"),

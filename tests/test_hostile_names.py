@@ -22,6 +22,7 @@ from normgrowth.limit.degrees import Degrees, ModuleDegree
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.network.heads.heads import Heads
+from normgrowth.network.measured import ModelInfo, TextInfo
 from normgrowth.network.saturation.saturation import Saturation
 from normgrowth.network.scaling.scaling import Scaling
 from normgrowth.paper.reproduction import Check, Judgement, Reproduction, StageOutcome
@@ -142,6 +143,15 @@ def reproduction(name: str) -> Reproduction:
     return Reproduction.of(claims=(claim,), errata=(check,), departures=(check,), stages=stages)
 
 
+def behavior(name: str) -> normgrowth.Behavior:
+    shares = {"accuracy": np.array([[0.5]]), "agreement": np.array([[0.5]])}
+    blocks = [Block("model", [one], [None], [None], [0], shares) for one in ("soft", "saturated")]
+    known = {name: ModelInfo(name, name, text=TextInfo(name))}
+    return normgrowth.Behavior(
+        records=Records.from_blocks(name, blocks), source=name, models=known, language=name
+    )
+
+
 # A result of every kind with this name wherever a name can be, and how often it is shown at least.
 RESULTS = {
     "parameters": (
@@ -172,6 +182,7 @@ RESULTS = {
     "saturation series": (saturation_series, 1),
     "heads": (heads, 1),
     "scaling": (scaling, 1),
+    "behavior": (behavior, 2),
     "run": (
         lambda name: Run(
             records=norms(name, name), settings=TrainSettings(corpus=name), corpus=CorpusSummary(name)

@@ -192,3 +192,28 @@ def test_an_output_folder_of_an_earlier_version_is_resumed(tmp_path):
     assert {path.name: path.stat().st_mtime_ns for path in (out / "moments").iterdir()} == before
     with pytest.raises(FolderMismatch):
         normgrowth.trace(source, out, include="all")
+
+
+def test_factors_of_the_weights_in_names_become_a_column(tmp_path):
+    """As earlier versions wrote them: saturation_c1000_others, attended_share_c1e+06."""
+    old = {"saturation": 0.1, "saturation_c1000": 0.2, "saturation_c1000_others_random_std": 0.3}
+    old |= {"attended_share_c1e+06": 0.4, "attended_window_c2.5": 0.5, "saturation_corner": 0.6}
+    block = Block("model", ["model"], [None], [None], [0], {k: np.array([[v]]) for k, v in old.items()})
+    StoredResult(Records.from_blocks("run", [block])).write(tmp_path)
+    rows = {(row["quantity"], row["scale"]): row["value"] for row in Records.read(tmp_path).to_rows()}
+    assert rows == {
+        ("saturation", None): 0.1,
+        ("saturation", 1000): 0.2,
+        ("saturation_others_random_std", 1000): 0.3,
+        ("attended_share", 1e6): 0.4,
+        ("attended_window", 2.5): 0.5,
+        ("saturation_corner", None): 0.6,
+    }
+    records = Records.read(tmp_path)
+    assert records.series("saturation")[1].tolist() == [0.1]
+    assert records.series("saturation", scale=1000)[1].tolist() == [0.2]
+    assert records.matrix("saturation", level="model", scale=1000).values.tolist() == [[0.2]]
+    StoredResult(records).write(tmp_path / "again")
+    assert Records.read(tmp_path / "again").table.equals(records.table)
+    assert len(records.where(cell=None)) == len(records)
+    assert not len(records.where(cell=1))

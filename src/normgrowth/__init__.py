@@ -22,8 +22,10 @@ The public names; each is loaded when it is first used, so that ``import normgro
                               with config=, the same for every checkpoint of a series
     heads(model, texts)       what every attention head does, as it is and saturated -> Heads
     scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
+    behavior(model, texts)    what a language model predicts, soft and saturated -> Behavior
     train(settings, out)      a language model as in the paper, with everything measured on the way -> Run
-    sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings
+    preset(name, corpus)      settings of such a run: "tiny", "small" or "paper" -> TrainSettings
+    sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings (Axis)
     reproduce(out)            the claims of the paper with verdicts, its figures, one page
     NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
     NormCallback(every=10)    a NormTracker in the Trainer of transformers
@@ -51,8 +53,9 @@ if TYPE_CHECKING:
     from normgrowth.dynamics.result import Dynamics
     from normgrowth.errors import InputError, NoLimit, SeriesWarning, UnsupportedOperation
     from normgrowth.fit.result import Fits
+    from normgrowth.lab.cells.axis import Axis
     from normgrowth.lab.run import Run
-    from normgrowth.lab.settings import TrainSettings
+    from normgrowth.lab.settings import TrainSettings, preset
     from normgrowth.lab.sweep import sweep
     from normgrowth.lab.sweep_result import Sweep
     from normgrowth.lab.train import train
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from normgrowth.limit.saturated import saturated
     from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
+    from normgrowth.network.behavior.behavior import Behavior, behavior
     from normgrowth.network.heads.heads import Heads, heads
     from normgrowth.network.models.load import LoadedModel, load_model
     from normgrowth.network.saturated_attention import saturated_attention
@@ -76,6 +80,8 @@ if TYPE_CHECKING:
     from normgrowth.tracking.tracker import NormTracker
 
 __all__ = [
+    "Axis",
+    "Behavior",
     "Comparison",
     "Degrees",
     "Dynamics",
@@ -101,6 +107,7 @@ __all__ = [
     "Trace",
     "TrainSettings",
     "UnsupportedOperation",
+    "behavior",
     "compare",
     "degrees",
     "dynamics",
@@ -113,6 +120,7 @@ __all__ = [
     "open_source",
     "parameters",
     "predict_norm",
+    "preset",
     "quantities",
     "report",
     "reproduce",
@@ -127,6 +135,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "Axis": "normgrowth.lab.cells.axis",
+    "preset": "normgrowth.lab.settings",
     "Comparison": "normgrowth.compare.result",
     "Degrees": "normgrowth.limit.degrees",
     "Heads": "normgrowth.network.heads.heads",
@@ -146,6 +156,7 @@ _HOME = {
     "Result": "normgrowth.results",
     "Run": "normgrowth.lab.run",
     "Saturation": "normgrowth.network.saturation.saturation",
+    "Behavior": "normgrowth.network.behavior.behavior",
     "Scaling": "normgrowth.network.scaling.scaling",
     "SeriesWarning": "normgrowth.errors",
     "Sweep": "normgrowth.lab.sweep_result",
@@ -166,6 +177,7 @@ _HOME = {
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
     "saturation": "normgrowth.network.saturation.saturation",
+    "behavior": "normgrowth.network.behavior.behavior",
     "scaling": "normgrowth.network.scaling.scaling",
     "sweep": "normgrowth.lab.sweep",
     "train": "normgrowth.lab.train",

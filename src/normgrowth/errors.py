@@ -157,6 +157,16 @@ class UnsupportedDtype(InputError):
         self.checkpoint, self.tensor, self.dtype = checkpoint, tensor, dtype
 
 
+class DamagedTensor(InputError):
+    """The values of a tensor do not match the checksum that its file stores."""
+
+    def __init__(self, file: str, tensor: str) -> None:
+        self.file, self.tensor = file, tensor
+        super().__init__(
+            f"{file}: tensor {tensor} is damaged: it does not match its checksum; copy the file again"
+        )
+
+
 class UnsupportedOperation(InputError):
     """The limit of a network cannot be computed because of one operation.
 

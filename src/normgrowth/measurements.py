@@ -13,6 +13,7 @@ from normgrowth.checkpoints.selection import parameters_text
 from normgrowth.errors import InputError
 from normgrowth.records import Records
 from normgrowth.results import KINDS, Result, result_of
+from normgrowth.schedules import OptimizerGroup, Schedule, recorded
 from normgrowth.stored_result import StoredResult
 
 PROVIDERS = {"published": "normgrowth.paper.published.by_name"}
@@ -20,12 +21,13 @@ PROVIDERS = {"published": "normgrowth.paper.published.by_name"}
 
 @dataclass(frozen=True)
 class Measurement:
-    """Records, where they come from, which parameters their norms count, and the schedule, where that is known."""
+    """Records, their source, which parameters their norms count; schedule and optimizer where these are known."""
 
     records: Records
     source: str
     parameters: str
-    schedule: str | None = None
+    schedule: Schedule | str | None = None
+    optimizer_groups: tuple[OptimizerGroup, ...] = ()
 
 
 def read_measurement(data: Result | Records | Path | str) -> Measurement:
@@ -48,7 +50,16 @@ def _of_result(result: Result, place: str = "") -> Measurement:
     counted = getattr(result, "counted", None)
     parameters = parameters_text(selection, counted) if selection else ""
     source = getattr(result, "source", "") or _of_records(result.records, place).source
-    return Measurement(result.records, source, parameters)
+    schedule = getattr(result, "schedule", None) or _recorded_schedule(result.records)
+    groups = getattr(result, "optimizer_groups", ())
+    return Measurement(result.records, source, parameters, schedule, groups)
+
+
+def _recorded_schedule(records: Records) -> Schedule | None:
+    """What a tracker recorded, if all parameters had the same rates: step n is the update after n − 1 others."""
+    rows = records.where(level="model", quantity="learning_rate").to_rows()
+    rates = {row["step"] - 1: row["value"] for row in rows if row["step"] > 0}
+    return recorded(rates) if rates else None
 
 
 def _of_records(records: Records, place: str = "") -> Measurement:
@@ -58,6 +69,11 @@ def _of_records(records: Records, place: str = "") -> Measurement:
 def is_named(source: object) -> bool:
     """Whether this names data: "published:t5" is no path."""
     return isinstance(source, str) and ":" in source and source.partition(":")[0] in PROVIDERS
+
+
+def is_named_trace(source: object) -> bool:
+    """Whether this names data that have the levels and quantities of a trace."""
+    return is_named(source) and _provider(str(source)).is_trace(_name(str(source)))
 
 
 def named_result(source: str) -> Result:

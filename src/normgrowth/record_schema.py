@@ -50,7 +50,7 @@ def conformed(table: "pa.Table", path: Path, kind: str | None = None) -> "pa.Tab
             said = f"{column.null_count:,} of {len(column):,} values are missing"
             raise SchemaError(path, f"column {name}", said, ADVICE)
         columns.append(column)
-    return pa.table(columns, names=names)
+    return with_scales(pa.table(columns, names=names))
 
 
 def refuse_newer(content: Mapping[str, Any], path: Path) -> None:
@@ -89,6 +89,32 @@ def from_schema_1(table: "pa.Table") -> "pa.Table":
     place = renamed.column_names.index("quantity")
     renamed = renamed.set_column(place, "quantity", column(words))
     return renamed.append_column("reference", column(references))
+
+
+# Earlier versions wrote the factor of the weights into the quantity: saturation_c1000_others, attended_share_c1000.
+SCALED = re.compile(
+    r"(saturation|attended(?:_share|_spread|_window)?)_c(\d+(?:\.\d+)?(?:e[+-]?\d+)?)((?:_\w+)?)"
+)
+
+
+def with_scales(table: "pa.Table") -> "pa.Table":
+    """Records in which the factor of the weights is in the column scale."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = pc.unique(table["quantity"]).to_pylist()  # pyright: ignore[reportAttributeAccessIssue]
+    renamed = {word: found for word in words if (found := SCALED.fullmatch(word))}
+    if not renamed:
+        return table
+    quantities = table["quantity"].to_pylist()
+    found = [renamed.get(word) for word in quantities]
+    before = table["scale"].to_pylist() if "scale" in table.column_names else [None] * len(found)
+    plain = [one[1] + one[3] if one else word for one, word in zip(found, quantities, strict=True)]
+    scales = [float(one[2]) if one else scale for one, scale in zip(found, before, strict=True)]
+    words_of_rows = pa.array(plain).dictionary_encode().cast(table["quantity"].type)
+    table = table.set_column(table.column_names.index("quantity"), "quantity", words_of_rows)
+    table = table.drop_columns("scale") if "scale" in table.column_names else table
+    return table.append_column("scale", pa.array(scales, pa.float64()))
 
 
 def _cast(column: "pa.ChunkedArray", kind: "pa.DataType") -> "pa.ChunkedArray":

@@ -150,7 +150,9 @@ class Records:
 
     def _ends(self) -> list[Sequence[object]]:
         """Of each run and common quantity of the model: the first step that has it with the value, and the last."""
-        model = self.where(level="model").compared_with().table.unify_dictionaries().sort_by("step")
+        model = (
+            self.where(level="model", scale=None).compared_with().table.unify_dictionaries().sort_by("step")
+        )
         ends = [(column, end) for end in ("first", "last") for column in ("step", "value")]
         found = model.group_by(["run", "quantity"], use_threads=False).aggregate(ends).to_pylist()
         columns = ["run", "quantity", *map("_".join, ends)]
@@ -159,12 +161,15 @@ class Records:
     def where(self, **equals: Any) -> "Records":
         """The rows whose columns equal what is given: ``records.where(level="layer", quantity="norm")``.
 
-        None stands for no value: ``records.where(role=None)``.
+        None stands for no value: ``records.where(role=None)``. An axis that the records do not have has no values.
         """
         import pyarrow.compute as pc
 
         table = self.table
         for column, value in equals.items():
+            if column in AXES and column not in table.column_names:
+                table = table if value is None else table.slice(0, 0)
+                continue
             if column not in table.column_names:
                 raise InputError(
                     f"records have no column {column!r}; they have {', '.join(table.column_names)}"
@@ -212,13 +217,21 @@ class Records:
         return Records(self.table.filter(usual))
 
     def series(
-        self, quantity: str, *, level: str = "model", name: str | None = None, reference: str | None = None
+        self,
+        quantity: str,
+        *,
+        level: str = "model",
+        name: str | None = None,
+        reference: str | None = None,
+        scale: float | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Steps and values of one quantity of one thing, in the order of steps.
 
-        reference: of a comparison; without one, the previous checkpoint.
+        reference: of a comparison; without one, the previous checkpoint. scale: the factor of the weights; without
+        one, the rows that have none.
         """
-        rows = self.where(quantity=quantity, level=level, **({} if name is None else {"name": name}))
+        named = {} if name is None else {"name": name}
+        rows = self.where(quantity=quantity, level=level, scale=scale, **named)
         rows = rows.compared_with(reference)
         things = rows.distinct("name")
         if not things:
@@ -240,13 +253,21 @@ class Records:
         return steps[order], values[order]
 
     def matrix(
-        self, quantity: str, *, level: str = "layer", reference: str | None = None, axis: str = "step"
+        self,
+        quantity: str,
+        *,
+        level: str = "layer",
+        reference: str | None = None,
+        axis: str = "step",
+        scale: float | None = None,
     ) -> Matrix:
         """A row per value of the axis, a column per name; stacks as they come, layers by number.
 
+        reference, scale: as for `series`; of the axis "scale" every value is taken.
         Raises AmbiguousRows if several rows have the same name and value of the axis, such as those of several seeds.
         """
         rows = self.where(level=level, quantity=quantity).compared_with(reference)
+        rows = rows if axis == "scale" else rows.where(scale=scale)
         rows.single_run()
         table = rows.table
         words, codes = coded(table["name"])

@@ -44,6 +44,7 @@ KINDS: dict[str, str] = {
     "saturation": "normgrowth.network.saturation.saturation:Saturation",
     "heads": "normgrowth.network.heads.heads:Heads",
     "scaling": "normgrowth.network.scaling.scaling:Scaling",
+    "behavior": "normgrowth.network.behavior.behavior:Behavior",
     "run": "normgrowth.lab.run:Run",
     "sweep": "normgrowth.lab.sweep_result:Sweep",
     "reproduction": "normgrowth.paper.reproduction:Reproduction",
@@ -104,11 +105,20 @@ class Result:
         return self.records.to_polars()
 
     def matrix(
-        self, quantity: str, by: str = "layer", *, run: str | None = None, reference: str | None = None
+        self,
+        quantity: str,
+        by: str = "layer",
+        *,
+        run: str | None = None,
+        reference: str | None = None,
+        scale: float | None = None,
     ) -> Matrix:
-        """One quantity as a matrix: a row per step, a column per layer (or tensor, role, head)."""
+        """One quantity as a matrix: a row per step, a column per layer (or tensor, role, head).
+
+        scale: the factor of the weights, where the quantity was measured at several.
+        """
         rows = self.records if run is None else self.records.where(run=run)
-        return rows.matrix(quantity, level=by, reference=reference)
+        return rows.matrix(quantity, level=by, reference=reference, scale=scale)
 
     def to_json(self, *, tensors: bool = True) -> JsonObject:
         """All fields and the records as plain values for JSON; NaN and infinity become None.

@@ -12,9 +12,10 @@ form. `parse` reads one from text; `str` writes it back.
     cosine(1e-3, steps=10_000, end=1e-4)        inverse_sqrt(5e-4, warmup=4_000)
     inverse_sqrt(0.01, hold=10_000)             T5's 1/√max(t, 10⁴)
     inverse_sqrt(1.0)                           the 1/√t of §5.3, with η(0) = η(1) = 1
+    recorded({0: 1e-3, 500: 1e-4})              what a run logged, straight lines between these steps
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, overload
@@ -26,6 +27,21 @@ from normgrowth.errors import InputError
 
 Floats = NDArray[np.float64]
 Curve = Callable[[Floats], Floats]
+
+
+RECORDED = "recorded"
+STRAIGHT = 1e-9  # how far from a line, relative to its ends, a recorded rate is still on it
+
+
+@dataclass(frozen=True)
+class OptimizerGroup:
+    """What an optimizer was given for some of the parameters. parameters: how many values these have."""
+
+    parameters: int
+    weight_decay: float = 0.0
+    decoupled: bool = False  # the decay takes ηλθ from the weights; else λθ goes into the gradient
+    betas: tuple[float, float] | None = None  # of Adam and its kin
+    momentum: float | None = None  # of SGD
 
 
 @dataclass(frozen=True)
@@ -66,10 +82,10 @@ def _sin(u: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Schedule:
-    """η(t), made by `constant`, `linear`, `cosine`, `inverse_sqrt` or `parse`.
+    """η(t), made by `constant`, `linear`, `cosine`, `inverse_sqrt`, `recorded` or `parse`.
 
     lr: the peak. steps: where a decay ends. warmup: its length. end: the rate after `steps`.
-    hold: inverse_sqrt stays at its peak up to this step.
+    hold: inverse_sqrt stays at its peak up to this step. points: of a recorded one, steps and their rates.
     """
 
     shape: str
@@ -78,8 +94,11 @@ class Schedule:
     warmup: int = 0
     end: float = 0.0
     hold: int = 0
+    points: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
+        if self.shape == RECORDED and self.points:
+            return
         if self.shape not in SHAPES:
             raise InputError(f"schedule {self.shape!r} is none of {', '.join(SHAPES)}")
         for name in ("lr", "end"):
@@ -104,6 +123,9 @@ class Schedule:
     def __call__(self, step: Any) -> Any:
         """η at a step, or at each of an array of steps."""
         t = _checked(step)
+        if self.points:
+            eta = np.interp(t, *self._curve())
+            return eta if np.ndim(step) else float(eta)
         eta = self.end + (self.lr - self.end) * SHAPES[self.shape].h(self._unit(t))
         if self.warmup:
             eta = np.where(t < self.warmup, self.lr * t / self.warmup, eta)
@@ -117,6 +139,9 @@ class Schedule:
         """∫η dt (power 1) or ∫η² dt (power 2) from 0 to a step, in closed form."""
         if power not in (1, 2):
             raise InputError(f"there is a closed form of the integral of η and of η², not of power {power}")
+        if self.points:
+            found = self._recorded_integral(_checked(step), power)
+            return found if np.ndim(step) else float(found)
         t, w = _checked(step), float(self.warmup)
         _, unit = self._decay()
         after = np.maximum(t, w)
@@ -129,11 +154,16 @@ class Schedule:
 
     def knots(self) -> tuple[float, ...]:
         """The steps where the curve has a corner."""
+        if self.points:
+            return tuple(float(step) for step, _ in self.points if step)
         origin, unit = self._decay()
         corners = {float(self.warmup)} | (set() if self.shape == "constant" else {origin + unit})
         return tuple(sorted(corners - {0.0}))
 
     def __str__(self) -> str:
+        if self.points:
+            rates = [rate for _, rate in self.points]
+            return f"recorded learning rates, {min(rates):g} to {max(rates):g}"
         values = {
             "lr": self.lr,
             "steps": self.steps,
@@ -147,6 +177,20 @@ class Schedule:
             if k in KEYWORDS[self.shape] and (v or k in ("lr", "steps"))
         ]
         return f"{self.shape}:{','.join(given)}"
+
+    def _curve(self) -> tuple[Floats, Floats]:
+        """Steps and rates of a recorded schedule."""
+        steps, rates = np.array(self.points, np.float64).T
+        return steps, rates
+
+    def _recorded_integral(self, t: Floats, power: int) -> Floats:
+        """The exact integral of straight lines, which go on level before the first point and after the last."""
+        steps, rates = self._curve()
+        corners = np.unique(np.concatenate([[0.0], steps, np.ravel(t)]))
+        eta = np.interp(corners, steps, rates)
+        a, b = eta[:-1], eta[1:]
+        pieces = np.diff(corners) * ((a + b) / 2 if power == 1 else (a * a + a * b + b * b) / 3)
+        return np.concatenate([[0.0], np.cumsum(pieces)])[np.searchsorted(corners, t)]
 
     def _decay(self) -> tuple[float, float]:
         """Where u is 0, and how many steps it takes to reach 1."""
@@ -194,6 +238,22 @@ def inverse_sqrt(lr: float, *, warmup: int = 0, hold: int = 0) -> Schedule:
     With a warm-up that of fairseq and transformers; with hold and no warm-up that of T5.
     """
     return Schedule("inverse_sqrt", lr, warmup=warmup, hold=hold)
+
+
+def recorded(rates: Mapping[int, float]) -> Schedule:
+    """The learning rates that a run logged, by step; between these steps in straight lines."""
+    points = sorted((int(step), float(rate)) for step, rate in rates.items())
+    kept = points[:1]
+    for i in range(1, len(points)):
+        if i + 1 < len(points):  # a point on the line between its neighbors is no corner
+            (x, a), (step, rate), (y, b) = kept[-1], points[i], points[i + 1]
+            line = a + (b - a) * (step - x) / (y - x)
+            if abs(rate - line) <= STRAIGHT * max(abs(a), abs(b)):
+                continue
+        kept.append(points[i])
+    if not kept or any(step < 0 or not (isfinite(rate) and rate >= 0) for step, rate in kept):
+        raise InputError(f"recorded learning rates must be 0 or more, at steps from 0 on, not {dict(rates)}")
+    return Schedule(RECORDED, max(rate for _, rate in kept), points=tuple(kept))
 
 
 KEYWORDS = {

@@ -51,6 +51,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "degrees": (),
     "heads": (),
     "scaling": (),
+    "behavior": (),
     "tracker": ("journal", "steps/*", "notes.jsonl"),
     "train": (
         *("settings.json", "state.pt", "checkpoints/step-*/*", "best/*"),

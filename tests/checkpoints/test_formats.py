@@ -24,8 +24,9 @@ def test_a_format_by_its_name(name, format):
     assert format_of_name(name, [name, "model.ckpt-5.data-00000-of-00001"]) == format
 
 
-def test_only_safetensors_are_read_by_ranges():
-    assert {name for name, row in FORMATS.items() if row.by_ranges} == {"safetensors", "safetensors-index"}
+def test_which_formats_are_read_by_ranges():
+    by_ranges = {name for name, row in FORMATS.items() if row.by_ranges}
+    assert by_ranges == {"safetensors", "safetensors-index", "tensorflow"}
 
 
 def test_a_damaged_file_is_what_it_is_named(tmp_path):

@@ -3,7 +3,7 @@
 Whatever they say, `trace`, `lint` and `names` end with a result or with one line that names the file, in bounded time
 and memory. Mutations are of JSON values, of the pickled metadata's fields, and of the pickle's opcodes.
 
-`make test-all` draws 1,500 cases here and 640 in `test_own_files.py`, each through whole commands; 3,000 more in
+`make test-all` draws 2,100 cases here and 640 in `test_own_files.py`, each through whole commands; 3,000 more in
 `test_pytorch_fuzz.py` and 1,000 in `network/test_model_config.py` go through the readers alone. On one core: 3 minutes.
 """
 
@@ -20,6 +20,17 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from bundle_files import (
+    blocks_of,
+    bundle_entries,
+    message,
+    put_index,
+    sealed,
+    shape_field,
+    t5_state,
+    with_slots,
+    write_bundle,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from limits import bounded, cases
@@ -297,12 +308,76 @@ def test_pickled_metadata(distributed, tmp_path, capsys, data):
 
 @fuzz(100)
 @given(data=st.data())
-def test_bytes_of_every_file(distributed, sharded, tmp_path, capsys, data):
-    original = data.draw(st.sampled_from([distributed, sharded]))
+def test_bytes_of_every_file(distributed, sharded, bundle, tmp_path, capsys, data):
+    original = data.draw(st.sampled_from([distributed, sharded, bundle]))
     files = sorted(str(path.relative_to(original)) for path in original.rglob("*") if path.is_file())
     file = data.draw(st.sampled_from(files))
     mutant = data.draw(mutated_bytes((original / file).read_bytes()))
     survives(changed(original, tmp_path, file, mutant), capsys)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    """Two steps of a small T5 as TensorFlow saves it, one of them with a graph of objects."""
+    folder = tmp_path_factory.mktemp("bundle")
+    graph = message([(1, message([(1, message([(1, 1), (2, b"model")]))])), (1, b"")])
+    for step in STEPS:
+        state = with_slots(t5_state(seed=step, layers=1), step)
+        write_bundle(folder / f"model.ckpt-{step}", {**state, OBJECT_GRAPH: graph}, shards=2)
+    return folder
+
+
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+NUMBERS = [0, 1, -1, 7, 2**31, 2**32 - 1, 2**53, 2**62, 2**63 - 1, -(2**63)]
+
+
+@fuzz(300)
+@given(data=st.data())
+def test_entries_of_a_bundle(bundle, tmp_path, capsys, data):
+    """Fields with other numbers, of another kind, dropped or doubled, in a table whose checksums are right."""
+    entries, _ = bundle_entries(
+        {**with_slots(t5_state(seed=100, layers=1), 100), OBJECT_GRAPH: b"\x0a\x00"}, 2
+    )
+    for _ in range(data.draw(st.integers(1, 3))):
+        fields = entries[data.draw(st.sampled_from(sorted(entries)))]
+        place = data.draw(st.integers(0, len(fields) - 1))
+        number, old = fields[place]
+        how = data.draw(st.sampled_from(["number", "number", "shape", "bytes", "drop", "double", "slice"]))
+        if how == "drop":
+            fields[place] = (15, 0)
+        elif how == "double":
+            fields.append(data.draw(st.sampled_from(entries["shared/embedding"])))
+        elif how == "slice":
+            extent = message(
+                [(1, data.draw(st.sampled_from(NUMBERS))), (2, data.draw(st.sampled_from(NUMBERS)))]
+            )
+            fields.append((7, message([(1, extent)] * data.draw(st.integers(0, 3)))))
+        elif how == "shape":
+            fields[place] = (2, shape_field(data.draw(st.lists(st.sampled_from(NUMBERS), max_size=3))))
+        elif how == "bytes" and isinstance(old, bytes):
+            fields[place] = (number, data.draw(mutated_bytes(old)))
+        else:
+            fields[place] = (number, data.draw(st.sampled_from(NUMBERS)))
+    target = tmp_path / "run"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(bundle, target)
+    put_index(target / "model.ckpt-100", entries, 2)
+    survives(target, capsys)
+
+
+@fuzz(300)
+@given(data=st.data())
+def test_blocks_of_a_bundle(bundle, tmp_path, capsys, data):
+    """Bytes of a block, or of the footer, changed; its checksum is made right again."""
+    content = (bundle / "model.ckpt-100.index").read_bytes()
+    footer = content[-48:]
+    blocks = blocks_of(content)
+    place = data.draw(st.integers(0, len(blocks)))
+    if place == len(blocks):
+        footer = data.draw(mutated_bytes(footer[:-8])) + footer[-8:]
+    else:
+        blocks[place] = sealed(data.draw(mutated_bytes(blocks[place][:-5])), data.draw(st.integers(0, 2)))
+    survives(changed(bundle, tmp_path, "model.ckpt-100.index", b"".join(blocks) + footer), capsys)
 
 
 def test_every_odd_value_in_every_field_of_a_header(plain, tmp_path):

@@ -147,7 +147,7 @@ def test_memory_is_used_again(server):
     spare = BufferPool()
     checkpoint = opened(server)
     names = ["transformer.h.0.ln_1.weight", "lm_head.weight", "transformer.h.1.ln_1.weight"]
-    wanted = [(name, 1, checkpoint.tensors[name].numel) for name in names]
+    wanted = [(name, 0, 1, checkpoint.tensors[name].numel) for name in names]
     memory = spare.take(500)
     found = checkpoint.values(wanted, memory)
     for name, values in zip(names, found, strict=True):

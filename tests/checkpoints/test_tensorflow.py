@@ -1,21 +1,22 @@
-"""TensorFlow checkpoints, of both kinds that are about; what was assigned is the reference.
+"""Checkpoints that TensorFlow wrote; what was assigned, and what TensorFlow itself reads, are the reference.
 
-Those that need TensorFlow are slow (its import alone takes seconds) and skip where it is missing.
+They are slow (its import alone takes seconds) and skip where it is missing. `test_tensor_bundles.py` needs none.
 """
 
 import os
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bucket_server import BucketServer
+from bundle_files import t5_state, with_slots, write_bundle
+from range_server import RangeServer
 
 from normgrowth.checkpoints.checkpoint import STORAGE, decode
-from normgrowth.checkpoints.formats.tensorflow import TABLE_END, is_tensorflow_index, read_tensorflow
+from normgrowth.checkpoints.formats.tensorflow.reader import is_tensorflow_index, read_tensorflow
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError
 
@@ -27,7 +28,7 @@ def tf() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TensorFlow's dependencies, about each other
         return pytest.importorskip(
-            "tensorflow", reason='needs TensorFlow: pip install "normgrowth[tensorflow]"'
+            "tensorflow", reason='needs TensorFlow: pip install "normgrowth[tensorflow-tests]"'
         )
 
 
@@ -205,59 +206,124 @@ def test_damaged_data(copied: Path) -> None:
 
 
 @pytest.mark.slow
-def test_paths_that_tensorflow_takes_for_patterns(copied: Path, tmp_path: Path) -> None:
-    odd = tmp_path / "run[1]"
+def test_a_path_that_looks_like_a_pattern(copied: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "run[1]*"
     odd.mkdir()
     for file in copied.parent.glob(f"{copied.stem}*"):
         shutil.copy(file, odd)
-    assert "rename" in message_of(odd / copied.name)
+    assert read_tensorflow(odd / copied.name).step == 524288
+
+
+def read_by_tensorflow(tf: Any, prefix: Path) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map()}
+
+
+def equal_to_tensorflow(tf: Any, prefix: Path) -> int:
+    """Compare every tensor that can be measured; how many there are."""
+    checkpoint, expected = read_tensorflow(prefix), read_by_tensorflow(tf, prefix)
+    readable = {name for name, tensor in checkpoint.tensors.items() if tensor.dtype in STORAGE}
+    for name in readable:
+        assert checkpoint.tensors[name].shape == expected[name].shape
+        assert checkpoint.dense(name).tobytes() == expected[name].tobytes()
+    return len(readable)
+
+
+DTYPES = """float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint64 uint32 uint16 uint8
+bool complex64 complex128 qint8 quint8 qint16 quint16 qint32 int4 uint4 string"""
 
 
 @pytest.mark.slow
-def test_quietly(t5: Path) -> None:
-    """Nothing is said on import, and the environment is left as it was."""
-    code = (
-        "import os; from pathlib import Path; before = dict(os.environ)\n"
-        "from normgrowth.checkpoints.formats.tensorflow import read_tensorflow\n"
-        f"read_tensorflow(Path({str(t5)!r})); assert dict(os.environ) == before"
+def test_every_dtype_is_bit_equal_to_tensorflows_reader(tf: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tensors = {}
+    for name in DTYPES.split():
+        dtype = tf.as_dtype(name)
+        if name == "string":
+            tensors[name] = tf.constant(["a", "bc"])
+        elif name.startswith("float8"):
+            tensors[name] = tf.cast(tf.constant(rng.normal(size=(3, 5))), dtype)
+        elif dtype.is_floating:
+            raw = tf.constant(rng.integers(0, 256, (3, 5 * dtype.size), dtype=np.uint8))
+            tensors[name] = tf.bitcast(tf.reshape(raw, (3, 5, dtype.size)) if dtype.size > 1 else raw, dtype)
+        elif name.startswith(("int", "uint", "bool", "complex")):
+            tensors[name] = tf.cast(tf.constant(rng.integers(0, 2, (3, 5))), dtype)
+        else:
+            tensors[name] = tf.bitcast(
+                tf.constant(rng.integers(0, 9, 4).astype(name.removeprefix("q").replace("q", ""))), dtype
+            )
+    names = sorted(tensors)
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "all"),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tensors[name] for name in names],
     )
-    ran = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    checkpoint = read_tensorflow(tmp_path / "all")
+    assert set(checkpoint.tensors) == {*names} - {"string"}
+    assert equal_to_tensorflow(tf, tmp_path / "all") == 15
+    unreadable = {n: t.dtype for n, t in checkpoint.tensors.items() if t.dtype not in STORAGE}
+    assert unreadable == {name: f"tensorflow.{name}" for name in unreadable}
+    assert len(unreadable) == 9
 
 
-# What needs no TensorFlow.
+@pytest.mark.slow
+def test_several_shards_and_parts(tf: Any, t5: Path, tmp_path: Path) -> None:
+    """Devices save a file each, which TensorFlow merges: data files keep their numbers."""
+    rng = np.random.default_rng(1)
+    for shard in range(3):
+        names = [f"shard{shard}/{i}" for i in range(60)]
+        tensors = [tf.constant(rng.normal(size=(shard + 1, i % 7))) for i in range(60)]
+        slices = [""] * 60
+        names.append("whole")  # one variable of 300 x 2, of which each file has a hundred rows
+        tensors.append(tf.constant(rng.normal(size=(100, 2))))
+        slices.append(f"300 2 {100 * shard},100:-")
+        tf.raw_ops.SaveV2(
+            prefix=str(tmp_path / f"part{shard}"),
+            tensor_names=names,
+            shape_and_slices=slices,
+            tensors=tensors,
+        )
+    parts = [str(tmp_path / f"part{shard}") for shard in range(3)]
+    tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=str(tmp_path / "merged"))
+    assert len(list(tmp_path.glob("merged.data-*-of-00003"))) == 3
+    assert equal_to_tensorflow(tf, tmp_path / "merged") == 181
+    assert len(read_tensorflow(tmp_path / "merged").pieces("whole")) == 3
+    assert equal_to_tensorflow(tf, t5.with_suffix("")) == 8
 
 
-@pytest.fixture
-def unopened(tmp_path: Path) -> Path:
-    (tmp_path / "ck-1.index").write_bytes(bytes(100) + TABLE_END)
-    (tmp_path / "ck-1.data-00000-of-00002").write_bytes(b"")
-    (tmp_path / "ck-1.data-00001-of-00002").write_bytes(b"")
-    return tmp_path / "ck-1.index"
+@pytest.mark.slow
+def test_tensorflow_reads_what_tests_write(tf: Any, tmp_path: Path) -> None:
+    """Or the tests without TensorFlow would be about another format."""
+    state = with_slots(t5_state(), 5000)
+    write_bundle(tmp_path / "ours", {**state, "words": b"some text"}, shards=2)
+    found = read_by_tensorflow(tf, tmp_path / "ours")
+    assert found.pop("words") == b"some text"
+    assert {name: values.tobytes() for name, values in found.items()} == {
+        name: np.asarray(values).tobytes() for name, values in state.items()
+    }
 
 
-def test_the_index_is_told_by_content(unopened: Path, tmp_path: Path) -> None:
-    assert is_tensorflow_index(unopened)
-    assert not is_tensorflow_index(tmp_path / "none.index")
-    assert not is_tensorflow_index(tmp_path / "ck-1.data-00000-of-00002")
-    unopened.write_bytes(TABLE_END + bytes(1))
-    assert not is_tensorflow_index(unopened)
-    (tmp_path / "other.index").write_bytes(TABLE_END)  # a table, but with no data beside it
-    assert not is_tensorflow_index(tmp_path / "other.index")
-
-
-def test_missing_data(unopened: Path, tmp_path: Path) -> None:
-    (tmp_path / "ck-1.data-00001-of-00002").unlink()
-    assert "ck-1.data-00001-of-00002 is missing" in message_of(unopened)
-    (tmp_path / "ck-1.data-00000-of-00002").unlink()
-    assert "is missing" in message_of(unopened)
-    assert "no such file" in message_of(tmp_path / "none")
-
-
-def test_without_tensorflow(unopened: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    assert 'pip install "normgrowth[tensorflow]"' in message_of(unopened)
-    assert "TF_CPP_MIN_LOG_LEVEL" not in os.environ
+@pytest.mark.slow
+def test_the_same_from_a_web_server_and_a_bucket(tf: Any, t5: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    pytest.importorskip("obstore")
+    near = read_tensorflow(t5)
+    folder = tmp_path / "t5-data" / "base"
+    shutil.copytree(t5.parent, folder)
+    monkeypatch.delenv("http_proxy", raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with RangeServer(folder) as server, BucketServer(tmp_path) as bucket:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.endpoint)
+        for address in (server.url, "gs://t5-data/base", "s3://t5-data/base"):
+            far = open_source(address).entries[0].open()
+            assert far.is_remote
+            assert far.step == 524288
+            assert far.tensors == near.tensors
+            for name, tensor in near.tensors.items():
+                if tensor.dtype in STORAGE:
+                    assert far.dense(name).tobytes() == near.dense(name).tobytes()
 
 
 @pytest.mark.slow

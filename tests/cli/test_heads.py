@@ -56,9 +56,9 @@ def test_a_table_records_and_figures(models, capsys):
     assert all(part in out for part in ("8 heads", "3 sentences", "17 tokens"))
     records = Records.read("out")
     assert records.distinct("run") == ["true", "leaking"]
-    assert {"attended", "attended_c1000", "attended_window", "attended_window_c1000", "hard_scale"} <= set(
-        records.distinct("quantity")
-    )
+    for scale, quantities in ((None, {"hard_scale"}), (1000, set())):
+        found = set(records.where(scale=scale).distinct("quantity"))
+        assert {"attended", "attended_window", *quantities} <= found
     here = heads(load_model("leaking"), "text.txt", window=83, c=(1000,))
     np.testing.assert_array_equal(
         records.where(run="leaking").table["value"].to_numpy(), here.records.table["value"].to_numpy()

@@ -66,12 +66,14 @@ def test_a_table_records_and_figures(configs, capsys):
     records = Records.read("out")
     assert records.distinct("run") == ["bert", "t5"]
     wanted = {
-        f"saturation{c}{others}{end}"
-        for c in ("", "_c1000")
+        f"saturation{others}{end}"
         for others in ("", "_others")
         for end in ("", "_stderr", "_random", "_random_std")
     }
-    assert set(records.distinct("quantity")) == wanted | {"evaluation_tokens", "evaluation_sentences"}
+    sizes = {"evaluation_tokens", "evaluation_sentences"}
+    assert set(records.where(scale=None).distinct("quantity")) == wanted | sizes
+    assert set(records.where(scale=1000).distinct("quantity")) == wanted
+    assert records.distinct("scale") == [None, 1000]
     files = {path.name for path in (configs / "out" / "figures").iterdir()}
     assert files == {
         f"{n}.{form}" for n in ("saturation_levels", "saturation_heat_map") for form in ("png", "svg", "pdf")
@@ -125,11 +127,9 @@ def test_json_and_one_scale(configs, capsys):
     code, out, _ = run(capsys, "bert", "--text", "text.txt", "--c", 64, "--no-exact", "--json")
     found = json.loads(out)
     assert code == 0
-    assert {row["quantity"] for row in found["records"] if row["level"] == "layer"} == {
-        "saturation_c64",
-        "saturation_c64_stderr",
-        "saturation_c64_others",
-        "saturation_c64_others_stderr",
+    names = ("saturation", "saturation_stderr", "saturation_others", "saturation_others_stderr")
+    assert {(row["quantity"], row["scale"]) for row in found["records"] if row["level"] == "layer"} == {
+        (name, 64) for name in names
     }
     assert found["models"]["bert"]["random_weights"]
 
@@ -145,10 +145,10 @@ def test_layers_count_from_0_as_in_every_record(configs, capsys):
     assert first[start + 1 : start + 1 + layers] == [str(number) for number in range(layers)]
     assert str(layers) not in first
     named = [("embeddings", None), *((f"layer.{number}", number) for number in range(layers))]
-    records = Records.read("out").where(quantity="saturation_c1000", level="layer").table
+    records = Records.read("out").where(quantity="saturation", scale=1000, level="layer").table
     assert list(zip(records["name"].to_pylist(), records["layer"].to_pylist(), strict=True)) == named
     code, out, _ = run(capsys, *options, "--json")
-    rows = [row for row in json.loads(out)["records"] if row["quantity"] == "saturation_c1000"]
+    rows = [row for row in json.loads(out)["records"] if row["quantity"] == "saturation"]
     assert [(row["name"], row["layer"]) for row in rows if row["level"] == "layer"] == named
     # The level in the row of layer 0 is that of the states after the first block.
     assert f"{records['value'][1].as_py():.3f}" in next(x for x in table.splitlines() if x.startswith("0 "))

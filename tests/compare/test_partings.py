@@ -147,10 +147,13 @@ def test_the_cause(runs, b, cause, stage, step):
 
 
 def test_two_causes_are_both_named(runs):
+    found = ng.compare(runs(ONE), changed(runs(replace(ONE, decay=0.0)), scaled("gradient_norm", 8.0)))
+    assert [(one.cause, one.step) for one in found.diagnoses] == [("gradient_factor", 1), ("decay", 1)]
+
+
+def test_differences_that_follow_from_a_cause_are_not_named(runs):
     found = ng.compare(runs(ONE), runs(replace(ONE, fault="data", decay=0.0)))
-    assert [(one.cause, one.step) for one in found.diagnoses] == [
-        ("decay", 1)
-    ]  # data differ after the decay does
+    assert [(one.cause, one.step) for one in found.diagnoses] == [("decay", 1)], "data differ later"
     late = changed(runs(replace(ONE, fault="data")), scaled("decay_step", 2.0, step=7))
     assert [(one.cause, one.step) for one in ng.compare(runs(ONE), late).diagnoses] == [("data", 5)]
 

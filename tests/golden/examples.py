@@ -15,11 +15,13 @@ from synthetic_series import walk, write_series
 
 import normgrowth as ng
 from normgrowth.lab.run import CorpusSummary
+from normgrowth.network.measured import ModelInfo, TextInfo
 from normgrowth.paper.reproduction import Check, Judgement, Reproduction, StageOutcome, TableRow
 from normgrowth.records import Block
 from normgrowth.results import Result
 from normgrowth.trace.result import Trace
 
+ENDS = {"": 0.0, "_low": -0.05, "_high": 0.05, "_random": -0.3}
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
 
 
@@ -146,6 +148,40 @@ def _compared() -> ng.Comparison:
     return ng.compare(_trace(), _trace(steps=(0, 100), scale=2.0, source="elsewhere"))
 
 
+def _behavior() -> ng.Behavior:
+    """A model that loses accuracy as its weights grow, and overflows at the last c."""
+
+    def block(
+        name: str, accuracy: float, agreement: float, loss: float | None, c: float | None = None
+    ) -> Block:
+        means = {"accuracy": accuracy, "agreement": agreement, "legal_share": 0.5 + accuracy / 2}
+        means |= {} if loss is None else {"loss": loss}
+        values = {
+            f"{key}{end}": value + add if key == "loss" else min(value + add, 1.0)
+            for key, value in means.items()
+            for end, add in ENDS.items()
+        }
+        arrays = {key: np.array([[value]]) for key, value in values.items()}
+        return Block(
+            "model", [name], [None], [None], [0], arrays, constants={} if c is None else {"scale": c}
+        )
+
+    blocks = [block("soft", 0.6, 1.0, 1.25), block("hard_attention", 0.5, 0.75, 2.5)]
+    blocks += [block("scaled", 0.5, 0.625, 4.0, 10.0), block("scaled", math.nan, math.nan, math.nan, 1e30)]
+    blocks.append(block("saturated", 0.4, 0.5, None))
+    text = TextInfo("words.txt, through the model's tokenizer", True, 0.0, 20, 160)
+    return ng.Behavior(
+        records=ng.Records.from_blocks("dyck", blocks),
+        source="dyck",
+        models={"dyck": ModelInfo("dyck", "StoredLanguageModel", "float32", text=text)},
+        objective={"dyck": "causal"},
+        c=(10.0, 1e30),
+        language="dyck1",
+        random_init=1,
+        notes=("scaled at c = 1e+30: logits overflow, so nothing is known there",),
+    )
+
+
 EXAMPLES: dict[str, dict[str, Callable[[], Result]]] = {
     "parameters": {"of a series": _parameters},
     "trace": {
@@ -179,6 +215,7 @@ EXAMPLES: dict[str, dict[str, Callable[[], Result]]] = {
         "of the network itself": lambda: known_heads(exact=False),
     },
     "scaling": {"of the paper's encoders": lambda: ng.load(RECORDS / "figure4")},
+    "behavior": {"of a formal language": _behavior},
     "run": {"of a language model": _run},
     "sweep": {
         "with an edge": lambda: ng.Sweep.from_stored(sweep_records()),

@@ -212,6 +212,13 @@ def test_training_against_the_obvious_loop(tmp_path, pydoc, options):
     np.testing.assert_allclose(records.series("learning_rate")[1], rates, rtol=1e-12)
 
 
+def test_the_schedule_of_t5_can_be_trained(tmp_path, pydoc):
+    """Constant, then 1/√t: the step t, counted from 0, has the rate lr·√(hold/max(t, hold))."""
+    settings = replace(TINY, steps=9, track="1", schedule="inverse_sqrt", lr=0.01, hold=4)
+    rates = train(settings, tmp_path / "run", corpus=pydoc).series("learning_rate")[1]
+    np.testing.assert_allclose(rates, 0.01 * np.sqrt(4 / np.maximum(np.arange(9), 4)), rtol=1e-12)
+
+
 def test_what_a_run_records(finished):
     stored = StoredResult.read(finished)
     records = stored.records
@@ -255,9 +262,9 @@ def test_levels_are_those_of_the_checkpoints(finished, pydoc):
     lines = [" ".join(pydoc.vocabulary.words[i] for i in row[1:-1]) for row in pydoc.valid[:5]]
     levels = normgrowth.saturation(load_model(finished / "checkpoints" / "step-00000010"), lines).records
     own = Records.read(finished).where(step=10, level="model")
-    for quantity in ("saturation", "saturation_c1000", "saturation_others"):
-        mine = own.where(quantity=quantity).to_rows()[0]["value"]
-        assert mine == pytest.approx(levels.series(quantity)[1][0], abs=1e-6)
+    for quantity, c in (("saturation", None), ("saturation", 1000), ("saturation_others", None)):
+        mine = own.where(quantity=quantity, scale=c).to_rows()[0]["value"]
+        assert mine == pytest.approx(levels.series(quantity, scale=c)[1][0], abs=1e-6)
 
 
 def test_other_commands_read_the_series(finished):
@@ -466,6 +473,7 @@ def test_a_good_state_that_cannot_be_read_now_is_not_to_be_removed(tmp_path, pyd
         ({"heads": 5}, "width 16 cannot be divided among 5 heads"),
         ({"evaluate": "often"}, "evaluate is epochs or powers or a number of steps, not 'often'"),
         ({"track": "0"}, "track is powers or a number"),
+        ({"hold": 10}, "hold is for inverse_sqrt"),
         ({"end": 0.1}, "end is for linear and cosine"),
         ({"momentum": 0.9}, "momentum is for sgd"),
         ({"clip": 0.0}, "clip must be more than 0"),
@@ -523,3 +531,17 @@ def test_paths_of_a_run(finished):
         "state.pt",
         "tracker",
     ]
+
+
+def test_figures_of_a_run(tmp_path):
+    """Losses and the norm at their steps; a run that goes on has no norm yet."""
+    import normgrowth as ng
+
+    settings = ng.preset("tiny", "dyck1", steps=4, evaluate="2", track="1", saturation_sentences=0)
+    run = train_run(settings, tmp_path / "run")
+    above, below = run.plot().axes
+    losses = {line.get_label(): line.get_xdata().tolist() for line in above.get_lines()}
+    assert losses == {"training": [2, 4], "held out": [0, 2, 4]}
+    (norm,) = below.get_lines()
+    np.testing.assert_array_equal(norm.get_ydata(), run.trace.records.series("norm")[1])
+    assert run.plot.norm_direction() is not None

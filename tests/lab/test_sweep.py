@@ -87,6 +87,8 @@ def value(records, name, quantity):
 def test_a_cell_is_the_run_that_its_settings_name(tmp_path, corpus, threads):
     records = sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=threads, together=1)
     assert len(records.where(level="cell").distinct("name")) == 9
+    factors = records.where(level="cell", quantity="factor").to_rows()
+    assert [(row["cell"], row["seed"]) for row in factors] == [(i, TINY.seed) for i in range(9)]
     for lr, decay in ((1e-3, 0.1), (0.1, 5.0)):
         with one_thread():
             alone = train_alone(replace(TINY, lr=lr, weight_decay=decay), corpus)

@@ -158,7 +158,7 @@ def test_saturation_and_heads_pass_findings_on():
         {"input_ids": torch.randint(5, 50, (2, 6)), "attention_mask": torch.ones(2, 6, dtype=torch.long)}
     ]
     for result in (
-        normgrowth.saturation(model, batches=batches, c=()),
-        normgrowth.heads(model, batches=batches),
+        normgrowth.saturation(model, inputs=batches, c=()),
+        normgrowth.heads(model, inputs=batches),
     ):
         assert any("the mask -10000 is a finite number" in note for note in result.notes)

@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from safetensors.torch import save_file
 
-from normgrowth.checkpoints.checkpoint import LoadedCheckpoint, Tensor
+from normgrowth.checkpoints.checkpoint import MappedCheckpoint, Ranges, Tensor
 from normgrowth.checkpoints.series import open_source
 from normgrowth.moments.moments import Moments, accumulated, quantities
 from normgrowth.trace.by_step import measure
@@ -32,9 +33,25 @@ def stored(values: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     return tensor.view(plain).numpy().view(BITS[dtype]), tensor.double().numpy()
 
 
-def checkpoint(dtype: str, **tensors: np.ndarray) -> LoadedCheckpoint:
-    index = {name: Tensor(dtype, bits.shape) for name, bits in tensors.items()}
-    return LoadedCheckpoint("memory", index, lambda name: tensors[name].reshape(-1))
+class InMemory(MappedCheckpoint):
+    """Tensors that lie in no file."""
+
+    def __init__(self, dtype: str, tensors: dict[str, np.ndarray]) -> None:
+        index = {name: Tensor(dtype, bits.shape) for name, bits in tensors.items()}
+        super().__init__(
+            "memory", Path(), index, Ranges({name: (name,) for name in tensors}), reads_whole=True
+        )
+        self.arrays = tensors
+
+    def _view(self, name: str, piece: object) -> np.ndarray:
+        return self.arrays[name].reshape(-1)
+
+    def addresses(self, names):
+        return np.zeros(len(names), np.int64), []
+
+
+def checkpoint(dtype: str, **tensors: np.ndarray) -> InMemory:
+    return InMemory(dtype, tensors)
 
 
 def moments_of(dtype, b, **references) -> Moments:

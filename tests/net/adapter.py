@@ -4,6 +4,7 @@ A renamed function, module, column or field is followed here and nowhere else. T
 net's own and never change, nor do the numbers in numbers.json.
 """
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -31,6 +32,10 @@ def _rows(records: ng.Records, *, referenced: bool = False) -> Rows:
         quantity, reference = row["quantity"], row["reference"] if row["reference"] != "previous" else None
         if reference and not referenced:
             quantity, reference = f"{quantity}_{reference}", None
+        if row.get("scale") is not None:
+            quantity = re.sub(
+                r"^saturation|^attended(_share|_spread|_window)?", rf"\g<0>_c{row['scale']:g}", quantity
+            )
         found[row["level"], row["name"], row["step"], quantity, reference or ""] = row["value"]
         if referenced and "tokens" in row and row["level"] == "model":
             found["model", "model", row["step"], "tokens", ""] = row["tokens"]
@@ -226,20 +231,20 @@ def degrees(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def saturation(model: nn.Module, batches: Sequence[Any], *, baselines: int, scale: float) -> Rows:
-    return _rows(ng.saturation(model, batches=batches, random_init=baselines, c=(scale,)).records)
+    return _rows(ng.saturation(model, inputs=batches, random_init=baselines, c=(scale,)).records)
 
 
 def saturation_of_series(source: Path, model: nn.Module, batches: Sequence[Any]) -> Rows:
     """The trace of a series of checkpoints of the model, and the saturation of each."""
     with _quiet():
-        return _rows(ng.saturation(source, batches=batches, config=model, c=()).records, referenced=True)
+        return _rows(ng.saturation(source, inputs=batches, config=model, c=()).records, referenced=True)
 
 
 def heads(
     model: nn.Module, batches: Sequence[Any], *, scales: Sequence[float]
 ) -> tuple[Rows, dict[str, str]]:
     """Rows, and the kind of each head: as it is, and in the saturated network."""
-    found = ng.heads(model, batches=batches, c=scales)
+    found = ng.heads(model, inputs=batches, c=scales)
     (known,) = found.models.values()
     own, limit = known.kinds, known.saturated_kinds
     return _rows(found.records), {head: f"{own[head]}, saturated {limit[head]}" for head in own}
@@ -323,9 +328,9 @@ def errata() -> dict[str, tuple[bool | None, Numbers]]:
     """Whether what is printed fails, and the numbers that say so, where no training run is needed."""
     from normgrowth.paper.claim import check
     from normgrowth.paper.departures import DEPARTURES
-    from normgrowth.paper.errata import ERRATA
+    from normgrowth.paper.errata import CAVEATS, ERRATA
     from normgrowth.paper.evidence import Evidence
 
-    known = (*ERRATA.values(), *DEPARTURES.values())
+    known = (*ERRATA.values(), *DEPARTURES.values(), *CAVEATS.values())
     found = [check(one, Evidence()) for one in known if not one.needs]
     return {one.id: (one.differs, dict(one.measured)) for one in found}

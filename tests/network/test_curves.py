@@ -156,7 +156,7 @@ def test_a_name_and_an_output_folder(tmp_path):
         scaling(model, c=FEW, seeds=1, out=out)
     assert len(scaling(model, c=FEW, seeds=1, out=out, overwrite=True).networks) == 1
     with pytest.raises(InputError):
-        scaling("paper", c=FEW, text="x.txt")
+        scaling("paper", c=FEW, texts="x.txt")
     with pytest.raises(InputError):
         scaling(model, c=FEW, layers=2)
 

@@ -52,10 +52,9 @@ def heads(*arguments, **options):
     return normgrowth.heads(*arguments, **options).records
 
 
-def levels(records, quantity):
-    return np.array(
-        [row["value"] for row in records.where(quantity=quantity, level="layer").table.to_pylist()]
-    )
+def levels(records, quantity, scale=None):
+    rows = records.where(quantity=quantity, level="layer", scale=scale)
+    return np.array([row["value"] for row in rows.table.to_pylist()])
 
 
 def mean_cosines(model, other):
@@ -78,40 +77,40 @@ def scaled_by_hand(model, c, held):
 
 def test_saturation_of_a_state_space_model(mamba):
     with pytest.raises(NoLimit) as caught:
-        saturation(mamba, batches=[BATCH])
+        saturation(mamba, inputs=[BATCH])
     assert caught.value.module == "layers.0.mixer"  # not of the wrapper around the network
     assert caught.value.parameters == ("layers.0.mixer.A_log",)
-    result = normgrowth.saturation(mamba, batches=[BATCH], fixed=["*.A_log"], c=(4,))
+    result = normgrowth.saturation(mamba, inputs=[BATCH], fixed=["*.A_log"], c=(4,))
     records = result.records
     limit = saturated(mamba, fixed=["*.A_log"])
     assert levels(records, "saturation") == pytest.approx(mean_cosines(mamba, limit), abs=1e-12)
     scaled = scaled_by_hand(mamba, 4, lambda name: name.endswith("A_log"))
-    assert levels(records, "saturation_c4") == pytest.approx(mean_cosines(mamba, scaled), abs=1e-12)
+    assert levels(records, "saturation", 4) == pytest.approx(mean_cosines(mamba, scaled), abs=1e-12)
     assert list(result.fixed) == ["*.A_log"]
     assert "held fixed: *.A_log; all other parameters grow" in result.notes
 
 
 def test_saturation_of_random_networks_holds_the_same_parameters(mamba):
-    records = saturation(mamba, batches=[BATCH], fixed=["*.A_log"], c=(), random_init=2)
+    records = saturation(mamba, inputs=[BATCH], fixed=["*.A_log"], c=(), random_init=2)
     assert np.isfinite(levels(records, "saturation_random")).all()
 
 
 def test_names_are_those_of_the_model_even_if_only_its_encoder_is_measured():
     model = tiny("t5")
-    found = saturation(model, batches=[BATCH], fixed=["encoder.*.wo.weight"], c=())
+    found = saturation(model, inputs=[BATCH], fixed=["encoder.*.wo.weight"], c=())
     with pytest.raises(InputError, match=r"no parameter is called 'block\.0\.\*'"):
-        saturation(model, batches=[BATCH], fixed=["block.0.*"], c=())
+        saturation(model, inputs=[BATCH], fixed=["block.0.*"], c=())
     limit = saturated(model.get_encoder(), fixed=["*.wo.weight"])
     assert levels(found, "saturation") == pytest.approx(mean_cosines(model.get_encoder(), limit), abs=1e-12)
-    decoder = saturation(model, batches=[BATCH], fixed=["decoder.final_layer_norm.weight"], c=())
+    decoder = saturation(model, inputs=[BATCH], fixed=["decoder.final_layer_norm.weight"], c=())
     assert levels(decoder, "saturation") == pytest.approx(
-        levels(saturation(model, batches=[BATCH], c=()), "saturation"), abs=1e-12
+        levels(saturation(model, inputs=[BATCH], c=()), "saturation"), abs=1e-12
     )
 
 
 def test_heads():
     model = tiny("bert", attn_implementation="eager")
-    result = normgrowth.heads(model, batches=[BATCH], fixed=NORMS, c=(1e6,))
+    result = normgrowth.heads(model, inputs=[BATCH], fixed=NORMS, c=(1e6,))
     records = result.records
     weights = saturated(model, fixed=NORMS)(input_ids=IDS, output_attentions=True).attentions
     largest = np.array([w.amax(-1).mean((0, 2)).tolist() for w in weights]).flatten()
@@ -120,11 +119,11 @@ def test_heads():
         for row in records.where(quantity="saturated_largest_share", level="head").table.to_pylist()
     ]
     assert found == pytest.approx(largest, abs=1e-12)
-    values = {
-        quantity: [row["value"] for row in records.where(quantity=quantity, level="head").table.to_pylist()]
-        for quantity in ("attended", "attended_c1e+06")
-    }
-    assert values["attended"] == pytest.approx(values["attended_c1e+06"])
+    exact, scaled = (
+        records.where(quantity="attended", level="head", scale=c).table["value"].to_pylist()
+        for c in (None, 1e6)
+    )
+    assert exact == pytest.approx(scaled)
     assert list(result.fixed) == NORMS
     assert f"held fixed: {', '.join(NORMS)}; all other parameters grow" in result.notes
 
@@ -169,8 +168,8 @@ def test_names_of_parameters_with_special_characters():
 
     torch.manual_seed(0)
     model, x = Odd().double(), torch.randn(2, 4, 3).double()
-    records = saturation(model, batches=[x], fixed=["*.bias"], c=(1e9,), states=states)
-    assert levels(records, "saturation") == pytest.approx(levels(records, "saturation_c1e+09"), abs=1e-8)
+    records = saturation(model, inputs=[x], fixed=["*.bias"], c=(1e9,), states=states)
+    assert levels(records, "saturation") == pytest.approx(levels(records, "saturation", 1e9), abs=1e-8)
 
 
 def test_a_series(tmp_path):

@@ -59,8 +59,9 @@ def series(tmp_path_factory, config):
     return folder
 
 
-def levels(records, quantity, step=None, level="layer"):
-    rows = records.where(quantity=quantity, level=level, **({} if step is None else {"step": step}))
+def levels(records, quantity, step=None, level="layer", scale=None):
+    at = {} if step is None else {"step": step}
+    rows = records.where(quantity=quantity, level=level, scale=scale, **at)
     return rows.table["value"].to_numpy()
 
 
@@ -82,8 +83,10 @@ def test_each_step_is_the_model_of_that_step(series, config):
         state = load_file(series / f"step_{step}.safetensors")
         assert not head.load_state_dict(state, strict=False).unexpected_keys
         alone = saturation(head.transformer.eval(), TEXT)
-        for quantity in ("saturation", "saturation_stderr", "saturation_c1000"):
-            np.testing.assert_array_equal(levels(records, quantity, step), levels(alone, quantity))
+        for quantity, c in (("saturation", None), ("saturation_stderr", None), ("saturation", 1000)):
+            np.testing.assert_array_equal(
+                levels(records, quantity, step, scale=c), levels(alone, quantity, scale=c)
+            )
     assert levels(records, "saturation", 0)[1:].max() < 0.3 < levels(records, "saturation", 60)[1:].max()
     assert result.models[records.single_run()].architecture == "GPT2Model"
 

@@ -43,13 +43,13 @@ def saturation(*arguments, **options):
     return normgrowth.saturation(*arguments, **options).records
 
 
-def level(records, quantity, name):
-    (row,) = records.where(quantity=quantity, name=name).table.to_pylist()
+def level(records, quantity, name, scale=None):
+    (row,) = records.where(quantity=quantity, name=name, scale=scale).table.to_pylist()
     return row["value"]
 
 
-def levels(records, quantity):
-    return np.array([row["value"] for row in records.where(quantity=quantity).table.to_pylist()])
+def levels(records, quantity, scale=None):
+    return np.array([row["value"] for row in records.where(quantity=quantity, scale=scale).table.to_pylist()])
 
 
 def words(lines=SENTENCES):
@@ -125,12 +125,12 @@ def test_levels_and_errors_are_those_of_a_slow_loop(name):
         "embeddings",
         *(f"{stack}.{i}" for i in range(BLOCKS)),
     ]
-    for quantity, c in (("saturation", None), ("saturation_c1000", 1000), ("saturation_c4", 4)):
+    of_layers = records.where(level="layer")
+    for c in (None, 1000, 4):
         mean, error = reference(model, rows, c)
-        found = levels(records.where(level="layer"), quantity)
-        assert found == pytest.approx(mean, abs=1e-9)
-        assert levels(records.where(level="layer"), f"{quantity}_stderr") == pytest.approx(error, abs=1e-9)
-        assert level(records, quantity, "model") == pytest.approx(mean[1:].mean(), abs=1e-9)
+        assert levels(of_layers, "saturation", c) == pytest.approx(mean, abs=1e-9)
+        assert levels(of_layers, "saturation_stderr", c) == pytest.approx(error, abs=1e-9)
+        assert level(records, "saturation", "model", c) == pytest.approx(mean[1:].mean(), abs=1e-9)
     assert level(records, "evaluation_tokens", "model") == 28
     assert level(records, "evaluation_sentences", "model") == 5
     assert not result.notes or "ties" in result.notes[0]
@@ -146,14 +146,13 @@ def test_cosines_to_other_tokens(c):
     reference(model, rows, c, pairs)
     wanted = np.concatenate([one for one in pairs if len(one) > 1]).mean(0)
     records = saturation(model, TEXT, c=() if c is None else (c,), exact=c is None, random_init=1)
-    method = "saturation" if c is None else "saturation_c4"
     found = records.where(level="layer")
-    assert levels(found, f"{method}_others") == pytest.approx(wanted, abs=1e-9)
-    assert level(records, f"{method}_others", "model") == pytest.approx(wanted[1:].mean(), abs=1e-9)
-    assert np.isfinite(levels(found, f"{method}_others_random")).all()
+    assert levels(found, "saturation_others", c) == pytest.approx(wanted, abs=1e-9)
+    assert level(records, "saturation_others", "model", c) == pytest.approx(wanted[1:].mean(), abs=1e-9)
+    assert np.isfinite(levels(found, "saturation_others_random", c)).all()
     alone = saturation(model, ["one"], c=() if c is None else (c,), exact=c is None)
-    assert np.isnan(levels(alone, f"{method}_others")).all()
-    assert np.isfinite(levels(alone, method)).all()
+    assert np.isnan(levels(alone, "saturation_others", c)).all()
+    assert np.isfinite(levels(alone, "saturation", c)).all()
 
 
 def test_batches_and_one_at_a_time_are_the_same():
@@ -163,7 +162,7 @@ def test_batches_and_one_at_a_time_are_the_same():
     ids = torch.tensor(
         [ids + [0] * (20 - len(ids)) for ids in words()]
     )  # far more padding than we would make
-    given = saturation(model, batches=[{"input_ids": ids, "attention_mask": (ids != 0).long()}])
+    given = saturation(model, inputs=[{"input_ids": ids, "attention_mask": (ids != 0).long()}])
     assert given.table["value"].to_numpy() == pytest.approx(alone.table["value"].to_numpy(), abs=1e-9)
 
 
@@ -189,7 +188,7 @@ def test_where_padding_shows_nothing_is_padded():
     records = result.records
     assert "equal length" in result.notes[0]
     rows = [list(row["input_ids"]) for row in read_rows(model, lines).rows]
-    assert levels(records.where(level="layer"), "saturation_c1000") == pytest.approx(
+    assert levels(records.where(level="layer"), "saturation", 1000) == pytest.approx(
         reference(model, rows, 1000)[0], abs=1e-9
     )
 
@@ -256,16 +255,17 @@ def test_what_overflows_is_nan_and_said():
     model = tiny("t5", dtype=torch.float32)
     result = normgrowth.saturation(model, SENTENCES[:2], c=(1e9,), exact=False)
     records = result.records
-    found = levels(records.where(level="layer"), "saturation_c1e+09")
+    found = levels(records.where(level="layer"), "saturation", 1e9)
     assert np.isfinite(found[0])
     assert np.isnan(found[1:]).all()
-    assert np.isnan(level(records, "saturation_c1e+09", "model"))
-    assert "saturation_c1e+09 is NaN at" in result.notes[0]
+    assert np.isnan(level(records, "saturation", "model", 1e9))
+    assert "saturation at c = 1e+09 is NaN at" in result.notes[0]
     # Within a block of BERT, sums of degree 3 overflow before the norm, whose output would be finite and wrong.
     for dtype in (torch.float32, torch.float64):
         found = levels(
             saturation(tiny("bert", dtype=dtype), SENTENCES[:2], c=(1e8,), exact=False),
-            "saturation_c1e+08",
+            "saturation",
+            1e8,
         )
         assert np.isnan(found[1:]).all() == (dtype == torch.float32)
 
@@ -301,8 +301,8 @@ def test_other_modules_say_what_their_states_are():
     torch.manual_seed(0)
     model, x = Sum().double(), torch.randn(2, 3, 4, dtype=torch.float64)
     with pytest.raises(InputError, match="Sum is not of transformers: pass states="):
-        saturation(model, batches=x)
-    records = saturation(model, batches=x, states=lambda module, batch: module(batch), c=(1e8,))
+        saturation(model, inputs=x)
+    records = saturation(model, inputs=x, states=lambda module, batch: module(batch), c=(1e8,))
     assert records.where(level="layer").distinct("layer") == [None, 0, 1]
     # In the limit nothing but the product with all weights is left: of degree 1, then 2.
     weights, bias = [one.weight for one in model.maps], [one.bias for one in model.maps]
@@ -311,9 +311,9 @@ def test_other_modules_say_what_their_states_are():
     for layer, (own, limit) in enumerate(zip(model(x), limits, strict=True)):
         expected = torch.cosine_similarity(own, limit, -1).mean().item()
         assert levels(records, "saturation")[layer] == pytest.approx(expected, abs=1e-9)
-        assert levels(records, "saturation_c1e+08")[layer] == pytest.approx(expected, abs=1e-6)
+        assert levels(records, "saturation", 1e8)[layer] == pytest.approx(expected, abs=1e-6)
     with pytest.raises(InputError, match="no config"):
-        saturation(model, batches=x, states=lambda module, batch: module(batch), random_init=1)
+        saturation(model, inputs=x, states=lambda module, batch: module(batch), random_init=1)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_bad_input_in_one_line(given, message):
         with pytest.raises(InputError, match="scale"):
             saturation(tiny("bert"), TEXT, exact=False, c=scales)
     with pytest.raises(InputError, match="does not run on this input"):
-        saturation(tiny("bert"), batches=[{"input_ids": torch.tensor([[500]])}], exact=False)
+        saturation(tiny("bert"), inputs=[{"input_ids": torch.tensor([[500]])}], exact=False)
     with pytest.raises(InputError, match="exact=True or a value of c"):
         saturation(tiny("bert"), TEXT, exact=False, c=())
 
@@ -348,7 +348,7 @@ ids = torch.ones(64, 512, dtype=torch.long)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20),) * 2)
 try:
-    saturation(model, batches=[{"input_ids": ids, "attention_mask": ids}])
+    saturation(model, inputs=[{"input_ids": ids, "attention_mask": ids}])
 except InputError as error:
     print(error)
 """
@@ -373,7 +373,7 @@ def test_a_trained_model_is_more_saturated_than_its_random_self():
     assert known.text.tokenized
     trained, random = (level(records, q, "model") for q in ("saturation", "saturation_random"))
     assert trained > random + 3 * level(records, "saturation_stderr", "model")
-    assert level(records, "saturation_c1000", "model") == pytest.approx(trained, abs=0.05)
+    assert level(records, "saturation", "model", 1000) == pytest.approx(trained, abs=0.05)
 
 
 def test_a_result_is_saved_and_loaded(tmp_path):
@@ -393,7 +393,7 @@ def test_a_result_is_saved_and_loaded(tmp_path):
         (4.0, False),
         (4.0, True),
     ]
-    rows = again.records.where(level="layer", quantity="saturation_c4").table
+    rows = again.records.where(level="layer", quantity="saturation", scale=4).table
     assert again.curves[2].values.tolist() == rows["value"].to_pylist()
     assert "random baseline" in str(again)
     assert again.plot().axes
@@ -401,7 +401,7 @@ def test_a_result_is_saved_and_loaded(tmp_path):
     with pytest.raises(FolderMismatch):
         normgrowth.saturation(model, TEXT, c=(5,), out=tmp_path / "out")
     with pytest.raises(InputError):
-        normgrowth.saturation(model, TEXT, batches=[{}])
+        normgrowth.saturation(model, TEXT, inputs=[{}])
     with pytest.raises(InputError):
         normgrowth.saturation(model, [{"input_ids": torch.ones(1, 2).long()}])
 

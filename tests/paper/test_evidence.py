@@ -10,12 +10,12 @@ import pytest
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.departures import DEPARTURES
-from normgrowth.paper.errata import ERRATA
+from normgrowth.paper.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence, MissingEvidence
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 STAGES = ("theory", "scaling", "pretrained", "language_models", "decay")
-ALL = {**CLAIMS, **ERRATA, **DEPARTURES}
+ALL = {**CLAIMS, **ERRATA, **DEPARTURES, **CAVEATS}
 
 
 class Observed(Evidence):
@@ -48,7 +48,11 @@ def kept():
 def test_needs_are_what_is_read(kept):
     for name, one in ALL.items():
         observed = Observed(kept)
-        one.measure(observed)
+        if name == "scalar-growth":  # the kept records are older than it
+            with pytest.raises(MissingEvidence, match="has no share_grown"):
+                one.measure(observed)
+        else:
+            one.measure(observed)
         assert set(one.needs) == observed.read, name  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -58,7 +62,7 @@ def test_all_is_judged_on_the_kept_records(kept):
         found = judge(claim, kept)
         assert f"### {found.id}: {found.verdict}\n" in page
         assert found.reason in page
-    for one in (*ERRATA.values(), *DEPARTURES.values()):
+    for one in (*ERRATA.values(), *DEPARTURES.values(), *CAVEATS.values()):
         assert check(one, kept).differs, one.id
 
 

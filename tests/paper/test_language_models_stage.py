@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from normgrowth.engine import Threads
 from normgrowth.lab.build import corpus_of, new_model
@@ -63,6 +64,10 @@ def test_three_runs_for_each_model(evidence):
         "corpus": "pydoc",
         "seed": 0,
         "include": "blocks",
+        "layers": 2,
+        "width": 32,
+        "batch": TINY.batch,
+        "epochs_trained": pytest.approx(24 * TINY.batch / len(corpus_of(TINY, None).train)),
     }
     steps, norms = records.where(run="true").series("norm")
     assert steps[-1] == 24
@@ -71,10 +76,28 @@ def test_three_runs_for_each_model(evidence):
     assert len(heads) == 4  # at the last step only
 
 
-@pytest.mark.parametrize("name", ["uniform-growth", "lm-growth", "saturation-lm", "heads-bimodal"])
+@pytest.mark.parametrize(
+    "name", ["uniform-growth", "scalar-growth", "lm-growth", "saturation-lm", "heads-bimodal"]
+)
 def test_claims_are_judged_by_it(evidence, name):
     found = judge(CLAIMS[name], evidence)
-    assert found.verdict != "undecided", found.reason
+    assert found.verdict != "not measured here", found.reason
+
+
+def test_scalars_are_those_of_the_checkpoints(evidence, folder):
+    """The first and the last checkpoint of one model, read whole."""
+    (model,) = [one for one in evidence.language_models if one.name == "true"]
+    first, last = (
+        load_file(path / "model.safetensors")
+        for path in (
+            min((folder / "true" / "checkpoints").iterdir()),
+            max((folder / "true" / "checkpoints").iterdir()),
+        )
+    )
+    names = [name for name in first if ".blocks." in name]
+    a, b = (np.concatenate([arrays[name].ravel() for name in names]) for arrays in (first, last))
+    assert model.against_first("share_grown") == pytest.approx((np.abs(b) > np.abs(a)).mean(), abs=1e-12)
+    assert model.against_first("share_sign_changed") == pytest.approx((a * b < 0).mean(), abs=1e-12)
 
 
 def test_growth_is_what_the_records_say(evidence):

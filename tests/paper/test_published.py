@@ -78,9 +78,16 @@ def test_published_results_have_the_types_of_measured_ones():
     from normgrowth.trace.result import Trace
 
     types = {name: type(load(name)) for name in RESULTS}
-    assert types == {"t5": Trace, "saturation": Saturation, "heads": Heads, "scaling": Scaling}
+    assert types == {
+        "t5": Trace,
+        "t5-encoder": Trace,
+        "t5-decoder": Trace,
+        "saturation": Saturation,
+        "heads": Heads,
+        "scaling": Scaling,
+    }
     trace = load("t5")
     assert trace.matrix("norm").values.shape == (104, 12)
     assert trace.plot().axes
-    with pytest.raises(InputError, match="there are t5, saturation, heads, scaling"):
+    with pytest.raises(InputError, match="there are t5, t5-encoder, t5-decoder, saturation, heads, scaling"):
         load("bert")

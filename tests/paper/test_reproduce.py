@@ -42,7 +42,7 @@ def test_a_stage_is_run_once(tmp_path, engine):
     assert [(one.name, one.status) for one in again.stages] == [("theory", "kept")]
     assert first.claims == again.claims
     assert [(one.id, one.verdict) for one in first.claims] == [
-        ("norm-sqrt", "in part"),
+        ("norm-sqrt", "holds"),
         ("encoder-degree", "holds"),
     ]
     assert_page(tmp_path / "report.html", again)
@@ -81,7 +81,7 @@ def test_figures_have_the_verdicts_of_their_claims(tmp_path, engine, monkeypatch
     found = reproduce(tmp_path, only=["fig1", "norm-sqrt"], engine=engine)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert text.count('<img alt="') == 1
-    assert f"norm-sqrt: in part. {escape(found.claims[0].reason)}" in text
+    assert f"norm-sqrt: holds. {escape(found.claims[0].reason)}" in text
     assert found.claims[0].figure == "fig1"
 
 
@@ -123,6 +123,7 @@ def test_claims_of_earlier_versions_load(tmp_path):
     assert found.scale == "paper"
     assert found.claims[0].measured == {"factor": 1.25, "other": None}
     assert found.claims[0].needs == ("lab",)
+    assert found.claims[0].verdict == "holds in part"
     assert (found.errata[0].stated, found.errata[0].correct, found.errata[0].reason) == (
         "p",
         "t",
@@ -147,7 +148,7 @@ def test_a_stage_that_fails_loses_no_other(tmp_path, engine):
     found = reproduce(tmp_path, scale="paper", only=only, data=tmp_path / "nothing", engine=engine)
     verdicts = {one.id: one for one in found.claims}
     assert verdicts["encoder-degree"].verdict == "holds"
-    assert verdicts["lm-growth"].verdict == "undecided"
+    assert verdicts["lm-growth"].verdict == "not measured here"
     (failed,) = found.failed
     assert failed.name == "language_models"
     assert failed.reason in verdicts["lm-growth"].reason
@@ -206,7 +207,7 @@ def test_a_fault_in_one_stage_does_not_stop_the_others(tmp_path, engine, monkeyp
     ]
     monkeypatch.setattr(paper, "STAGES", {stage.name: stage for stage in stages})
     found = reproduce(tmp_path, only=["table1", "scaling-curves"], engine=engine)
-    assert found.claims[0].verdict == "undecided"
+    assert found.claims[0].verdict == "not measured here"
     assert [one.status for one in found.stages] == ["failed", "ran"]
     log = (tmp_path / "stages" / "theory" / "error.log").read_text(encoding="utf-8")
     assert "RuntimeError: a fault" in log

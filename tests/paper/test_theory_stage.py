@@ -8,10 +8,10 @@ import pytest
 
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.errata import ERRATA
+from normgrowth.paper.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.stages.theory import THEORY, theory
-from normgrowth.records import Records
+from normgrowth.stored_result import StoredResult
 
 GOLDEN = Path(__file__).parent / "theory.json"
 
@@ -27,20 +27,20 @@ def theory_stage():
 
 
 def test_table1_claims_on_the_stage_itself(theory_stage):
-    assert isinstance(theory_stage, Records)
+    assert isinstance(theory_stage, StoredResult)
     ids = ("saturation-limit", "attention-power", "homogeneity-table", "encoder-degree")
     found = {name: judge(CLAIMS[name], Evidence({"theory": theory_stage})) for name in ids}
     assert {name: one.verdict for name, one in found.items()} == {
-        "saturation-limit": "in part",
+        "saturation-limit": "holds in part",
         "attention-power": "holds",
-        "homogeneity-table": "in part",
+        "homogeneity-table": "holds in part",
         "encoder-degree": "holds",
     }
 
 
 def test_errata_on_the_stage_itself(theory_stage):
     found = {
-        name: check(ERRATA[name], Evidence({"theory": theory_stage}))
+        name: check((ERRATA | CAVEATS)[name], Evidence({"theory": theory_stage}))
         for name in ("prop-4", "prop-2", "pre-norm", "vanishing")
     }
     assert all(one.differs for one in found.values())
@@ -56,7 +56,7 @@ def test_numbers_move_only_with_the_version(theory_stage):
     """
     known = json.loads(GOLDEN.read_text(encoding="utf-8"))
     assert known["version"] == THEORY.version
-    found = all_numbers(theory_stage)
+    found = all_numbers(theory_stage.records)
     assert found.keys() == known["numbers"].keys()
     for name, value in known["numbers"].items():
         assert found[name] == pytest.approx(
@@ -69,5 +69,7 @@ def all_numbers(records):
 
 
 if __name__ == "__main__":
-    numbers = {name: value if isfinite(value) else None for name, value in all_numbers(theory()).items()}
+    numbers = {
+        name: value if isfinite(value) else None for name, value in all_numbers(theory().records).items()
+    }
     GOLDEN.write_text(json.dumps({"version": THEORY.version, "numbers": numbers}, indent=1) + "\n")

@@ -56,7 +56,7 @@ def test_the_table_counts_kinds_by_layer():
 
 def test_soft_heads_alone_say_no_more():
     (heads,) = tables(known_heads(exact=False))
-    assert heads.form == ("", "")
+    assert heads.form == ""
     assert not any("aturated" in sentence for sentence in model_sentences(heads, 0.01))
     assert "- " in printed(known_heads(exact=False))
 

@@ -19,6 +19,7 @@ SECTIONS = {  # kind -> the id of a section that it has
     "saturation": "saturation",
     "heads": "heads",
     "scaling": "scaling",
+    "behavior": "behavior",
     "run": "learning",
     "sweep": "sweep",
     "reproduction": "claims",

@@ -341,7 +341,7 @@ def test_claims_come_with_verdicts_published_apart(tmp_path):
     facts = {"claims": [claim, other], "errata": [erratum], "stages": {"lab": "failed: no disk"}}
     (tmp_path / "claims.json").write_text(json.dumps(facts))
     text = report([tmp_path], tmp_path / "p.html").read_text(encoding="utf-8")
-    assert '<td class="part">in part</td>' in text
+    assert '<td class="part">holds in part</td>' in text
     assert '<td class="fails">does not hold</td>' in text
     assert '<td class="published">1.5</td>' in text
     said = " ".join(Seen(text).words)

@@ -42,7 +42,7 @@ def followed(model, optimizer, steps, step, **options):
             step(i)
             optimizer.step()
     lines = [str(w.message) for w in said if issubclass(w.category, SeriesWarning)]
-    assert lines == tracker.trace.notes
+    assert lines == list(tracker.trace.notes)
     return lines
 
 

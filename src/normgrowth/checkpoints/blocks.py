@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from normgrowth.checkpoints.roles import context, role_of, split
 
-INCLUDE_CHOICES = ("blocks", "encoder", "decoder", "all")  # which parameters a norm counts
+INCLUDE_CHOICES = ("blocks", "encoder", "decoder", "all", "encoder,decoder")  # which parameters a norm counts
 DEFAULT_INCLUDE = "blocks"  # wherever a norm is reported; lint alone checks every parameter
 
 Place = tuple[

@@ -1,10 +1,7 @@
 """What every checkpoint format comes down to: named tensors whose raw values can be reached.
 
-A format's file has one job, to fill an index: name -> dtype, shape, and where the values lie. Most
-formats store plain bytes, so their index is a list of byte ranges in files and `MappedCheckpoint`
-does the rest; a format that must decode first (TensorFlow) gives a function
-for each tensor instead and becomes a `LoadedCheckpoint`. What is read over a network is a
-`remote.RemoteCheckpoint`.
+A format's file has one job, to fill an index: name -> dtype, shape, and where the values lie. The index is a list of
+byte ranges in files, and `MappedCheckpoint` does the rest. What is read over a network is a `remote.RemoteCheckpoint`.
 
 Values are handed out as raw bits in pieces, each one-dimensional, in the order of storage. Sums do
 not mind the order, as long as both sides of a pair have the same; `Tensor.layout` says which it is.
@@ -19,10 +16,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.checkpoints.storage.crc32c import crc32c
 from normgrowth.checkpoints.storage.encoded import Encoded, Inline
 from normgrowth.checkpoints.storage.gathered import Gathered
 from normgrowth.checkpoints.storage.mapped_file import FileState, MappedFile
-from normgrowth.errors import InputError, UnsupportedDtype
+from normgrowth.errors import DamagedTensor, InputError, UnsupportedDtype
 
 if TYPE_CHECKING:
     from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
@@ -95,6 +93,7 @@ class Located(NamedTuple):
 
 
 AnyPiece = Piece | Gathered | Encoded | Inline
+Checksums = dict[tuple[str, int], int]  # file and first byte of a piece -> CRC32C of its bytes
 
 
 class Ranges(dict[str, tuple[AnyPiece, ...]]):
@@ -139,6 +138,10 @@ class MappedCheckpoint:
     on_close: Callable[[], None] | None = None  # what to clean up behind it (files that were fetched)
     states: dict[str, FileState] = field(default_factory=dict, repr=False)  # of files whose headers were read
     notes: tuple[str, ...] = ()  # what its reader must know, such as tensors that were left out
+    checksums: Checksums = field(default_factory=dict, repr=False)  # of a format that stores them
+    _verified: set[tuple[str, int]] = field(
+        default_factory=set, repr=False
+    )  # pieces whose checksum was right
     _maps: dict[str, MappedFile] = field(default_factory=dict, repr=False)
 
     @property
@@ -147,7 +150,8 @@ class MappedCheckpoint:
         return self.on_close is None
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_maps": {}, "states": {}}  # another machine may have a copy of the file
+        # Another machine may have a copy of the file.
+        return {**self.__dict__, "_maps": {}, "states": {}, "_verified": set()}
 
     def _map(self, file: str) -> np.ndarray:
         mapped = self._maps.get(file)
@@ -184,7 +188,14 @@ class MappedCheckpoint:
                 raise InputError(f"{self.root / piece.file}: tensor {name} is damaged: it cannot be decoded")
             return values
         view = mapped[start:stop].view(bits)
-        return view if isinstance(piece, Piece) else piece.copied(view, dtype)
+        if isinstance(piece, Gathered):
+            return piece.copied(view, dtype)
+        if self.checksums and (place := (piece.file, start)) not in self._verified:
+            if view.size and crc32c(view) != self.checksums[place]:
+                check_unchanged(self)
+                raise DamagedTensor(str(self.root / piece.file), name)
+            self._verified.add(place)
+        return view
 
     def dense(self, name: str) -> np.ndarray:
         """The raw bits of a tensor, whole and row-major, flattened; a copy where it must be."""
@@ -193,8 +204,11 @@ class MappedCheckpoint:
     def addresses(self, names: Sequence[str]) -> tuple[NDArray[np.int64], list[np.ndarray]]:
         """Where each tensor starts in memory, 0 for those that do not lie whole in a mapped file; and the maps.
 
-        The addresses hold for as long as the maps are held: a checkpoint may be closed while a thread reads it.
+        The addresses hold for as long as the maps are held: a checkpoint may be closed while a thread reads it. Tensors
+        with checksums have none: they are checked when they are asked for.
         """
+        if self.checksums:
+            return np.zeros(len(names), np.int64), []
         located = self.ranges.located(names, self.tensors)
         maps = [self._map(file) for file in located.files]
         base = np.array([*(m.ctypes.data for m in maps), 0], np.int64)  # the last one is for file −1
@@ -214,53 +228,8 @@ class MappedCheckpoint:
             self.on_close()
 
 
-@dataclass
-class LoadedCheckpoint:
-    """Tensors that a function brings into memory, or that another library has mapped; else the same."""
-
-    is_remote: ClassVar[bool] = False
-    can_stay_open: ClassVar[bool] = False
-    label: str
-    tensors: dict[str, Tensor]
-    load: Callable[[str], np.ndarray]  # name -> raw bits, flattened in the layout's order
-    step: int | None = None
-    aliases: dict[str, str] = field(default_factory=dict)
-    reads_whole: bool = True
-    on_close: Callable[[], None] | None = None
-    reopen: "Callable[[], Checkpoint] | None" = None  # how another process gets at it
-    notes: tuple[str, ...] = ()
-
-    def __reduce__(self) -> tuple[Callable[[], "Checkpoint"], tuple[()]]:
-        if self.reopen is None:
-            raise TypeError(f"{self.label}: loaded into this process and not to be sent to another")
-        return self.reopen, ()
-
-    def pieces(self, name: str) -> list[np.ndarray]:
-        return [self.load(name)]
-
-    def dense(self, name: str) -> np.ndarray:
-        return assemble(self.tensors[name], self.pieces(name))
-
-    def addresses(self, names: Sequence[str]) -> tuple[NDArray[np.int64], list[np.ndarray]]:
-        return np.zeros(len(names), np.int64), []
-
-    def renamed(self, old_name: Mapping[str, str]) -> "LoadedCheckpoint":
-        load = self.load
-        return replace(
-            self,
-            tensors={new: self.tensors[old] for new, old in old_name.items()},
-            load=lambda name: load(old_name[name]),
-            aliases=renamed_aliases(self.aliases, old_name),
-        )
-
-    def close(self) -> None:
-        self.load = _closed
-        if self.on_close:
-            self.on_close()
-
-
 # Opened: the index is read, the values are not.
-Checkpoint = Union[MappedCheckpoint, LoadedCheckpoint, "RemoteCheckpoint"]
+Checkpoint = Union[MappedCheckpoint, "RemoteCheckpoint"]
 
 
 def one_piece(checkpoint: Checkpoint, name: str, place: int) -> np.ndarray:
@@ -284,10 +253,6 @@ def check_unchanged(*checkpoints: Checkpoint) -> None:
         if isinstance(checkpoint, MappedCheckpoint):
             for mapped in list(checkpoint._maps.values()):
                 mapped.check_unchanged()
-
-
-def _closed(name: str) -> np.ndarray:
-    raise RuntimeError(f"tensor {name} asked of a checkpoint that was closed")
 
 
 # What wrappers of a module leave in the names of its parameters: the first only in front (a model

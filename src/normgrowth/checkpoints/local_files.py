@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from normgrowth.checkpoints.checkpoint import Checkpoint, LoadedCheckpoint, without_wrappers
+from normgrowth.checkpoints.checkpoint import Checkpoint, without_wrappers
 from normgrowth.checkpoints.file_groups import (
     NO_WEIGHTS_FOLDER,
     TRAINER_STATE,
@@ -24,8 +24,9 @@ from normgrowth.checkpoints.file_groups import (
     is_generic,
     step_of_trainer,
 )
-from normgrowth.checkpoints.formats import dcp, safetensors, tensorflow
+from normgrowth.checkpoints.formats import dcp, safetensors
 from normgrowth.checkpoints.formats.registry import FORMATS, format_of_file
+from normgrowth.checkpoints.formats.tensorflow.reader import has_data
 from normgrowth.errors import FileChanged, InputError
 from normgrowth.foreign_files import foreign_kind
 
@@ -66,8 +67,6 @@ class LocalFile:
         checkpoint.label = str(self.path)
         if (old_name := without_wrappers(checkpoint.tensors)) is not None:
             checkpoint = checkpoint.renamed(old_name)
-        if isinstance(checkpoint, LoadedCheckpoint):
-            checkpoint.reopen = self.open
         return checkpoint
 
     def _read(self) -> Checkpoint:
@@ -107,11 +106,6 @@ class LocalFile:
     def above(self) -> str:
         """The name of the folder that it lies in."""
         return self.path.absolute().parent.name
-
-    @property
-    def slow(self) -> bool:
-        """Whether opening it takes seconds."""
-        return FORMATS[self.format].is_slow
 
 
 def _file_fingerprint(file: Path) -> str:
@@ -178,7 +172,7 @@ def why_nothing(root: Path) -> str:
     for file in islice(root.rglob("*.index"), 1000):
         if kind := foreign_kind(file):
             return f"{file} is {kind}"
-        if not tensorflow.has_data(file):
+        if not has_data(file):
             return f"{file} has no data file {file.stem}.data-00000-of-00001 next to it"
     return ""
 

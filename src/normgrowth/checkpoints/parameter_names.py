@@ -102,8 +102,8 @@ def read_names(
     stacks = find_stacks([place for place in places if not (_state(place[0] or "") or _state(place[2]))])
     kinds = {stack.label: stack.kind for stack in stacks}
     chosen = set(kinds)
-    if include in ("encoder", "decoder") and len(kinds) > 1:
-        chosen = {label for label, kind in kinds.items() if kind == include}
+    if "coder" in include and len(kinds) > 1:
+        chosen = {label for label, kind in kinds.items() if kind in include.split(",")}
         if not chosen and wanted is None:
             raise InputError(
                 f"include {include!r}: this model has no such blocks; its stacks are {', '.join(kinds)}"

@@ -215,29 +215,18 @@ def _said_steps(files: list[_FoundFile]) -> list[int | None]:
 def _stored_steps(files: list[_FoundFile], said: list[int | None], notes: list[str]) -> dict[int, int]:
     """Place -> the step stored in a checkpoint whose name only counts: `ckpt-3` of TensorFlow is its third save.
 
-    Taken if every such checkpoint of this machine stores one and they rise as the counts do: a step within an epoch
-    does not.
+    Taken if every such checkpoint (of this machine, or of TensorFlow) stores one and they rise as the counts do: a
+    step within an epoch does not.
     """
     counters = [
         place
         for place, (root, file) in enumerate(files)
-        if isinstance(file, LocalFile) and is_counter(_naming(root, file))
+        if (isinstance(file, LocalFile) or file.format == "tensorflow") and is_counter(_naming(root, file))
     ]
-    far = [
-        (said[place], file.label)
-        for place, (root, file) in enumerate(files)
-        if isinstance(file, RemoteFile) and file.format == "tensorflow" and is_counter(_naming(root, file))
-    ]
-    if far:
-        notes.append(
-            f"{far[0][1]}: step {far[0][0]} is the number in its name, which may count saves{_likewise(far)}; the step "
-            "stored inside is read on this machine only: download the series to have it"
-        )
     ordered = sorted(counters, key=lambda place: said[place] or 0)
     steps: list[int] = []
     for place in ordered:
-        file = files[place][1]
-        step = _stored_step(file) if isinstance(file, LocalFile) else None
+        step = _stored_step(files[place][1])
         if step is None or (steps and step <= steps[-1]):
             return {}
         steps.append(step)
@@ -252,7 +241,7 @@ def _stored_steps(files: list[_FoundFile], said: list[int | None], notes: list[s
     return found
 
 
-def _stored_step(file: LocalFile) -> int | None:
+def _stored_step(file: LocalFile | RemoteFile) -> int | None:
     """The step stored beside the weights or inside; None also if the file is damaged."""
     if (step := file.trainer_step()) is not None:
         return step
@@ -270,9 +259,8 @@ def _other_step(file: LocalFile | RemoteFile) -> tuple[int | None, StepOrigin]:
         return step, "stored"
     stem = without_suffix(file.path.name)
     guess = guessed_step(stem)
-    if file.slow and guess is not None:  # its name will do, if what it stores cannot be had
-        step = _stored_step(file) if isinstance(file, LocalFile) else None
-    else:
+    step = None
+    if guess is None or isinstance(file, LocalFile) or not file.fetched:  # else its name will do
         checkpoint = file.open()
         step = checkpoint.step
         checkpoint.close()

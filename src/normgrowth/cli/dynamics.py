@@ -12,14 +12,14 @@ COMMAND = Command(
     examples="""  normgrowth dynamics traces/gpt
   normgrowth dynamics traces/gpt --schedule cosine:lr=6e-4,steps=600000,warmup=2000 --weight-decay 0.1
   normgrowth dynamics traces/gpt --schedule 1e-3 --level layer --name layer.3 --json
-  normgrowth dynamics published:t5
+  normgrowth dynamics published:t5-encoder
 
 schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500   cosine:lr=1e-3,steps=10000,end=1e-4
            inverse_sqrt:lr=5e-4,warmup=4000   inverse_sqrt:lr=0.01,hold=10000 (that of T5)""",
     positional=("trace",),
     draws=True,
     own={
-        "trace": Option("output folder of a trace, or published:t5", "TRACE"),
+        "trace": Option("output folder of a trace, or published:t5, t5-encoder, t5-decoder", "TRACE"),
         "schedule": Option("learning rates, see below (default: none; published:t5 has its own)", "SPEC"),
         "kappa": Option("κ of single steps, if training logged it", "K"),
         "weight_decay": Option("weight decay λ; 0 if there was none", "L"),

@@ -45,7 +45,7 @@ Figure 3 of the paper, as it was counted (83 tokens, padding counts) and as shar
 
 From Python: normgrowth.heads(model, sentences).""",
     positional=("model",),
-    hidden=("batches", "tokenizer", "step", "run"),
+    hidden=("inputs", "tokenizer", "step", "run"),
     own={
         "model": Option(MODEL, "MODEL", nargs="+"),
         "c": Option("also measure with the weights times c", "C,C"),

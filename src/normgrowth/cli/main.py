@@ -21,7 +21,7 @@ from normgrowth.text import printable
 GROUPS: dict[str, tuple[str, ...]] = {
     "Measure checkpoints": ("trace", "parameters", "lint", "compare"),
     "Explain growth": ("fit", "dynamics"),
-    "Examine a network": ("saturation", "heads", "degrees", "scaling"),
+    "Examine a network": ("saturation", "heads", "degrees", "scaling", "behavior"),
     "Train and track": ("train", "sweep", "watch"),
     "Show results": ("plot", "report"),
     "Reproduce the paper": ("reproduce",),

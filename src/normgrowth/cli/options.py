@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEVELS = ("model", "layer", "role", "tensor")
-INCLUDE = ("blocks", "encoder", "decoder", "all")
+INCLUDE = ("blocks", "encoder", "decoder", "all", "encoder,decoder")
 MODEL = "hub id, folder with config.json, config.json alone (random weights), or minilm"
 
 
@@ -100,6 +100,7 @@ OPTIONS: dict[str, Option] = {
     "include": Option("which parameters count: all blocks, one stack, or every parameter", choices=INCLUDE),
     "select": Option("count the parameters whose name matches, and no others", "REGEX"),
     "exclude": Option("do not count parameters whose name matches", "REGEX"),
+    "scalars": Option("also measure the share of single weights that grew, and that changed their sign"),
     "lags": Option("also compare with checkpoints that many places back", "N,N"),
     "first": Option("do not compare with the first checkpoint"),
     "tokens_per_step": Option("training tokens per step; adds a column of tokens", "N"),
@@ -116,7 +117,6 @@ OPTIONS: dict[str, Option] = {
     "seed": Option("seed of random numbers", "N", natural),
     "bootstrap": Option("bootstrap replicates for the intervals; 0 for none", "N"),
     "confidence": Option("confidence of the intervals", "C"),
-    "text": Option("text file with a sentence per line (default: Python's documentation)", "FILE"),
     "texts": Option(
         "text file with a sentence per line (default: Python's documentation)", "FILE", flag="--text"
     ),

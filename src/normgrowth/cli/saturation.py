@@ -33,17 +33,22 @@ COMMAND = Command(
 
 Figure 2 of the paper, with its numbers in grey (needs the hub, and the Brown corpus, one sentence per line):
   normgrowth saturation bert-base-cased roberta-base t5-base xlnet-base-cased \\
-      --text brown.txt --random-init 3 --published -o figure2
+      --text brown.txt --random-init 3 --as-published --published -o figure2
 
 From Python: normgrowth.saturation(model, sentences).""",
     positional=("model",),
-    hidden=("batches", "tokenizer", "states", "run"),
+    hidden=("inputs", "tokenizer", "states", "run"),
     own={
         "model": Option(f"{MODEL}; with --config, checkpoints as for `normgrowth trace`", "MODEL", nargs="+"),
         "config": Option(
             "model whose weights the checkpoints of a series are: config.json, folder or hub id", "MODEL"
         ),
         "c": Option("factors of the weights", "C,C"),
+        "stack": Option("stack of an encoder-decoder model to measure (default: encoder)"),
+        "decoder_input": Option("what the decoder reads: the sentence behind the start token, or that token"),
+        "as_published": Option(
+            "measure as the authors' script does: stack, layers and mode (docs/levels.md)"
+        ),
         "hard_attention": Option("also measure the distance to the network with saturated attention alone"),
         "random_init": Option(
             "networks of each architecture with random weights, as a baseline", "N", natural

@@ -26,6 +26,7 @@ HELP = {
     "lr": "learning rate, at its peak",
     "schedule": "schedule of the learning rate",
     "warmup": "steps in which the learning rate rises from 0",
+    "hold": "step up to which inverse_sqrt stays constant; T5 held 0.01 for 10000 steps",
     "end": "learning rate at the end, for linear and cosine",
     "weight_decay": "weight decay (default: PyTorch's for the optimizer)",
     "momentum": "momentum of sgd",

@@ -11,7 +11,8 @@ COMMAND = Command(
     examples="""  normgrowth trace runs/gpt/checkpoints -o traces/gpt
   normgrowth trace 'runs/gpt/step_*.safetensors' --include all
   normgrowth trace 'hf://EleutherAI/pythia-70m@step*' -o traces/pythia --tokens-per-step 2097152
-  normgrowth trace 't5/model.ckpt-*' --include encoder --lags 1,10,100 -o traces/t5""",
+  normgrowth trace 't5/model.ckpt-*' --include encoder --lags 1,10,100 -o traces/t5
+  normgrowth trace gs://t5-data/pretrained_models/RUN --include encoder,decoder -o traces/t5""",
     resumes=True,
     counts_bytes=True,
     shown={"remarks": False},  # they went to stderr as warnings

@@ -33,8 +33,10 @@ def dynamics(
         found = ng.dynamics(trace, "cosine:lr=6e-4,steps=600000,warmup=2000", weight_decay=0.1)
         found.verdict, found.misaligned.kappa, found.budget.by_steps, found.direction.verdict
 
-    trace: a trace, its records, its folder, or "published:t5", which has a schedule of its own.
-    schedule: the learning rates, a `Schedule` or its text ("constant:lr=3e-4"); without it the budget, the
+    trace: a trace, its records, its folder, or "published:t5", "published:t5-encoder" or
+    "published:t5-decoder", which have a schedule of their own.
+    schedule: the learning rates, a `Schedule` or its text ("constant:lr=3e-4"). By default those that a tracker or the
+    Trainer of transformers recorded, with a tracker also weight decay and betas; without any, the budget, the
     alignment, the direction and the uniformity are computed, and no model is fitted.
     out, overwrite: write the result into this folder; replace another result there.
     level, name: what is explained: the "model", or one "layer", "role" or "tensor" by its name.

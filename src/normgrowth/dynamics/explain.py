@@ -17,6 +17,7 @@ from normgrowth.dynamics.uniformity import shares, uniformity
 from normgrowth.dynamics.weight_decay import (
     EquilibriumAt,
     OptimizerSettings,
+    as_recorded,
     decoupled_equivalent,
     equilibria,
 )
@@ -46,8 +47,10 @@ def explain(
         raise InputError(f"name {name} needs a level: layer, role or tensor")
     measured = read_measurement(trace)
     records = measured.records
-    given = measured.schedule if schedule is None else schedule
+    given = schedule if schedule is not None else measured.schedule
     rates = schedules.parse(given) if isinstance(given, str) else given
+    if schedule is None and rates is not None and measured.optimizer_groups:
+        weight_decay, settings = as_recorded(measured.optimizer_groups, weight_decay, settings)
     if rates is None and (kappa is not None or weight_decay is not None):
         what = "kappa" if kappa is not None else "weight_decay"
         raise InputError(f"{what} needs a schedule: the learning rates, as in {schedules.EXAMPLES['cosine']}")

@@ -1,7 +1,8 @@
 """Weight decay: what an optimizer's λ does to the weights, and the equilibrium of random gradients for a run."""
 
-from dataclasses import asdict, dataclass
-from math import nan, sqrt
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike
 from normgrowth.dynamics.equilibrium import Decay, Equilibrium, Optimizer, equilibrium, stationary_decay
 from normgrowth.dynamics.prediction import holding_decay
 from normgrowth.errors import InputError
-from normgrowth.schedules import Schedule
+from normgrowth.schedules import OptimizerGroup, Schedule
 from normgrowth.text import one_line
 
 
@@ -54,6 +55,26 @@ class EquilibriumAt:
     stationary_decay: float
     holding_decay: float
     reached: float
+
+
+def as_recorded(
+    groups: Sequence[OptimizerGroup], weight_decay: float | None, settings: OptimizerSettings
+) -> tuple[float | None, OptimizerSettings]:
+    """Weight decay and settings of the largest group that a tracker recorded, where they were not given."""
+    largest = max(groups, key=lambda group: group.parameters)
+    known = isfinite(largest.weight_decay)
+    if weight_decay is None and known:
+        weight_decay = largest.weight_decay
+    if settings != OptimizerSettings():
+        return weight_decay, settings
+    decay: Decay = "decoupled" if largest.decoupled else "coupled"
+    if largest.betas is not None:
+        # The equilibrium of coupled decay needs a gradient norm, which is not known here.
+        coupled = not largest.decoupled and weight_decay
+        return (None if coupled else weight_decay), replace(settings, betas=largest.betas)
+    if largest.momentum is not None:
+        return weight_decay, replace(settings, optimizer="sgd", momentum=largest.momentum, decay=decay)
+    return weight_decay, settings
 
 
 def equilibria(

@@ -36,8 +36,9 @@ def fit(
         fits.series["layer.3"].best
 
     data: a trace or another result with norms, its records, its folder, a csv with the columns step and norm (and
-    layer, name, role, level or run for several series), "published:t5_norm" or "published:t5_norm_by_layer" of the
-    paper, a list of several of these, or training steps with norms as the second argument.
+    layer, name, role, level or run for several series), numbers of the paper ("published:t5", "published:t5-encoder",
+    "published:t5-decoder", "published:t5_norm" or "published:t5_norm_by_layer"), a list of several of these,
+    or training steps with norms as the second argument.
     out, overwrite: write the result into this folder; replace another result there.
     level: of a trace: one series for the "model", or one for each "layer", "role", "tensor" or "head".
     quantity: what is fitted, at least 0: "norm", or for example "rms".

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from normgrowth.errors import InputError
 from normgrowth.fit.points import read_csv
-from normgrowth.measurements import Measurement, is_named, named_series, read_measurement
+from normgrowth.measurements import Measurement, is_named, is_named_trace, named_series, read_measurement
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.stored_result import FILE
@@ -67,6 +67,8 @@ def _read(data: str | Path, level: str, quantity: str) -> Data:
     path = Path(data)
     if path.is_dir() or path.name == FILE:
         return _measured(read_measurement(path if path.is_dir() else path.parent), level, quantity)
+    if is_named_trace(data):
+        return _measured(read_measurement(data), level, quantity)
     if level != "model":
         raise InputError(f"{data}: level is for traces only; the columns of a CSV file name its series")
     if is_named(data):

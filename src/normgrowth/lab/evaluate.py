@@ -12,6 +12,8 @@ test_...       the same on the test part, of the best checkpoint, at the end
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
 from math import exp, nan
 from typing import Any, cast
 
@@ -29,6 +31,7 @@ from normgrowth.network.models.encoders import Encoder, LanguageModel
 from normgrowth.network.saturation.saturation import saturation
 from normgrowth.records import Block, Records
 from normgrowth.tracking.distributed import is_parallel, rank, world_size
+from normgrowth.tracking.tensor_sums import to_double
 
 BATCH_TOKENS = 4096
 
@@ -64,7 +67,7 @@ def evaluate(model: NextToken, rows: Sequence[Row], corpus: Corpus) -> dict[str,
             own = [rows[i] for i in chosen]
             ids, real = (torch.from_numpy(array).to(device) for array in padded(own))
             logits, targets = model.logits(ids, real), ids[:, 1:][real[:, 1:]]
-            loss = functional.cross_entropy(logits, targets, reduction="none").double().sum()
+            loss = to_double(functional.cross_entropy(logits, targets, reduction="none")).sum()
             first = logits.argmax(-1)
             sums[:3] += loss.item(), (first == targets).sum().item(), len(targets)
             if legality:
@@ -93,20 +96,20 @@ def levels(model: LanguageModel, rows: Sequence[Row]) -> list[Block]:
         mask = batch["attention_mask"] if leaking else None
         return cast(list[Tensor], cast(Encoder, encoder)(batch["input_ids"], mask, return_states=True))
 
-    return _blocks(saturation(model.encoder, batches=batches, states=states).records)
+    return _blocks(saturation(model.encoder, inputs=batches, states=states).records)
 
 
 def as_blocks(step: int, values: dict[str, float], more: Sequence[Block] = ()) -> list[Block]:
     own = {name: np.array([[value]]) for name, value in values.items()}
-    rest = [Block(b.level, b.names, b.layers, b.roles, [step], b.values) for b in more]
+    rest = [replace(block, steps=[step]) for block in more]
     return [Block("model", ["model"], [None], [None], [step], own), *rest]
 
 
 def _blocks(records: Records) -> list[Block]:
-    """Back from rows to blocks: a layer's levels, and the mean over blocks."""
+    """Back from rows to blocks: a layer's levels, and the mean over blocks, at each factor of the weights."""
     blocks = []
-    for level in ("layer", "model"):
-        part = records.where(level=level)
+    for level, scale in product(("layer", "model"), records.distinct("scale")):
+        part = records.where(level=level, scale=scale)
         names = part.distinct("name")
         numbers = {row["name"]: row["layer"] for row in part.table.select(["name", "layer"]).to_pylist()}
         values = {
@@ -114,9 +117,9 @@ def _blocks(records: Records) -> list[Block]:
             for quantity in part.distinct("quantity")
             if quantity.startswith("saturation")
         }
-        blocks.append(
-            Block(level, names, [numbers[name] for name in names], [None] * len(names), [0], values)
-        )
+        axes = {} if scale is None else {"scale": scale}
+        layers, none = [numbers[name] for name in names], [None] * len(names)
+        blocks.append(Block(level, names, layers, none, [0], values, constants=axes))
     return blocks
 
 
@@ -135,7 +138,7 @@ class _Legality:
         masks = [legal_mask(self.name, [self.words[i] for i in row[1:-1]], self.longest) for row in rows]
         allowed[:, self.columns] = torch.from_numpy(np.concatenate(masks))
         legal = allowed.gather(1, first.cpu()[:, None]).sum().item()
-        mass = logits.double().softmax(-1).cpu()[allowed].sum().item()
+        mass = to_double(logits).softmax(-1).cpu()[allowed].sum().item()
         return float(legal), float(mass)
 
 

@@ -9,6 +9,7 @@ from normgrowth.lab.data.corpus import Corpus
 from normgrowth.lab.data.formal_languages import language
 from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoders import LanguageModel
+from normgrowth.tracking.tensor_sums import to_double
 
 DRAWN = 100  # words for a share: its standard error is at most 0.05
 
@@ -25,10 +26,10 @@ def draw(model: LanguageModel, count: int, longest: int, seed: int, end: int = 0
         for _ in range(longest + 1):
             states = model.encoder(ids)
             assert isinstance(states, torch.Tensor)
-            below = model.head(states[:, -1]).double().softmax(-1).cumsum(-1)
-            u = torch.from_numpy(rng.random((count, 1))).to(device)
+            below = to_double(model.head(states[:, -1])).softmax(-1).cumsum(-1)
+            u = torch.from_numpy(rng.random((count, 1))).to(below.device)
             chosen = torch.searchsorted(below, u * below[:, -1:], right=True).clamp(max=below.shape[1] - 1)
-            ids = torch.cat([ids, chosen], 1)
+            ids = torch.cat([ids, chosen.to(device)], 1)
             if (ids[:, 1:] == end).any(1).all():
                 break
     return [row[: row.index(end)] if end in row else None for row in ids[:, 1:].tolist()]

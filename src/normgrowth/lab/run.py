@@ -105,7 +105,7 @@ class Run(Result):
         return Evaluation(self.best_step, scores) if scores else None
 
     def _scores(self, step: int) -> dict[str, float]:
-        rows = self.records.where(level="model", step=step, reference=None).to_rows()
+        rows = self.records.where(level="model", step=step, reference=None, scale=None).to_rows()
         return {row["quantity"]: row["value"] for row in rows}
 
 

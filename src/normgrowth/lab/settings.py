@@ -43,6 +43,7 @@ class TrainSettings:
     lr: float = 1e-3
     schedule: str = "constant"
     warmup: int = 0
+    hold: int = 0  # of inverse_sqrt: the step up to which the rate stays constant, as in T5's schedule
     end: float = 0.0
     weight_decay: float | None = None  # None: PyTorch's default for the optimizer
     momentum: float = 0.0  # of SGD
@@ -69,13 +70,15 @@ class TrainSettings:
         for name in ("batch", "epochs", "steps", "positions", "min_count", "dev_sentences", "longest"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, not {value}")
-        for name in ("seed", "warmup", "saturation_sentences"):
+        for name in ("seed", "warmup", "hold", "saturation_sentences"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must be 0 or more, not {getattr(self, name)}")
         if self.seed >= 2**63:
             raise InputError(f"seed must be below 2^63, not {self.seed}")
         if self.clip is not None and not (isfinite(self.clip) and self.clip > 0):
             raise InputError(f"clip must be more than 0, not {self.clip}")
+        if self.hold and self.schedule != "inverse_sqrt":
+            raise InputError(f"hold is for inverse_sqrt; {self.schedule} has none")
         if self.end and self.schedule not in ("linear", "cosine"):
             raise InputError(f"end is for linear and cosine; {self.schedule} has none")
         if self.momentum and self.optimizer != "sgd":
@@ -109,7 +112,12 @@ class TrainSettings:
         """The learning rate over a run of so many steps."""
         falls = self.schedule in ("linear", "cosine")
         return Schedule(
-            self.schedule, self.lr, total if falls else None, self.warmup, self.end if falls else 0.0
+            self.schedule,
+            self.lr,
+            total if falls else None,
+            self.warmup,
+            self.end if falls else 0.0,
+            self.hold,
         )
 
     def evaluates(self, step: int) -> bool:
@@ -148,6 +156,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, corpus: str, **changes: Any) -> TrainSettings:
+    """The settings of a run by name: "paper" as in the paper, "small" for an hour, "tiny" for a minute.
+
+    changes: settings that differ.
+    """
     if name not in PRESETS:
         raise InputError(f"preset {name!r} is none of {', '.join(PRESETS)}")
     return replace(TrainSettings(corpus=corpus, **PRESETS[name]), **changes)

@@ -1,15 +1,15 @@
 """`sweep`: how the norm grows over two settings of a training run, learning rate and weight decay by default (§F).
 
-Every cell is a run of `train` without a folder (`training.cells`), and its outcome is kept as soon as it is there
-(`training.cell_store`). That a cell diverges, or takes too long, is an outcome.
+Every cell is a run of `train` without a folder (`lab.cells.cell`), and its outcome is kept as soon as it is there
+(`lab.cells.cell_store`). That a cell diverges, or takes too long, is an outcome.
 
-    records, level "cell"     what became of each (`Outcome`), and the two settings
-    records, level "column"   for each value of the first setting, where growth ends in the second (`boundary`)
+    records, level "cell"     what became of each (`Outcome`), and the two settings; columns `cell` and `seed`
+    records, level "column"   for each value of the first setting, where growth ends in the second (`lab.cells.edges`)
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from math import inf, nan
 from pathlib import Path
@@ -177,17 +177,7 @@ def _result(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None)
     cells = sorted(run.outcomes)
     corpus = grid.corpora.of(grid.cells[0, 0])
     step = total_steps(grid.settings, corpus)
-    values: dict[str, list[float]] = {}
-    for cell in cells:
-        outcome = asdict(run.outcomes[cell])
-        if "steps" in (grid.x.setting, grid.y.setting):
-            outcome["steps_done"] = outcome["steps"]  # the others are the setting
-        for axis, i in ((grid.x, cell[0]), (grid.y, cell[1])):
-            outcome[axis.setting] = axis.values[i] if axis.numbers else i
-        outcome["factor"] = outcome["norm_end"] / outcome["norm_start"] if outcome["norm_start"] else nan
-        for quantity, value in outcome.items():
-            values.setdefault(quantity, []).append(nan if value is None else float(value))
-    blocks = [_block("cell", [grid.name(cell) for cell in cells], step, values)]
+    blocks = [_cell_block(grid, cell, run.outcomes[cell], step) for cell in cells]
     if grid.y.numbers:
         found = edges(grid.settings, grid.x, grid.y, run.outcomes, run.grows(), run.lost)
         columns = [grid.x.name(i) for i in range(len(found))]
@@ -209,6 +199,19 @@ def _result(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None)
         problems=tuple(f"{grid.name(cell)}: {why}" for cell, why in sorted(run.lost.items())),
         provenance=Provenance.now(),
     )
+
+
+def _cell_block(grid: Grid, cell: Cell, found: Outcome, step: int) -> Block:
+    """The rows of one cell; the columns `cell` and `seed` tell cells apart."""
+    outcome = asdict(found)
+    if "steps" in (grid.x.setting, grid.y.setting):
+        outcome["steps_done"] = outcome["steps"]  # the others are the setting
+    for axis, i in ((grid.x, cell[0]), (grid.y, cell[1])):
+        outcome[axis.setting] = axis.values[i] if axis.numbers else i
+    outcome["factor"] = found.norm_end / found.norm_start if found.norm_start else nan
+    values = {name: [nan if value is None else float(value)] for name, value in outcome.items()}
+    columns = {"cell": list(grid.cells).index(cell), "seed": grid.cells[cell].seed}
+    return replace(_block("cell", [grid.name(cell)], step, values), constants=columns)
 
 
 def _block(level: str, names: Sequence[str], step: int, values: Mapping[str, Sequence[float]]) -> Block:

@@ -30,6 +30,7 @@ from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
 from normgrowth.schema import converted
 from normgrowth.tracking.distributed import is_main, is_parallel, of_main, rank, shared, world_size
+from normgrowth.tracking.tensor_sums import to_double
 from normgrowth.tracking.tracked_parameters import watch
 from normgrowth.tracking.tracker import NormTracker
 
@@ -185,7 +186,7 @@ class _Training:
             summed = summed * 0.0
         self.optimizer.zero_grad()
         (summed * (world_size() / tokens)).backward()  # DDP takes the mean over ranks
-        loss = summed.detach().double()
+        loss = to_double(summed.detach())
         if is_parallel():
             torch.distributed.all_reduce(loss)
         if self.settings.clip is not None:

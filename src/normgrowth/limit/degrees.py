@@ -152,7 +152,7 @@ def degrees(
     model: "str | Path | nn.Module | LoadedModel",
     inputs: "Tensor | Sequence[Any] | Mapping[str, Any] | None" = None,
     *,
-    text: Path | str | None = None,
+    texts: "str | Path | Sequence[str] | None" = None,
     orders: int | None = None,
     tolerance: float = 256,
     fixed: Sequence[str] = (),
@@ -167,7 +167,7 @@ def degrees(
 
     model: a module, or a name as `load_model` takes it.
     inputs: what the model is called with: a tensor, a list of positional arguments, or keyword arguments by name.
-    Without: sentences of `text`, a file with one a line, or of the Python documentation.
+    texts: instead of inputs, sentences, or a file with one a line; without, sentences of the Python documentation.
     orders, tolerance, fixed: as `saturated` takes them.
     seed, attention, model_type: for a name, as `load_model` takes them. Random weights of a config.json get noise on
     parameters that are constant when they are initialized (zero biases, unit gains), unless as_initialized is set.
@@ -176,22 +176,17 @@ def degrees(
     from normgrowth.limit import degree_pass
     from normgrowth.limit.parameters.fixed import note
     from normgrowth.network.inputs.sentences import default_inputs
-    from normgrowth.network.measured import naming
-    from normgrowth.network.models.load import NOISE, LoadedModel, generic, load_model
+    from normgrowth.network.measured import name_of, naming, source_of
+    from normgrowth.network.models.load import NOISE, as_loaded, generic
     from normgrowth.network.result_folder import ResultFolder
 
     named = isinstance(model, str | Path)
-    source = str(model) if named else getattr(model, "source", type(model).__name__)
-    request = {"model": source, "text": None if text is None else str(text), "orders": orders}
+    source = name_of(model)
+    request = {"model": source, "text": None if texts is None else source_of(texts), "orders": orders}
     request |= {"tolerance": tolerance, "fixed": list(fixed), "seed": seed, "attention": attention}
     request |= {"model_type": model_type, "as_initialized": as_initialized}
     folder = ResultFolder(out, "degrees", request, overwrite)
-    if isinstance(model, LoadedModel):
-        loaded = model
-    elif isinstance(model, str | Path):
-        loaded = load_model(model, seed=seed, attention=attention, model_type=model_type)
-    else:
-        loaded = LoadedModel(source, model)
+    loaded = as_loaded(model, {"seed": seed, "attention": attention, "model_type": model_type})
     notes, said, unknown = list(loaded.notes), "given", None
     if named and loaded.random and not as_initialized and (changed := generic(loaded.model, seed)):
         notes.append(
@@ -200,11 +195,11 @@ def degrees(
         )
     notes += note(fixed)
     if inputs is None:
-        found = default_inputs(loaded, text, seed=seed)
+        found = default_inputs(loaded, texts, seed=seed)
         inputs, said, unknown = found.tensors, found.note, found.unknown_share
         notes += [f"input: {said}", *([found.warning] if found.warning else [])]
-    elif text is not None:
-        raise InputError("give inputs or text, not both")
+    elif texts is not None:
+        raise InputError("give texts or inputs, not both")
     args, kwargs = _arguments(inputs)
     with naming(model):
         if named:

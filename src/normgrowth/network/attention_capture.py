@@ -11,7 +11,7 @@ it is replaced by its parts, since only softmax tells which keys win.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
@@ -61,7 +61,7 @@ def seen(model: nn.Module, saw: Callable[[Call], None]) -> Iterator[None]:
             where, frame, number = path.next_call()
             saw(Call(where, *scores, lambda: _again(where, frame, number)))
 
-        with _Tap(lambda: path.module, found):
+        with _ScoreTap(lambda: path.module, found):
             yield
 
 
@@ -78,28 +78,101 @@ def seen_weights(
 Scores = tuple[tuple[int, int, int, int], float, int, Callable[[int, int], Tensor]]
 
 
-def opened(function: FunctionType) -> FunctionType:
+@dataclass(frozen=True)
+class Fused:
+    """The arguments of `scaled_dot_product_attention`."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+    def scores(self, start: int = 0, stop: int | None = None) -> Tensor:
+        """What the softmax is taken of, of the queries from start to stop; −∞ where a mask hides."""
+        query, key, mask = self.query, self.key, self.attn_mask
+        stop = query.shape[-2] if stop is None else stop
+        # scaled first: float16 must not overflow before
+        scores = _grouped_matmul(query[..., start:stop, :] * self.factor, key.mT)
+        if self.is_causal:
+            scores = scores.masked_fill(_later(start, stop, key), -torch.inf)
+        if mask is None:
+            return scores
+        mask = _rows_of(mask, start, stop)
+        if mask.dtype == torch.bool:
+            return scores.masked_fill(~mask, -torch.inf)
+        return (scores + mask).masked_fill(mask <= mask_bound(mask.dtype), -torch.inf)
+
+    @property
+    def factor(self) -> float:
+        return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+
+class AttentionTap(TorchFunctionMode):
+    """A mode that sees every attention: a subclass says what `fused` and `softmax` do, and what they return.
+
+    `nn.MultiheadAttention` shows a mode one call of a function and hides what that calls, so the function runs without
+    the check that hides it; not so where it is compiled, since a compiler cannot follow. in_heads: it is running.
+    """
+
+    in_heads = False
+
+    def fused(self, attention: Fused, compute: Callable[[], Tensor]) -> Tensor:
+        """A call of `scaled_dot_product_attention`; compute() is its output."""
+        raise NotImplementedError
+
+    def softmax(self, scores: Tensor, dim: int | None, compute: Callable[[], Tensor]) -> Tensor:
+        """A softmax of any tensor; compute() is its output."""
+        raise NotImplementedError
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return self.fused(Fused(*args, **kwargs), lambda: func(*args, **kwargs))
+        if func in SOFTMAX:
+            scores = args[0] if args else kwargs.get("input")
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+            if isinstance(scores, Tensor) and scores.numel():
+                return self.softmax(scores, dim, lambda: func(*args, **kwargs))
+        if func is not F.multi_head_attention_forward or torch.compiler.is_compiling() or self.in_heads:
+            return func(*args, **kwargs)
+        self.in_heads = True
+        try:
+            with self:
+                return _without_mode_check(func)(*args, **kwargs)
+        finally:
+            self.in_heads = False
+
+
+def _without_mode_check(function: FunctionType) -> FunctionType:
     """`multi_head_attention_forward` without its first question, whether a mode wants the whole call."""
     names = {**function.__globals__, "has_torch_function": lambda _: False}
     return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
 
 
-class _Tap(TorchFunctionMode):
-    """module: that which runs when it is asked for."""
+class _ScoreTap(AttentionTap):
+    """saw(scores) for every attention. module: that which runs when it is asked for."""
 
     def __init__(self, module: Callable[[], nn.Module | None], saw: Callable[[Scores], None]) -> None:
         super().__init__()
         self.module, self.saw = module, saw
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.multi_head_attention_forward:
-            with self:
-                return opened(func)(*args, **kwargs)
-        found = _scores_of(func, args, kwargs, self.module())
-        if found is not None:
-            self.saw(found)
-        return func(*args, **kwargs)
+    def fused(self, attention: Fused, compute: Callable[[], Tensor]) -> Tensor:
+        query, key = attention.query, attention.key
+        if query.dim() == 4 and query.numel() and key.numel():
+            wide = _wide(query)
+            detached = replace(attention, query=query.detach().to(wide), key=key.detach().to(wide))
+            rows, heads, queries, _ = query.shape
+            self.saw(((rows, heads, queries, key.shape[-2]), _unit(query), 0, detached.scores))
+        return compute()
+
+    def softmax(self, scores: Tensor, dim: int | None, compute: Callable[[], Tensor]) -> Tensor:
+        if is_attention(scores, dim, self.module()):
+            self.saw(_softmax_scores(scores.detach(), self.module()))
+        return compute()
 
 
 class _Found(Exception):
@@ -116,7 +189,7 @@ def _again(where: Where, frame: Frame, number: int) -> Call:
 
     try:
         # Not within the limit, if it is that which runs: these are the scores of the network itself.
-        with torch.no_grad(), _disable_current_modes(), _Tap(lambda: frame.module, saw):
+        with torch.no_grad(), _disable_current_modes(), _ScoreTap(lambda: frame.module, saw):
             frame.module.forward(*frame.given[0], **frame.given[1])
     except _Found:
         shape, unit, sinks, scores = found[-1]
@@ -129,13 +202,9 @@ def _again(where: Where, frame: Frame, number: int) -> Call:
     raise InputError(f"{frame.name}: runs twice on the same input, and attends only once")
 
 
-def _scores_of(func: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Scores | None:
-    if func is F.scaled_dot_product_attention:
-        return _fused(*args, **kwargs)
-    scores = _softmax_input(func, args, kwargs, module)
-    if scores is None:
-        return None
-    scores = _by_heads(scores.detach(), module)
+def _softmax_scores(scores: Tensor, module: nn.Module | None) -> Scores:
+    """Scores that a softmax is taken of, in blocks of queries."""
+    scores = _by_heads(scores, module)
     sink = _sink(module, scores)
 
     def some(start: int, stop: int) -> Tensor:
@@ -145,19 +214,16 @@ def _scores_of(func: Any, args: Any, kwargs: Any, module: nn.Module | None) -> S
             found = found + (sink.to(found.dtype)[:, None, None] - found[..., -1:])
         return found.masked_fill(part <= mask_bound(part.dtype), -torch.inf)
 
-    return tuple(scores.shape), _unit(scores), int(sink is not None), some  # pyright: ignore[reportReturnType]
+    rows, heads, queries, keys = scores.shape
+    return (rows, heads, queries, keys), _unit(scores), int(sink is not None), some
 
 
-def _softmax_input(func: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Tensor | None:
-    """What a softmax is taken of, if that is over the keys of scores: by rows and heads, or by both as one."""
-    if func not in SOFTMAX:
-        return None
-    scores = args[0] if args else kwargs.get("input")
-    dim = args[1] if len(args) > 1 else kwargs.get("dim")
-    if not isinstance(scores, Tensor) or not scores.numel() or dim not in (-1, scores.dim() - 1):
-        return None
+def is_attention(scores: Tensor, dim: int | None, module: nn.Module | None) -> bool:
+    """Whether a softmax is over the keys of scores: by rows and heads, or by both as one dimension."""
+    if dim not in (-1, scores.dim() - 1):
+        return False
     heads = _head_count(module)
-    return scores if scores.dim() == 4 or (scores.dim() == 3 and heads and not len(scores) % heads) else None
+    return scores.dim() == 4 or (scores.dim() == 3 and heads > 0 and not len(scores) % heads)
 
 
 def _head_count(module: nn.Module | None) -> int:
@@ -179,95 +245,37 @@ def _sink(module: nn.Module | None, scores: Tensor) -> Tensor | None:
     return None
 
 
-def _fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,  # noqa: ARG001
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,  # noqa: ARG001
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,  # noqa: ARG001
-) -> Scores | None:
-    if query.dim() != 4 or not (query.numel() and key.numel()):
-        return None
-    wide, unit = _wide(query), _unit(query)
-    query, key = query.detach().to(wide), key.detach().to(wide)
+class _LimitTap(AttentionTap):
+    """saw(where, start, weights) for every attention of a limit; fused attention is computed by its parts."""
 
-    def some(start: int, stop: int) -> Tensor:
-        return fused_scores(query, key, attn_mask, is_causal, scale, start, stop)
-
-    return (*query.shape[:-1], key.shape[-2]), unit, 0, some  # pyright: ignore[reportReturnType]
-
-
-def fused_scores(
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-    start: int = 0,
-    stop: int | None = None,
-) -> Tensor:
-    """What `scaled_dot_product_attention` takes the softmax of, of the queries from start to stop; −∞ is hidden."""
-    stop = query.shape[-2] if stop is None else stop
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
-    # scaled first: float16 must not overflow before
-    scores = _grouped_matmul(query[..., start:stop, :] * factor, key.mT)
-    if is_causal:
-        scores = scores.masked_fill(_later(start, stop, key), -torch.inf)
-    if mask is None:
-        return scores
-    mask = _rows_of(mask, start, stop)
-    if mask.dtype == torch.bool:
-        return scores.masked_fill(~mask, -torch.inf)
-    return (scores + mask).masked_fill(mask <= mask_bound(mask.dtype), -torch.inf)
-
-
-class _LimitTap(TorchFunctionMode):
     def __init__(self, path: Path, saw: Callable[[Where, int, Tensor], None]) -> None:
         super().__init__()
         self.path, self.saw = path, saw
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.multi_head_attention_forward:
-            with self:
-                return opened(func)(*args, **kwargs)
-        if func is F.scaled_dot_product_attention and (args[0] if args else kwargs["query"]).dim() == 4:
-            return self._by_parts(*args, **kwargs)
-        found = func(*args, **kwargs)
-        module = self.path.module
-        if _softmax_input(func, args, kwargs, module) is not None:
+    def softmax(self, scores: Tensor, dim: int | None, compute: Callable[[], Tensor]) -> Tensor:
+        weights, module = compute(), self.path.module
+        if is_attention(scores, dim, module):
             where, *_ = self.path.next_call()
-            self.saw(where, 0, _by_heads(_plain(found), module))
-        return found
+            self.saw(where, 0, _by_heads(_plain(weights), module))
+        return weights
 
-    def _by_parts(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,  # noqa: ARG002
-    ) -> Tensor:
+    def fused(self, attention: Fused, compute: Callable[[], Tensor]) -> Tensor:
+        query, key, value, mask = attention.query, attention.key, attention.value, attention.attn_mask
+        if query.dim() != 4:
+            return compute()
         where, *_ = self.path.next_call()
-        assert not dropout_p  # it is evaluated
+        assert not attention.dropout_p  # it is evaluated
         groups = query.shape[-3] // key.shape[-3]
         if groups > 1:
             key, value = (x.repeat_interleave(groups, -3) for x in (key, value))
-        factor = query.shape[-1] ** -0.5 if scale is None else scale
         parts = []
         for start, stop in blocks((*query.shape[:-1], key.shape[-2]), WHOLE):
-            scores = query[..., start:stop, :] @ key.mT * factor
-            if is_causal:
+            scores = query[..., start:stop, :] @ key.mT * attention.factor
+            if attention.is_causal:
                 scores = scores.masked_fill(_later(start, stop, key), -torch.inf)
-            if attn_mask is not None:
-                mask = _rows_of(attn_mask, start, stop)
-                scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+            if mask is not None:
+                rows = _rows_of(mask, start, stop)
+                scores = scores.masked_fill(~rows, -torch.inf) if rows.dtype == torch.bool else scores + rows
             weights = scores.softmax(-1)
             self.saw(where, start, _plain(weights))
             parts.append(weights @ value)

@@ -1,8 +1,8 @@
-"""The states of a network: what `similarity` compares, for networks of transformers and for any other module."""
+"""The states of a network, for networks of transformers and for any other module; and how passes are run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from normgrowth.errors import InputError, NoLimit, UnsupportedOperation
 
+Stack = Literal["encoder", "decoder"]
 States = Callable[[nn.Module, Any], Sequence[Tensor]]
 OWN_STATES = (
     "pass states=, a function of the module and a batch that returns the list of its states, each (rows, tokens, "
@@ -64,6 +65,27 @@ def measured_part(model: nn.Module, states: States | None) -> nn.Module:
     return get_encoder()
 
 
+def measured_stack(model: nn.Module, states: States | None, stack: Stack | None) -> Stack | Literal["layer"]:
+    """Which stack is measured: "encoder" or "decoder" of a model that has both, else "layer"."""
+    encoder = measured_part(model, states)
+    if encoder is not model:
+        return stack or "encoder"
+    if stack is None:
+        return "layer"
+    raise InputError(f"{type(model).__name__} has no encoder and decoder: leave stack out, got {stack!r}")
+
+
+def stack_states(model: nn.Module, states: States | None, stack: str) -> tuple[nn.Module, States | None]:
+    """The module to run for a stack, and the function that takes the states from it."""
+    if stack == "decoder":
+        return model, states or _decoder_states
+    return measured_part(model, states), states
+
+
+def _decoder_states(model: nn.Module, batch: Any) -> Sequence[Tensor]:
+    return model(**batch, output_hidden_states=True, return_dict=True, use_cache=False).decoder_hidden_states
+
+
 def random_twin(model: nn.Module, seed: int) -> nn.Module:
     """The same architecture with weights as its authors initialise them."""
     config: Any = getattr(model, "config", None)
@@ -74,7 +96,8 @@ def random_twin(model: nn.Module, seed: int) -> nn.Module:
     first = next(model.parameters())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return type(model)(config).to(dtype=first.dtype, device=first.device)
+        make: Callable[[], nn.Module] = getattr(model, "reinitialized", lambda: type(model)(config))
+        return make().to(dtype=first.dtype, device=first.device)
 
 
 def check_scales(scales: Sequence[float]) -> None:
@@ -96,12 +119,17 @@ def check_weights(model: nn.Module) -> None:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without gradients and dropout; afterwards every module is in the mode it was in."""
+def evaluating(model: nn.Module, *, training: bool = False, seed: int = 0) -> Iterator[None]:
+    """Without gradients, and without dropout unless training; afterwards every module is in the mode it was in.
+
+    seed: of dropout; the random numbers of torch are left as they were.
+    """
     modes = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
-        with torch.no_grad():
+        model.train(training)
+        with torch.no_grad(), torch.random.fork_rng(devices=[], enabled=training):
+            if training:
+                torch.manual_seed(seed)
             yield
     finally:
         for module, training in modes:

@@ -1,14 +1,18 @@
-"""What was measured, and on what text: fields that results on networks share."""
+"""What results on networks share: fields that say what was measured and on what text, and several models as one."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from normgrowth.errors import InputError
+from normgrowth.network.result_folder import ResultFolder
+from normgrowth.records import Records
+from normgrowth.results import Provenance, Result
 from normgrowth.text import one_line
 
-GIVEN = "batches from Python"
+GIVEN = "tensors from Python"
+R = TypeVar("R", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -62,17 +66,58 @@ def from_sidecar(run: str, content: Mapping[str, Any], sizes: Mapping[str, float
     }
 
 
-def each_once(models: Sequence[Any]) -> list[str]:
-    """What several models are called in the records; each must be named once."""
-    names = [
-        str(one) if isinstance(one, str | Path) else getattr(one, "source", type(one).__name__)
-        for one in models
-    ]
+def measure_each(
+    model: Any,
+    measure: Callable[[Any, str], R],
+    kind: str,
+    request: Mapping[str, Any],
+    out: Path | str | None,
+    overwrite: bool,
+) -> R:
+    """One result for a model or several: measure(model, name) gives that of each; written to the folder `out`.
+
+    request: the options that decide the result, without the models.
+    """
+    models = list(model) if isinstance(model, list | tuple) else [model]
+    names = [name_of(one) for one in models]
     if not names:
         raise InputError("no model to measure")
     if len(set(names)) < len(names):
         raise InputError("a model is named twice")
-    return names
+    folder = ResultFolder(out, kind, {"model": names, **request}, overwrite)
+    parts: list[Any] = []
+    for one, name in zip(models, names, strict=True):
+        with naming(one):
+            parts.append(measure(one, name))
+    several = len(parts) > 1
+    notes = [f"{f'{part.source}: ' if several else ''}{note}" for part in parts for note in part.notes]
+    result = replace(
+        parts[0],
+        records=Records.joined([part.records for part in parts]),
+        source=", ".join(names),
+        models={run: known for part in parts for run, known in part.models.items()},
+        notes=tuple(notes),
+        provenance=Provenance.now(),
+    )
+    folder.write(result)
+    return result
+
+
+def name_of(model: Any) -> str:
+    """What a model is called in the records: as it was given, or by its class."""
+    return str(model) if isinstance(model, str | Path) else getattr(model, "source", type(model).__name__)
+
+
+def source_of(texts: Any) -> str:
+    """What a request says about the text that is measured with."""
+    return str(texts) if isinstance(texts, str | Path) or texts is None else "sentences from Python"
+
+
+def each_batch(inputs: Any) -> list[Any] | None:
+    """One batch or several, as a list."""
+    if inputs is None:
+        return None
+    return [inputs] if hasattr(inputs, "keys") or hasattr(inputs, "shape") else list(inputs)
 
 
 class naming:

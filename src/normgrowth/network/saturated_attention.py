@@ -6,7 +6,8 @@ them alike (section 4.2 of the paper; Merrill, 2019), or to the leftmost or the 
     saturated_attention(q, k, v, mask)   the attention itself, called like scaled_dot_product_attention
     saturated_weights(q, k, mask)        its weights
     attended_positions(q, k, mask)       how many positions each query attends to; near ties by a tolerance
-    register(), hard_heads(model)        the same inside a model of transformers
+
+Inside a model: `saturated(model, attention_only=True)`.
 
 What counts as a tie. A matrix product rounds the scores of two equal keys differently, by where they stand in
 the matrix. Scores are therefore computed in float64, where products of half and single precision are exact,
@@ -18,13 +19,10 @@ Shapes: q [..., heads, Q, D], k [..., groups, K, D], v [..., groups, K, E]; head
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from normgrowth.errors import InputError
 
@@ -169,95 +167,3 @@ def _add_mask(scores: Tensor, mask: Tensor | None, causal: bool) -> None:
     if causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores.masked_fill_(~seen, -torch.inf)
-
-
-def register(name: str = "saturated", *, ties: Ties = "average", tolerance: float = 0.0) -> str:
-    """Make `attn_implementation=name` known to transformers; returns the name. Again is harmless.
-
-    The attention weights come out with output_attentions=True. Models that compute their attention by
-    themselves (BLOOM, XLNet, ...) accept any name and ignore it; `hard_heads` tells.
-    """
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register(name, partial(_attention_forward, ties=ties, tolerance=tolerance))
-    AttentionMaskInterface.register(name, sdpa_mask)
-    return name
-
-
-@contextmanager
-def hard_heads(model: nn.Module, *, ties: Ties = "average", tolerance: float = 0.0) -> Iterator[None]:
-    """For a while, a model of transformers attends with saturated heads; all else in it stays as it is.
-
-        with hard_heads(model):
-            outputs = model(**inputs)
-
-    Raises InputError for a model whose attention cannot be exchanged.
-    """
-    from transformers import PreTrainedModel
-
-    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-    if not parts:
-        raise InputError(f"{type(model).__name__} holds no model of transformers: its heads are unknown")
-    for part in parts:
-        if not part._can_set_attn_implementation():
-            raise InputError(f"{type(part).__name__} computes its attention itself: it cannot be exchanged")
-    plain = ties == "average" and tolerance == 0
-    name = "saturated" if plain else f"saturated-{ties}-{tolerance:g}"
-    register(name, ties=ties, tolerance=tolerance)
-    before = [(part.config, part.config._attn_implementation) for part in parts]
-    try:
-        for part in parts:
-            part.set_attn_implementation(name)
-        yield
-    finally:
-        for config, implementation in before:
-            config._attn_implementation = implementation
-
-
-def _attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    position_bias: Tensor | None = None,
-    softcap: float | None = None,
-    *,
-    ties: Ties,
-    tolerance: float,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """What transformers calls in each attention module: [batch, Q, heads, E] and the weights.
-
-    Like its sdpa, it is causal by itself only if there is no mask and more than one query. A soft cap is
-    an increasing function of the score, so it changes no maximum and is left out.
-    """
-    for name in ("s_aux", "indices", "block_indices", "cache"):
-        if kwargs.get(name) is not None:
-            raise InputError(
-                f"{type(module).__name__} attends with {name}: saturated attention has no rule for it"
-            )
-    added = position_bias is not None or (attention_mask is not None and attention_mask.is_floating_point())
-    if softcap is not None and added:
-        raise InputError(f"{type(module).__name__} caps scores and adds to them: no rule for both")
-
-    if is_causal is None:
-        is_causal = bool(getattr(module, "is_causal", True))
-    causal = is_causal and attention_mask is None and query.shape[-2] > 1
-    mask = attention_mask
-    if position_bias is not None:
-        if mask is None:
-            mask = position_bias
-        elif mask.dtype == torch.bool:
-            mask = torch.where(mask, position_bias, -torch.inf)
-        else:
-            mask = position_bias + mask
-    chosen, count = _chosen(query, key, mask, ties, causal, scaling, tolerance)
-    if dropout:
-        chosen = nn.functional.dropout(chosen, dropout, training=module.training)
-    output = _mean(chosen, count, value)
-    return output.transpose(-3, -2).contiguous(), (chosen / count).to(value.dtype)

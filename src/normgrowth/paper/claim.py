@@ -8,14 +8,18 @@ the evidence and sees no verdict; `judge` sees the numbers and no evidence. The 
         \"\"\"Holds if r² of a√t + b is at least 0.995.\"\"\"
 
         id, where, figure = "norm-sqrt", "§3, Fig. 1", "fig1"
-        statement = "The parameter norm of T5-base follows a√t + b."
+        statement = "The parameter norm of T5-base grows as √t."
         published, source = "r² = 1.00, 104 checkpoints", "published (Figure 1)"
-        r2: float = number("r2 of a√t + b")
+        scope = "encoder and decoder blocks of T5-base, and the encoder alone; no embeddings"
+        would_change = "The norms of the checkpoints themselves, if they differ from the figure."
+        r2: float = number("r² of a√t + b")
 
-Errata (the paper is wrong as printed) and departures (the authors' code does something else than their text) have the
-same form, with `differs` instead of `judge`.
+A discrepancy has the same form, with `differs` instead of `judge`: the paper is wrong as printed (`errata`), the
+authors' code does something else than their text (`departures`), or a true statement has a limit that readers should
+know (remarks, in `errata`).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from inspect import cleandoc
@@ -45,32 +49,34 @@ def holds(reason: str) -> Ruling:
 
 
 def in_part(reason: str) -> Ruling:
-    return Ruling("in part", reason)
+    return Ruling("holds in part", reason)
 
 
 def fails(reason: str) -> Ruling:
     return Ruling("does not hold", reason)
 
 
-def undecided(reason: str) -> Ruling:
-    return Ruling("undecided", reason)
+def not_shown(reason: str) -> Ruling:
+    """The numbers decide neither way, or come from models that are too small to judge by."""
+    return Ruling("not shown", reason)
 
 
-def needs_weights(reason: str) -> Ruling:
-    return Ruling("needs weights that are not here", reason)
+def not_measured(reason: str) -> Ruling:
+    return Ruling("not measured here", reason)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What claims, errata and departures have in common. needs: the stages whose results `measure` reads."""
+class Measured(ABC):
+    """What claims and discrepancies have in common. needs: the stages whose results `measure` reads."""
 
     id: ClassVar[str]
     where: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
+    @abstractmethod
     def measure(cls, evidence: Evidence, /) -> Self:
-        raise NotImplementedError
+        """The numbers of the evidence; raises MissingEvidence if it lacks them."""
 
     def numbers(self) -> dict[str, float]:
         """By label; numbers that are None are left out."""
@@ -86,39 +92,33 @@ class Measured:
 
 @dataclass(frozen=True)
 class Claim(Measured):
-    """where: section and figure of the paper. published: what is printed; source: where that is from."""
+    """where: section and figure of the paper. published: what is printed; source: where that is from.
+
+    scope: what the verdict is about. would_change: which measurement would change it.
+    """
 
     statement: ClassVar[str]
     published: ClassVar[str]
     source: ClassVar[str]
+    scope: ClassVar[str]
+    would_change: ClassVar[str]
     figure: ClassVar[str | None] = None
 
+    @abstractmethod
     def judge(self) -> Ruling:
-        raise NotImplementedError
+        """The verdict of the rule, with its reason."""
 
 
 @dataclass(frozen=True)
-class Erratum(Measured):
-    """A statement that is wrong as printed."""
+class Discrepancy(Measured):
+    """stated: what is printed, or what the authors' code does. correct: what is true, or what their text says."""
 
-    printed: ClassVar[str]
+    stated: ClassVar[str]
     correct: ClassVar[str]
 
-    def differs(self) -> bool:
-        """Whether the numbers show that the printed statement fails."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Departure(Measured):
-    """code: what the authors' code or runs do. should: what their text says, or would be right."""
-
-    code: ClassVar[str]
-    should: ClassVar[str]
-
+    @abstractmethod
     def differs(self) -> bool:
         """Whether the numbers show that the two differ."""
-        raise NotImplementedError
 
 
 def rule(claim: type[Claim]) -> str:
@@ -127,9 +127,9 @@ def rule(claim: type[Claim]) -> str:
 
 
 def judge(claim: type[Claim], evidence: Evidence) -> Judgement:
-    """A claim whose stage failed, or was not run, is undecided."""
+    """A claim whose stage failed, or was not run, is not measured here."""
     numbers, why, measured = _measured(claim, evidence)
-    ruling = measured.judge() if measured is not None else undecided(f"Not measured: {why}.")
+    ruling = measured.judge() if measured is not None else not_measured(f"Not measured: {why}.")
     return Judgement(
         id=claim.id,
         where=claim.where,
@@ -139,20 +139,22 @@ def judge(claim: type[Claim], evidence: Evidence) -> Judgement:
         rule=rule(claim),
         verdict=ruling.verdict,
         reason=ruling.reason,
+        scope=claim.scope,
+        data="; ".join([claim.source, *(evidence.described(stage) for stage in claim.needs)]),
+        would_change=claim.would_change,
         measured=finite(numbers),
         needs=claim.needs,
         figure=claim.figure,
     )
 
 
-def check(one: type[Erratum] | type[Departure], evidence: Evidence) -> Check:
+def check(one: type[Discrepancy], evidence: Evidence) -> Check:
     numbers, why, measured = _measured(one, evidence)
-    stated, correct = (one.printed, one.correct) if issubclass(one, Erratum) else (one.code, one.should)
     return Check(
         id=one.id,
         where=one.where,
-        stated=stated,
-        correct=correct,
+        stated=one.stated,
+        correct=one.correct,
         measured=finite(numbers),
         differs=None if measured is None else bool(measured.differs()),
         reason=why,

@@ -11,29 +11,24 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.paper.claim import Departure, number
+from normgrowth.paper.claim import Discrepancy, number
 from normgrowth.paper.claims.saturation_curves import bias_effect
 from normgrowth.paper.claims.trained_models import SATURATED
 from normgrowth.paper.evidence import Evidence, MissingEvidence
+from normgrowth.paper.published.lm_runs import lm_run
 from normgrowth.paper.published.tables import published
 
 Floats = NDArray[np.float64]
 T5_LAYER = 4 * 768 * 768 + 2 * 768 * 3072 + 2 * 768  # parameters of an encoder layer of T5-base
+SCRIPT_RATE = 1e-2  # default of --lr in the authors' finetune_trans.py since commit 3932cb5 (10 May 2021)
 PTB_FREQUENCIES = 6.532  # nats per token of word frequencies, on the development part
 
 
-def lm_run(run: str, metric: str, data: str = "penn") -> Floats:
-    """Of one of the authors' language models: before training, and after each epoch."""
-    table = published("lm_runs")
-    rows = (table["data"] == data) & (table["run"] == run) & (table["metric"] == metric)
-    return table["value"][rows]
-
-
 @dataclass(frozen=True)
-class CausalMask(Departure):
+class CausalMask(Discrepancy):
     id, where, needs = "mask", "code of the language models", ("language_models",)
-    code = "The causal mask multiplies scores by 0."
-    should = "They must be −∞: a score of 0 is seen, and the next word with it."
+    stated = "The causal mask multiplies scores by 0."
+    correct = "They must be −∞: a score of 0 is seen, and the next word with it."
     true_mask: float = number("dev loss, true mask")
     their_mask: float = number("dev loss, their mask")
 
@@ -51,10 +46,10 @@ class CausalMask(Departure):
 
 
 @dataclass(frozen=True)
-class Padding(Departure):
+class Padding(Discrepancy):
     id, where, needs = "padding", "code of Figure 3", ("language_models",)
-    code = "Attended positions are counted with padding, as query and as key."
-    should = "Padding does not count as a position."
+    stated = "Attended positions are counted with padding, as query and as key."
+    correct = "Padding does not count as a position."
     without: float = number("positions attended, of real tokens")
     counted: float = number("with padding counted")
 
@@ -68,10 +63,10 @@ class Padding(Departure):
 
 
 @dataclass(frozen=True)
-class Perplexity(Departure):
+class Perplexity(Discrepancy):
     id, where, needs = "perplexity", "code of the language models", ("language_models",)
-    code = "Perplexity is the mean over sentences of 2 to the loss in nats."
-    should = (
+    stated = "Perplexity is the mean over sentences of 2 to the loss in nats."
+    correct = (
         "It is exp of the mean loss per token: 2 goes with bits, and a mean over sentences is another mean."
     )
     per_token: float = number("exp of the mean loss per token")
@@ -95,11 +90,11 @@ def their_alignment(dot: Floats, before: Floats, after: Floats, numel: int) -> F
 
 
 @dataclass(frozen=True)
-class LayerAlignment(Departure):
+class LayerAlignment(Discrepancy):
     id, where = "layer-alignment", "code of T5's alignment by layer"
-    code = "The alignment of a layer is divided by ‖θ′ − ‖θ‖‖, where a norm is subtracted from a vector."
-    should = "cos(δ, θ) = ⟨δ,θ⟩/(‖δ‖‖θ‖). Theirs is near 0 for any step."
-    correct: float = number("T5's layers: largest alignment")
+    stated = "The alignment of a layer is divided by ‖θ′ − ‖θ‖‖, where a norm is subtracted from a vector."
+    correct = "cos(δ, θ) = ⟨δ,θ⟩/(‖δ‖‖θ‖). Theirs is near 0 for any step."
+    largest: float = number("T5's layers: largest alignment")
     theirs: float = number("by their formula, at most")
 
     @classmethod
@@ -113,14 +108,14 @@ class LayerAlignment(Departure):
         return cls(max(correct), max(theirs))
 
     def differs(self) -> bool:
-        return self.theirs < 0.1 * self.correct
+        return self.theirs < 0.1 * self.largest
 
 
 @dataclass(frozen=True)
-class NormScope(Departure):
+class NormScope(Discrepancy):
     id, where = "norm-scope", "§A, Figure 1"
-    code = "The total of Figure 1 has the decoder too; its lines by layer are the encoder's."
-    should = "Encoder parameters only, as the text says of all norms."
+    stated = "The total of Figure 1 has the decoder too; its lines by layer are the encoder's."
+    correct = "Encoder parameters only, as the text says of all norms."
     total: float = number("norm of T5 at step 0, Figure 1")
     encoder: float = number("of its 12 encoder layers together")
 
@@ -151,10 +146,10 @@ def initial_norms(
 
 
 @dataclass(frozen=True)
-class LanguageModelNorm(Departure):
+class LanguageModelNorm(Discrepancy):
     id, where = "lm-norm", "§A, code of the language models"
-    code = "Its plots have the norm of all parameters, or the mean norm of the columns of linear maps."
-    should = "Norms of encoder parameters, without embeddings, as the text advises."
+    stated = "Its plots have the norm of all parameters, or the mean norm of the columns of linear maps."
+    correct = "Norms of encoder parameters, without embeddings, as the text advises."
     blocks: float = number("norm of the blocks, at initialisation")
     everything: float = number("of all parameters, embeddings too")
     sgd: float = number("their plots with SGD begin at")
@@ -170,10 +165,10 @@ class LanguageModelNorm(Departure):
 
 
 @dataclass(frozen=True)
-class PostNorm(Departure):
+class PostNorm(Discrepancy):
     id, where, needs = "post-norm", "runs of the language models", ("language_models",)
-    code = "Their post-norm models learned word frequencies and no more; with a warm-up post-norm learns."
-    should = "Trained models that saturate, as the text says."
+    stated = "Their post-norm models learned word frequencies and no more; with a warm-up post-norm learns."
+    correct = "Trained models that saturate, as the text says."
     theirs: float = number("their dev loss on PTB, best of 5 epochs")
     frequencies: float = number("word frequencies on PTB")
     gain: float = number("post-norm here: below word frequencies by")
@@ -191,10 +186,10 @@ class PostNorm(Departure):
 
 
 @dataclass(frozen=True)
-class PlainSGD(Departure):
+class PlainSGD(Discrepancy):
     id, where, needs = "sgd", "§4.1, runs with plain SGD", ("language_models",)
-    code = "Their runs with SGD do not saturate: the level depends on the optimizer."
-    should = (
+    stated = "Their runs with SGD do not saturate: the level depends on the optimizer."
+    correct = (
         "A saturation of 1.00, as the text says of small transformers; it does not mention the runs with SGD."
     )
     after_1: float = number("their SGD, after 1 epoch")
@@ -221,12 +216,12 @@ class PlainSGD(Departure):
 
 
 @dataclass(frozen=True)
-class DecoupledDecay(Departure):
+class DecoupledDecay(Discrepancy):
     """A step of PyTorch's AdamW, with its defaults and no gradient: what it subtracts from a weight of 1."""
 
     id, where = "decay", "§5.6, §F, eq. (3)"
-    code = "PyTorch's AdamW, which Figure 6 is made with, subtracts ηλθ: its threshold of λ moves with η."
-    should = "Each step subtracts λθ, as eq. (3) says."
+    stated = "PyTorch's AdamW, which Figure 6 is made with, subtracts ηλθ: its threshold of λ moves with η."
+    correct = "Each step subtracts λθ, as eq. (3) says."
     printed: float = number("share of θ taken by a step, eq. (3)")
     adamw: float = number("by PyTorch's AdamW")
 
@@ -245,10 +240,68 @@ class DecoupledDecay(Departure):
 
 
 @dataclass(frozen=True)
-class BiasSwitch(Departure):
+class LearningRate(Discrepancy):
+    id, where = "learning-rate", "§A, script of the language models"
+    stated = "The script trains with a learning rate of 0.01 unless told otherwise, since 10 May 2021."
+    correct = "AdamW with PyTorch's default hyperparameters, as the text says."
+    default: float = number("PyTorch's default")
+    script: float = number("the script's default")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        import torch
+
+        weight = torch.nn.Parameter(torch.ones(1))
+        return cls(torch.optim.AdamW([weight]).defaults["lr"], SCRIPT_RATE)
+
+    def differs(self) -> bool:
+        return abs(self.script / self.default - 1) > 0.01
+
+
+@dataclass(frozen=True)
+class GridEncoder(Discrepancy):
+    """PyTorch's encoder as the script builds and calls it, on 3 sentences of 5 tokens: how far the outputs of the first
+    sentence move when a word of it, or another sentence, changes; relative to their size.
+    """
+
+    id, where = "grid-encoder", "§F, script of Figure 6"
+    stated = (
+        "The script's default is PyTorch's encoder without a mask, with dropout, and with batch and positions "
+        "exchanged: a token attends to the tokens at its place in the other sentences of the batch, not to its own."
+    )
+    correct = "A causal language model without dropout, as the text says of all its language models."
+    dropout: float = number("its dropout")
+    own: float = number("other positions move by, when a word changes")
+    others: float = number("outputs move by, when another sentence changes")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        import torch
+
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            layer = torch.nn.TransformerEncoderLayer(d_model=24, nhead=4, dim_feedforward=16)
+            dropout = layer.dropout.p
+            encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+            states = torch.randn(3, 5, 24)
+            before = encoder(states)
+            word, sentence = states.clone(), states.clone()
+            word[0, 2] += 1
+            sentence[1] += torch.randn(5, 24)
+            rest = [0, 1, 3, 4]
+            own = (encoder(word) - before)[0, rest].norm() / before[0, rest].norm()
+            others = (encoder(sentence) - before)[0].norm() / before[0].norm()
+        return cls(dropout, own.item(), others.item())
+
+    def differs(self) -> bool:
+        return self.dropout > 0 and self.own == 0 and self.others > 0.01
+
+
+@dataclass(frozen=True)
+class BiasSwitch(Discrepancy):
     id, where, needs = "bias-switch", "code of Figure 4", ("scaling",)
-    code = "The switch reaches the classifier only: two lines differ by their random weights, and more than biases do."
-    should = "Lines of encoders with and without biases, as the figure says."
+    stated = "The switch reaches the classifier only: two lines differ by their random weights, more than by biases."
+    correct = "Lines of encoders with and without biases, as the figure says."
     published: float = number("published lines with and without biases differ by")
     same_weights: float = number("the same weights with and without biases by")
 
@@ -262,10 +315,10 @@ class BiasSwitch(Departure):
         return self.published > 1.2 * self.same_weights
 
 
-DEPARTURES: dict[str, type[Departure]] = {
+DEPARTURES: dict[str, type[Discrepancy]] = {
     one.id: one
     for one in (
         *(CausalMask, Padding, Perplexity, LayerAlignment, NormScope, LanguageModelNorm),
-        *(PostNorm, PlainSGD, DecoupledDecay, BiasSwitch),
+        *(PostNorm, PlainSGD, LearningRate, DecoupledDecay, GridEncoder, BiasSwitch),
     )
 }

@@ -1,24 +1,26 @@
 """Statements that are wrong as printed, each with the numbers of both sides; `departures` has the authors' code.
 
-None is taken for granted: if the printed statement held, `differs` would be False.
+None is taken for granted: if the printed statement held, `differs` would be False. `CAVEATS` are true statements with
+a limit that readers should know.
 """
 
 from dataclasses import dataclass
-from math import exp
+from math import cos, exp, log, pi, sin, sqrt
 from typing import Self
 
 import numpy as np
 
-from normgrowth.paper.claim import Erratum, number
+from normgrowth.paper.claim import Discrepancy, number
+from normgrowth.paper.claims.decay_and_schedule import WeightDecay
 from normgrowth.paper.evidence import Evidence
 
 SMALL = 1e-3
 
 
 @dataclass(frozen=True)
-class HeadDegree(Erratum):
+class HeadDegree(Discrepancy):
     id, where, needs = "prop-4", "Prop. 4", ("theory",)
-    printed = "An attention head AV has degree 1."
+    stated = "An attention head AV has degree 1."
     correct = "It has degree 2: A has 0, V has 2. The sublayer's degree stays, since the norm resets it."
     degree_printed: float = number("degree, printed")
     degree_measured: float = number("degree, measured")
@@ -33,9 +35,9 @@ class HeadDegree(Erratum):
 
 
 @dataclass(frozen=True)
-class TiedScores(Erratum):
+class TiedScores(Discrepancy):
     id, where, needs = "prop-2", "Prop. 2", ("theory",)
-    printed = "Growth that is uniform up to o(t) makes a network its saturated self."
+    stated = "Growth that is uniform up to o(t) makes a network its saturated self."
     correct = "Where scores tie, o(t) decides, and the limit is another."
     saturated: float = number("largest weight, saturated")
     moved: float = number("largest weight as t grows")
@@ -49,11 +51,11 @@ class TiedScores(Erratum):
 
 
 @dataclass(frozen=True)
-class SoftmaxError(Erratum):
+class SoftmaxError(Discrepancy):
     """x = (M, M − gap), c = 100."""
 
     id, where = "lemma-7", "Lemma 7"
-    printed = "The scaling error of softmax vanishes as ‖x‖ grows."
+    stated = "The scaling error of softmax vanishes as ‖x‖ grows."
     correct = "It vanishes as the gap between the largest entry and the next grows."
     large: float = number("error, ‖x‖ large (M = 10)")
     larger: float = number("error, ‖x‖ larger (M = 10⁶)")
@@ -74,11 +76,11 @@ class SoftmaxError(Erratum):
 
 
 @dataclass(frozen=True)
-class ScalingError(Erratum):
+class ScalingError(Discrepancy):
     """f(θ) = θσ(θ), of degree 1, at θ = 20: |f(cθ) − c·f(θ)|, and the same divided by c; c = 10¹²."""
 
     id, where = "definition-3", "Definition 3, Lemma 4"
-    printed = "The scaling error is ‖f(cθ) − cᵏf(θ)‖."
+    stated = "The scaling error is ‖f(cθ) − cᵏf(θ)‖."
     correct = "It must be ‖f(cθ)/cᵏ − f(θ)‖: without the division θσ(θ) has an error that grows with c."
     error: float = number("error, printed")
     divided: float = number("error, divided by cᵏ")
@@ -95,11 +97,11 @@ class ScalingError(Erratum):
 
 
 @dataclass(frozen=True)
-class NormBound(Erratum):
+class NormBound(Discrepancy):
     """Layer norm of (1, 0, −1) + ε(1, −1, 0), ε = 10⁻⁸: the last bound of the proof, and the error itself."""
 
     id, where = "lemma-5", "Lemma 5"
-    printed = "The scaling error of layer norm is bounded by something that vanishes."
+    stated = "The scaling error of layer norm is bounded by something that vanishes."
     correct = "The last bound printed does not vanish; 2‖ε‖/‖f − μ‖ does, and bounds it."
     bound: float = number("bound, printed")
     error: float = number("error")
@@ -120,9 +122,9 @@ class NormBound(Erratum):
 
 
 @dataclass(frozen=True)
-class PreNorm(Erratum):
+class PreNorm(Discrepancy):
     id, where, needs = "pre-norm", "§3, §A, Definitions 5 and 6", ("theory",)
-    printed = "Its pre-norm is the standard one (Xiong et al., 2020)."
+    stated = "Its pre-norm is the standard one (Xiong et al., 2020)."
     correct = "The standard one is x + f(LN(x)), of degree 3; its own is x + LN(f(x)), of degree 1."
     paper: float = number("degree, its pre-norm")
     usual: float = number("degree, the usual one")
@@ -137,12 +139,168 @@ class PreNorm(Erratum):
 
 
 @dataclass(frozen=True)
-class VanishingAttention(Erratum):
-    id, where, needs = "vanishing", "§5.2, §D", ("theory",)
-    printed = "Transformers are almost homogeneous, encoders without biases of degree 1."
+class LiteralLimit(Discrepancy):
+    """Of the paper's own encoder, and of networks of degree 1 after the division, at c = 10⁴."""
+
+    id, where, needs = "definition-1", "Definition 1", ("theory",)
+    stated = "The saturated network is the limit of f(x; cθ)."
+    correct = "For k > 0 it diverges as cᵏ. f(x; cθ)/cᵏ converges; its direction is what the paper compares."
+    degree: float = number("k of the paper's encoder")
+    away: float = number("largest relative distance of f(x; cθ)/cᵏ from its limit")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        theory = evidence.theory
+        return cls(theory.table1["paper's encoder"].measured, max(one.away for one in theory.limits.values()))
+
+    def differs(self) -> bool:
+        return self.degree > SMALL and self.away < SMALL
+
+
+@dataclass(frozen=True)
+class ZeroFunction(Discrepancy):
+    """f(θ) = ReLU(−θ²) at θ = 1, c = 100: |f(cθ) − cᵏf(θ)| for k = 1 and k = 2."""
+
+    id, where = "lemma-1", "Lemma 1"
+    stated = "A function has at most one degree."
+    correct = "Except f = 0, which has every degree: the proof divides by f."
+    first: float = number("scaling error for k = 1")
+    second: float = number("scaling error for k = 2")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        def f(theta: float) -> float:
+            return max(-(theta**2), 0.0)
+
+        c = 100.0
+        return cls(*(abs(f(c) - c**k * f(1.0)) for k in (1, 2)))
+
+    def differs(self) -> bool:
+        return max(self.first, self.second) < SMALL
+
+
+@dataclass(frozen=True)
+class ScaleInvariance(Discrepancy):
+    """σ(θ₁ + θ₂) at θ = (M, gap − M): |σ at cθ − σ at θ|, c = 100."""
+
+    id, where = "prop-3", "Proposition 3"
+    stated = "σ, softmax and tanh of a homogeneous function become scale-invariant as ‖θ‖ grows."
+    correct = "They do as the value of the function grows, which ‖θ‖ does not bound: θ₁ + θ₂ stays small."
+    large: float = number("error, M = 10, gap 0.1")
+    larger: float = number("error, M = 10⁶, gap 0.1")
+    far: float = number("error, M = 10, gap 10")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        def error(size: float, gap: float) -> float:
+            one, other = (1 / (1 + exp(-(c * size + c * (gap - size)))) for c in (1.0, 100.0))
+            return abs(one - other)
+
+        return cls(error(10.0, 0.1), error(1e6, 0.1), error(10.0, 10.0))
+
+    def differs(self) -> bool:
+        return self.larger > 0.9 * self.large
+
+
+@dataclass(frozen=True)
+class ApproximateEuler(Discrepancy):
+    """f(θ) = θ + e^−θ·sin(e^2θ) where e^2θ = 2000π: |f(2θ)/2 − f(θ)|, and f′(θ), which degree 0 would keep near 1."""
+
+    id, where = "euler", "§5.2"
+    stated = (
+        "By Euler's theorem, gradients of a function that is approximately k-homogeneous are so for k − 1."
+    )
+    correct = "The theorem is about homogeneous functions. A vanishing error of f bounds nothing about its gradient."
+    error: float = number("scaling error of f, k = 1")
+    slope: float = number("derivative of f; degree 0 says 1")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        def f(theta: float) -> float:
+            return theta + exp(-theta) * sin(exp(2 * theta))
+
+        theta = log(2000 * pi) / 2
+        u = exp(2 * theta)
+        slope = 1 - exp(-theta) * sin(u) + 2 * exp(theta) * cos(u)
+        return cls(abs(f(2 * theta) / 2 - f(theta)), slope)
+
+    def differs(self) -> bool:
+        return self.error < 0.05 and abs(self.slope - 1) > 1
+
+
+@dataclass(frozen=True)
+class LossGradient(Discrepancy):
+    """The logistic loss of a logit θ₁θ₂ of degree 2: its gradient at c = 10 over that at c = 1."""
+
+    id, where = "assumption-1", "Assumption 1, §5.2"
+    stated = "The gradient of the loss grows as ‖θ‖, since gradients of logits have degree 1."
     correct = (
-        "Where branches differ in degree those of lower degree vanish: in gated networks, such as Llama, all attention "
-        "after the first layer."
+        "Only where an answer is wrong. The gradient of the loss of a right answer vanishes exponentially."
+    )
+    assumed: float = number("assumed")
+    wrong: float = number("a wrong answer")
+    right: float = number("a right answer")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        def gradient(c: float, label: int) -> float:
+            """At θ = (c, c): the loss log(1 + exp(−label·θ₁θ₂)) has the gradient −label·σ(−label·c²)·(c, c)."""
+            return sqrt(2) * c / (1 + exp(label * c * c))
+
+        return cls(10.0, *(gradient(10.0, label) / gradient(1.0, label) for label in (-1, 1)))
+
+    def differs(self) -> bool:
+        return self.right < 0.1 * self.assumed
+
+
+@dataclass(frozen=True)
+class MissingFactor(Discrepancy):
+    """θ = (1, 0), δ = (1, 1)."""
+
+    id, where = "section-e2", "§E.2"
+    stated = "‖θ + δ‖² = ‖θ‖² + ⟨θ,δ⟩ + ‖δ‖²."
+    correct = "‖θ‖² + 2⟨θ,δ⟩ + ‖δ‖². Nothing that follows changes, since ⟨θ,δ⟩ is taken as 0."
+    squared: float = number("‖θ + δ‖²")
+    printed: float = number("right-hand side, printed")
+    doubled: float = number("right-hand side, with the factor 2")
+
+    @classmethod
+    def measure(cls, _: Evidence) -> Self:
+        theta, delta = np.array([1.0, 0.0]), np.array([1.0, 1.0])
+        rest, dot = float(theta @ theta + delta @ delta), float(theta @ delta)
+        return cls(float(np.sum((theta + delta) ** 2)), rest + dot, rest + 2 * dot)
+
+    def differs(self) -> bool:
+        return abs(self.squared - self.printed) > SMALL and abs(self.squared - self.doubled) < SMALL
+
+
+@dataclass(frozen=True)
+class TwoThresholds(Discrepancy):
+    id, where, needs = "thresholds", "§F", ("decay",)
+    stated = "Growth ends at a threshold of λ between 0.001 and 0.01, and is probable at λ = 0.01."
+    correct = (
+        "Not both: below its threshold the norm grows. Measured at PyTorch's η, the threshold is above 0.01."
+    )
+    at_default: float = number("growth ends at λ, for η = 0.001")
+    printed: float = number("largest threshold, printed")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        return cls(WeightDecay.measure(evidence).at_default, 1e-2)
+
+    def differs(self) -> bool:
+        return self.at_default > self.printed
+
+
+@dataclass(frozen=True)
+class VanishingAttention(Discrepancy):
+    """A caveat: the paper claims a degree for its own definitions, which have it; gated networks are outside."""
+
+    id, where, needs = "vanishing", "§5.2, §D", ("theory",)
+    stated = "Transformer encoders without biases, as the paper defines them, have degree 1."
+    correct = (
+        "So they do. In other transformers branches differ in degree, and those of lower degree vanish: in gated "
+        "networks, such as Llama, all attention after the first layer."
     )
     turned: float = number("1 − cosine without later attention, c = 1")
     turned_scaled: float = number("the same at c = 1000")
@@ -156,7 +314,11 @@ class VanishingAttention(Erratum):
         return self.turned > 0.01 and self.turned_scaled < 1e-6
 
 
-ERRATA: dict[str, type[Erratum]] = {
+ERRATA: dict[str, type[Discrepancy]] = {
     one.id: one
-    for one in (HeadDegree, TiedScores, SoftmaxError, ScalingError, NormBound, PreNorm, VanishingAttention)
+    for one in (
+        *(LiteralLimit, TiedScores, ScalingError, ApproximateEuler, LossGradient, ZeroFunction, NormBound),
+        *(SoftmaxError, ScaleInvariance, HeadDegree, PreNorm, MissingFactor, TwoThresholds),
+    )
 }
+CAVEATS: dict[str, type[Discrepancy]] = {one.id: one for one in (VanishingAttention,)}

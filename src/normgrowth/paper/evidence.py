@@ -48,6 +48,20 @@ class Evidence:
     def has(self, *stages: str) -> bool:
         return all(stage in self.stored for stage in stages)
 
+    def described(self, stage: str) -> str:
+        """What a stage measured, in a few words: the data of a verdict."""
+        if stage not in self.stored:
+            return f"{stage}: {self.failed.get(stage, 'not run')}"
+        if stage == "theory":
+            return "small networks with known answers, run here in float64"
+        if stage == "scaling":
+            return f"{len(self.scaling.networks)} random networks, scaled here"
+        if stage == "pretrained":
+            return f"weights of {', '.join(self.pretrained)}"
+        if stage == "decay":
+            return f"a grid with {len(self.decay.learning_rates)} learning rates, trained here"
+        return self.language_models.described()
+
     def stored_of(self, stage: str) -> StoredResult:
         if stage not in self.stored:
             raise MissingEvidence(stage, self.failed.get(stage, "it was not run"))
@@ -218,9 +232,9 @@ class Levels:
 def _levels(records: Records) -> dict[str, Levels]:
     found = {}
     for run in records.distinct("run"):
-        rows = records.where(run=run, level="model").table.to_pylist()
+        rows = records.where(run=run, level="model", scale=1000).table.to_pylist()
         values = {row["quantity"]: row["value"] for row in rows}
-        found[run] = Levels(values.get("saturation_c1000", nan), values.get("saturation_c1000_random", nan))
+        found[run] = Levels(values.get("saturation", nan), values.get("saturation_random", nan))
     return found
 
 
@@ -237,6 +251,10 @@ class ModelSettings:
     corpus: str
     seed: int
     include: str | None = None
+    layers: int | None = None
+    width: int | None = None
+    batch: int | None = None
+    epochs_trained: float | None = None  # passes over the training part, from the steps that were taken
 
 
 @dataclass(frozen=True)
@@ -258,6 +276,7 @@ class ModelFields:
     settings: ModelSettings
     corpus: CorpusSummary
     heads: HeadFields = HeadFields()
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -272,7 +291,10 @@ class LanguageModelFields:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """One language model. frequency_loss: that of word frequencies on its development part, NaN if unknown."""
+    """One language model. frequency_loss: that of word frequencies on its development part, NaN if unknown.
+
+    layers, width, epochs: its size, and how long it was trained; None in records of earlier versions.
+    """
 
     name: str
     kind: str
@@ -281,6 +303,9 @@ class TrainedModel:
     corpus: str
     seed: int
     frequency_loss: float
+    layers: int | None
+    width: int | None
+    epochs: float | None
     measured: Records  # evaluations and tracker
     trace: Trace  # of its checkpoints
     heads: Heads  # of its checkpoints
@@ -294,6 +319,13 @@ class TrainedModel:
 
     def last(self, quantity: str) -> float:
         return self.first_and_last(quantity)[1]
+
+    def against_first(self, quantity: str) -> float:
+        """Of the model at its last checkpoint, compared with the first."""
+        rows = self.trace.records.where(level="model", quantity=quantity)
+        if not len(rows):
+            raise MissingEvidence("language_models", f"{self.name} has no {quantity}")
+        return float(rows.series(quantity, reference="first")[1][-1])
 
     def of_heads(self, quantity: str) -> Floats:
         """A value per head, at the last step."""
@@ -311,6 +343,18 @@ class LanguageModels:
 
     def __iter__(self) -> Iterator[TrainedModel]:
         return iter(self.models)
+
+    def described(self) -> str:
+        """How many models, of which size and training."""
+        corpora = " and ".join(dict.fromkeys(one.corpus for one in self.models))
+        sizes = dict.fromkeys((one.layers, one.width) for one in self.models if one.layers is not None)
+        shapes = (
+            f" with {' or '.join(f'{layers} layers of {width}' for layers, width in sizes)}" if sizes else ""
+        )
+        epochs = sorted(one.epochs for one in self.models if one.epochs is not None)
+        times = dict.fromkeys(f"{one:.2g}" for one in (*epochs[:1], *epochs[-1:]))
+        trained = f" ({' to '.join(times)} epochs)" if epochs else ""
+        return f"{len(self.models)} language models{shapes} trained here on {corpora}{trained}"
 
     def where(self, **choices: Any) -> list[TrainedModel]:
         """The models with these values: leaking=False, optimizer="adamw", kind, corpus, seed."""
@@ -342,6 +386,9 @@ class LanguageModels:
                         key: getattr(settings, key)
                         for key in ("kind", "optimizer", "leaking", "corpus", "seed")
                     },
+                    layers=settings.layers,
+                    width=settings.width,
+                    epochs=settings.epochs_trained,
                     frequency_loss=corpus.frequency_loss if corpus else nan,
                     measured=records.where(run=name),
                     trace=Trace(records=records.where(run=f"{name}, checkpoints"), source=name),

@@ -23,14 +23,22 @@ from normgrowth.stored_result import StoredResult
 from normgrowth.text import one_line
 from normgrowth.workspace import Workspace, replacing
 
-Verdict = Literal["holds", "in part", "does not hold", "undecided", "needs weights that are not here"]
+Verdict = Literal["holds", "holds in part", "does not hold", "not shown", "not measured here"]
+EARLIER_VERDICTS: Mapping[str, Verdict] = {  # of earlier versions
+    "in part": "holds in part",
+    "undecided": "not shown",
+    "needs weights that are not here": "not measured here",
+}
 Numbers = dict[str, float | None]  # by label; None: not finite
 ADVICE = "run `normgrowth reproduce` again"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A claim, what was measured here, and the verdict of its rule. needs: stages; figure: of the paper, if any."""
+    """A claim, what was measured here, and the verdict of its rule. needs: stages; figure: of the paper, if any.
+
+    scope: what the verdict is about. data: what it rests on. would_change: which measurement would change it.
+    """
 
     __repr__ = one_line
 
@@ -41,6 +49,9 @@ class Judgement:
     rule: str
     verdict: Verdict
     reason: str
+    scope: str = ""
+    data: str = ""
+    would_change: str = ""
     measured: Numbers = field(default_factory=dict)
     source: str = ""
     needs: tuple[str, ...] = ()
@@ -49,7 +60,10 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """An erratum or a departure. differs: whether the numbers show it; None if it was not measured, reason says why."""
+    """An erratum, a departure or a caveat.
+
+    differs: whether the numbers show it; None if it was not measured: reason says why.
+    """
 
     id: str
     where: str
@@ -105,6 +119,7 @@ class Reproduction(Result):
     claims: tuple[Judgement, ...] = ()
     errata: tuple[Check, ...] = ()
     departures: tuple[Check, ...] = ()
+    caveats: tuple[Check, ...] = ()
     stages: tuple[StageOutcome, ...] = ()
     table1: tuple[TableRow, ...] = ()
 
@@ -115,13 +130,18 @@ class Reproduction(Result):
         return found._with_records()
 
     def _with_records(self) -> Self:
-        parts = {"claim": self.claims, "erratum": self.errata, "departure": self.departures}
+        parts = {
+            "claim": self.claims,
+            "erratum": self.errata,
+            "departure": self.departures,
+            "caveat": self.caveats,
+        }
         blocks = [_block(level, one.id, one.measured) for level, own in parts.items() for one in own]
         return replace(self, records=Records.from_blocks("reproduction", blocks or [_block("claim", "", {})]))
 
     def __getitem__(self, name: str) -> Judgement | Check:
-        """A claim, an erratum or a departure by its id."""
-        for one in (*self.claims, *self.errata, *self.departures):
+        """A claim, an erratum, a departure or a caveat by its id."""
+        for one in (*self.claims, *self.errata, *self.departures, *self.caveats):
             if one.id == name:
                 return one
         raise KeyError(name)
@@ -153,6 +173,11 @@ class Reproduction(Result):
         refuse_newer(content, path)
         if content.get("kind") != cls.kind:
             content = _from_schema_1(content)
+        claims = [
+            {**one, "verdict": EARLIER_VERDICTS.get(one.get("verdict"), one.get("verdict"))}
+            for one in content["claims"]
+        ]
+        content = {**content, "claims": claims}
         records = Records.from_blocks("reproduction", [_block("claim", "", {})])
         try:
             return super().from_stored(StoredResult(records, content))._with_records()

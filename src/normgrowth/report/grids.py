@@ -33,7 +33,7 @@ class Grids:
         self.tracked = given.tracked if isinstance(given, Trace) else isinstance(given, Run)
         self._records = records
         self._levels: dict[str, Records] = {}
-        self._grids: dict[tuple[str, str, str | None], Matrix] = {}
+        self._grids: dict[tuple[str, str, str | None, float | None], Matrix] = {}
         found = (self.of(level, "norm").steps for level in ("model", "layer", "role"))
         self.steps = [int(step) for step in next((steps for steps in found if len(steps)), ())]
 
@@ -45,12 +45,14 @@ class Grids:
         table = self._records.table
         return pc.max(table["tokens"]).as_py() if "tokens" in table.column_names else None  # pyright: ignore[reportAttributeAccessIssue]
 
-    def of(self, level: str, quantity: str, reference: str | None = None) -> Matrix:
-        key = level, quantity, reference
+    def of(
+        self, level: str, quantity: str, reference: str | None = None, scale: float | None = None
+    ) -> Matrix:
+        key = level, quantity, reference, scale
         if key not in self._grids:
             if level not in self._levels:
                 self._levels[level] = self._records.where(level=level)
-            grid = self._levels[level].matrix(quantity, level=level, reference=reference)
+            grid = self._levels[level].matrix(quantity, level=level, reference=reference, scale=scale)
             drawable = np.abs(grid.values) <= LARGEST
             self._grids[key] = replace(grid, values=np.where(drawable, grid.values, np.nan))
         return self._grids[key]
@@ -73,8 +75,16 @@ class Grids:
         rows = rows[np.isfinite(rows).all(axis=1)]
         return (float(rows[-1, 0]), float(rows[-1, 1]), float(rows[-1, 2])) if len(rows) else None
 
-    def value(self, level: str, name: str, quantity: str, step: int, reference: str | None = None) -> float:
-        grid = self.of(level, quantity, reference)
+    def value(
+        self,
+        level: str,
+        name: str,
+        quantity: str,
+        step: int,
+        reference: str | None = None,
+        scale: float | None = None,
+    ) -> float:
+        grid = self.of(level, quantity, reference, scale)
         row = int(np.searchsorted(grid.steps, step))
         if name not in grid.names or row == len(grid.steps) or grid.steps[row] != step:
             return nan

@@ -20,6 +20,7 @@ def trace(
     exclude: str | None = None,
     lags: "Sequence[int]" = (),
     first: bool = True,
+    scalars: bool = False,
     tokens_per_step: float | None = None,
     run: str | None = None,
     lint: bool = True,
@@ -36,6 +37,8 @@ def trace(
     overwrite: replace what the folder holds.
     lags: cosines to the checkpoint that many places back, beside the previous one.
     first: also compare with the first checkpoint (for a hub series that keeps one more on disk).
+    scalars: also compare every single weight with the first checkpoint: the share that grew, the share that changed its
+    sign, quantiles of log(|θ|/|θ₀|), by tensor, layer, role and model. Remote files are then read step by step.
     tokens_per_step, run: as the folder remembers them, if not given.
     lint: also run the integrity checks of `normgrowth.lint`; faults are warnings, `findings` has all that was found.
     engine: where to work, else threads of this process, as many as `workers`. memory: bytes of checkpoints that come
@@ -58,6 +61,7 @@ def trace(
         run,
         judge_samples if lint else None,
         endpoint,
+        scalars,
     )
     with Workspace.open(out, "trace", overwrite=overwrite) as workspace:
         result, _ = tracing.into(workspace, Reader(workers, engine, memory), progress)

@@ -31,6 +31,8 @@ from normgrowth.checkpoints.checkpoint import (
 )
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.remote.transport import BufferPool, Bytes
+from normgrowth.checkpoints.storage.crc32c import crc32c, joined
+from normgrowth.errors import DamagedTensor
 from normgrowth.moments.moments import CHUNK, Moments
 from normgrowth.trace.by_step import Bits, Columns, added_rows, stored_alike, sum_arrays, sum_at
 from normgrowth.trace.sampled_steps import ValueSamples
@@ -85,6 +87,15 @@ class Job:
             found |= {reference: max(place, found[reference]) for reference in references}
         return found
 
+    @cached_property
+    def checked_places(self) -> dict[int, RemoteCheckpoint]:
+        """Checkpoints that have checksums and are read in parts of tensors."""
+        return {
+            place: checkpoint
+            for place, checkpoint in self.checkpoints.items()
+            if isinstance(checkpoint, RemoteCheckpoint) and checkpoint.checksums
+        }
+
     def value_bytes(self) -> int:
         """What a worker holds at a time of each value of a stripe, at the most."""
         last_use = self.last_use()
@@ -129,10 +140,14 @@ def measure_stripes(
                 given.append(position)
                 yield stripe
 
-    with closing(engine.map(partial(run, job), missing(), on=on)) as results:
-        for place, result in results:
-            store.save_stripe(keys[given[place]], result)
-            add(given[place], result)
+    try:
+        with closing(engine.map(partial(run, job), missing(), on=on)) as results:
+            for place, result in results:
+                store.save_stripe(keys[given[place]], result)
+                add(given[place], result)
+    except DamagedTensor:
+        store.drop_stripes()  # they hold sums of damaged values, which may be right when read again
+        raise
     return together
 
 
@@ -188,6 +203,8 @@ def run(job: Job, stripe: tuple[Part, ...]) -> Result:
         for place, then in zip(places_left, [*places_left[1:], None], strict=True):
             held[place] = coming.result()
             engine.check_cancelled()
+            if place in job.checked_places:
+                found[f"crc32c:{place}"] = _checksums(job, stripe, place, held[place].arrays)
             if then is not None:
                 coming = ahead.submit(context.run, read, then)
             if place in job.plan:
@@ -211,12 +228,19 @@ def _read(job: Job, stripe: Sequence[Part], place: int) -> LoadedParts:
     checkpoint = job.checkpoints[place]
     named = [(job.names[part.item], part) for part in stripe]
     if isinstance(checkpoint, RemoteCheckpoint):
+        ranged = [(name, part) for name, part in named if not _is_assembled(checkpoint, name, part)]
         memory = job.buffers.take(
-            sum(part.size * WIDTH[checkpoint.tensors[name].dtype] for name, part in named)
+            sum(part.size * WIDTH[checkpoint.tensors[name].dtype] for name, part in ranged)
         )
-        return LoadedParts(
-            checkpoint.values([(name, part.start, part.stop) for name, part in named], memory), memory
-        )
+        wanted = [(name, part.piece or 0, part.start, part.stop) for name, part in ranged]
+        values = iter(checkpoint.values(wanted, memory))
+        arrays = [
+            checkpoint.dense(name)[part.start : part.stop]
+            if _is_assembled(checkpoint, name, part)
+            else next(values)
+            for name, part in named
+        ]
+        return LoadedParts(arrays, memory)
     arrays = [
         (checkpoint.dense(name) if part.piece is None else one_piece(checkpoint, name, part.piece))[
             part.start : part.stop
@@ -224,6 +248,22 @@ def _read(job: Job, stripe: Sequence[Part], place: int) -> LoadedParts:
         for name, part in named
     ]
     return LoadedParts(arrays, None)
+
+
+def _is_assembled(checkpoint: RemoteCheckpoint, name: str, part: Part) -> bool:
+    """Whether it belongs to a tensor that lies in several pieces and is put together first."""
+    return part.piece is None and len(checkpoint.ranges[name]) > 1
+
+
+def _checksums(job: Job, stripe: Sequence[Part], place: int, arrays: list[Bits]) -> NDArray[np.uint32]:
+    """Of the bytes of each part; 0 for those that were checked while they were read."""
+    checkpoint = job.checkpoints[place]
+    assert isinstance(checkpoint, RemoteCheckpoint)
+    named = zip(stripe, arrays, strict=True)
+    found = [
+        0 if _is_assembled(checkpoint, job.names[part.item], part) else crc32c(bits) for part, bits in named
+    ]
+    return np.array(found, np.uint32)
 
 
 def _sums(job: Job, stripe: Sequence[Part], involved: list[int], held: list[list[Bits]]) -> Columns:
@@ -294,7 +334,10 @@ def _buffers(
 
 
 class StripeSums:
-    """What stripes found, added in their order, whichever comes first: the sums of all, and little that waits."""
+    """What stripes found, added in their order, whichever comes first: the sums of all, and little that waits.
+
+    A tensor with a checksum is checked as soon as its last part is there.
+    """
 
     def __init__(self, job: Job, stripes: Sequence[Sequence[Part]]) -> None:
         self.job, self.stripes = job, stripes
@@ -303,6 +346,7 @@ class StripeSums:
         self._columns = {p: np.zeros((len(job.names), 3 + 3 * len(r))) for p, r in job.plan.items()}
         self._samples: dict[int, list[bytes]] = {place: [] for place in job.checkpoints}
         self._buffers: dict[str, str] = {}
+        self._checksums: dict[int, int] = {}  # by place: of the parts so far of the last tensor
 
     def add(self, position: int, result: Result) -> None:
         self._waiting[position] = result
@@ -317,11 +361,29 @@ class StripeSums:
         for place, columns in self._columns.items():
             rows = np.concatenate([columns[items], np.asarray(result[f"rows:{place}"], np.float64)])
             columns[items] = added_rows(rows, item, len(items))
+        for place, checkpoint in self.job.checked_places.items():
+            for part, checksum in zip(stripe, result[f"crc32c:{place}"].tolist(), strict=True):
+                if not _is_assembled(checkpoint, self.job.names[part.item], part):
+                    self._check(place, checkpoint, part, checksum)
         if self.job.sampled is not None:
             for place, taken in self._samples.items():
                 taken.append(result[f"sample:{place}"].tobytes())
             said = zip(stripe, result["buffer"], strict=True)
             self._buffers |= {self.job.names[part.item]: str(what) for part, what in said if what}
+
+    def _check(self, place: int, checkpoint: RemoteCheckpoint, part: Part, checksum: int) -> None:
+        """Parts of a tensor follow each other in the order of stripes."""
+        name = self.job.names[part.item]
+        piece, width = checkpoint.ranges[name][part.piece or 0], WIDTH[checkpoint.tensors[name].dtype]
+        if part.start:
+            checksum = joined(self._checksums[place], checksum, part.size * width)
+        self._checksums[place] = checksum
+        if (
+            part.size
+            and part.stop == piece.numel
+            and checksum != checkpoint.checksums[piece.file, piece.offset]
+        ):
+            raise checkpoint.damaged(name, piece.file)
 
     def moments(self, place: int) -> Moments:
         """Against each place that it is compared with, by its number."""

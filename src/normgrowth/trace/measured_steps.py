@@ -12,6 +12,7 @@ from normgrowth.moments.levels import levels_of
 from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block, Records
 from normgrowth.trace.plan import Place, Plan
+from normgrowth.trace.scalars import ScalarLog
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,10 @@ class MeasuredSteps:
                 )
         return problems
 
-    def records(self, run: str, tokens_per_step: float | None) -> Records:
+    def records(self, run: str, tokens_per_step: float | None, scalars: ScalarLog | None = None) -> Records:
+        more = scalars.blocks(self.readings) if scalars else []
         with gc_paused():
-            records = Records.from_blocks(run, self._blocks())
+            records = Records.from_blocks(run, [*self._blocks(), *more])
             return records if tokens_per_step is None else records.with_tokens(tokens_per_step)
 
     def _blocks(self) -> list[Block]:

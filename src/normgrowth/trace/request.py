@@ -27,6 +27,7 @@ from normgrowth.trace.measured_steps import MeasuredSteps
 from normgrowth.trace.plan import Place, Plan
 from normgrowth.trace.result import Finding, Trace
 from normgrowth.trace.sample_log import SampleLog
+from normgrowth.trace.scalars import ScalarLog
 from normgrowth.trace.store import Store
 from normgrowth.trace.stream import (
     Progress,
@@ -36,6 +37,7 @@ from normgrowth.trace.stream import (
     measure_all,
     own_sums,
 )
+from normgrowth.trace.trainer_state import recorded_schedule
 from normgrowth.workspace import Workspace
 
 Judge = Callable[[SampleLog], tuple[Finding, ...]]
@@ -53,6 +55,7 @@ class Tracing:
     run: str | None = None
     judge: Judge | None = None  # integrity checks of the samples; without it none are taken
     endpoint: str | None = None  # another address than the hub's
+    scalars: bool = False
 
     def __post_init__(self) -> None:
         if any(lag < 1 for lag in self.lags):
@@ -68,6 +71,8 @@ class Tracing:
         more: what else the folder is for.
         """
         request = {**asdict(self.selection), "lags": self.lags, "first": self.first, **more}
+        if self.scalars:  # folders of earlier versions do not name it
+            request["scalars"] = True
         workspace.check(request)
         series = open_source(self.source, scratch=workspace.scratch, endpoint=self.endpoint)
         store, facts = Store(workspace.folder), self._facts(workspace, series.label)
@@ -81,11 +86,12 @@ class Tracing:
             for stored in changed:
                 store.save(stored)
             sampled = self.judge is not None
-            measured, log = measure_all(plan, window, counted, store, sampled, how, progress)
+            scalars = ScalarLog(workspace.folder, counted.names) if self.scalars else None
+            measured, log = measure_all(plan, window, counted, store, sampled, how, progress, scalars)
         steps = MeasuredSteps.of(plan, measured, counted.readings)
         checked = log.notes(len(steps.places)) if log else []
         result = Trace(
-            records=steps.records(facts.run, facts.tokens_per_step),
+            records=steps.records(facts.run, facts.tokens_per_step, scalars),
             source=series.label,
             run=facts.run,
             steps=tuple(place.step for place in steps.places),
@@ -98,6 +104,7 @@ class Tracing:
             findings=self.judge(log) if self.judge and log else None,
             notes=(*series.notes, *window.notes, *plan.notes(measured), *checked, *steps.notes()),
             problems=tuple(steps.problems()),
+            schedule=recorded_schedule(self.source),
             provenance=Provenance.now(),
         )
         return result, steps.places

@@ -10,6 +10,7 @@ from normgrowth.errors import SeriesWarning
 from normgrowth.lint.finding import Finding, fault_messages
 from normgrowth.records import Records
 from normgrowth.results import Result
+from normgrowth.schedules import OptimizerGroup, Schedule
 from normgrowth.stored_result import StoredResult
 
 # Of records that another command wrote, what describes their norms.
@@ -25,7 +26,8 @@ class Trace(Result):
     records. findings: of the integrity checks; None if they were skipped. tracked: single optimizer steps of a
     running training rather than checkpoints; model, optimizer, every, ranks: of such a training, the classes of its
     model and optimizer, which steps were measured ("powers": 1, 2, 4, ...) and the number of processes.
-    published: numbers of a paper rather than measured ones.
+    published: numbers of a paper rather than measured ones. optimizer_groups: of a tracked training; schedule: the
+    learning rates that a Trainer left beside its checkpoints; a tracked training has them in its records.
     """
 
     kind: ClassVar[str] = "trace"
@@ -46,6 +48,8 @@ class Trace(Result):
     every: int | str | None = None
     ranks: int = 1
     published: bool = False
+    optimizer_groups: tuple[OptimizerGroup, ...] = ()
+    schedule: Schedule | None = None
 
     @property
     def parameters(self) -> str:

@@ -24,6 +24,7 @@ from normgrowth.trace.by_step import check_alike, check_dtypes, measure
 from normgrowth.trace.by_stripe import Job, StripeSums, measure_stripes
 from normgrowth.trace.plan import Plan
 from normgrowth.trace.sample_log import SampleLog
+from normgrowth.trace.scalars import ScalarLog
 from normgrowth.trace.store import SUMS_VERSION, Store, Stored, digest
 
 MEMORY = 1 << 30
@@ -158,6 +159,7 @@ def measure_all(
     samples: bool,
     how: Reader,
     progress: Progress | None,
+    scalars: ScalarLog | None = None,
 ) -> tuple[list[Moments | None], SampleLog | None]:
     """The moments at every step, None where they are lost, and samples; what is stored is not measured again."""
     names, opening = counted.names, counted.opening
@@ -168,7 +170,7 @@ def measure_all(
         return counted.check(window.get(position))
 
     striped: StripeSums | None = None
-    if plan.reads and how.striped(opening):
+    if plan.reads and how.striped(opening) and scalars is None:
         striped = _in_stripes(plan, names, get, log, store, how, bar)
     if striped is None:
         bar.begin(sum(1 + len(set(refs.values())) for refs in plan.reads.values()))
@@ -216,6 +218,8 @@ def measure_all(
             if log:
                 log.restore(i, place.step, place.label, str(place.step), shapes, found, stored.sample)
         moments.append(found)
+        if scalars and i > 0:
+            scalars.take(i, plan.places, get)
         window.done_with(i)
     store.drop_stripes()
     return moments, log

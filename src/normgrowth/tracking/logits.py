@@ -4,21 +4,19 @@ At steps that will be measured, forward passes run under a mode that sees calls 
 and softmaxes of scores (rows, heads, queries, keys), and takes the largest magnitude that no mask hides. Fused
 attention does not tell its scores, so they are computed again: at a measured step attention costs about twice.
 
-`nn.MultiheadAttention` shows the mode one call of a function and hides what that calls, so that function runs without
-the check that hides it; not so where it is compiled, since a compiler cannot follow. Frozen and in eval mode it has a
-fast path with other roundings, which any mode would turn off: of such a model only the outputs are looked at.
+`nn.MultiheadAttention`, frozen and in eval mode, has a fast path with other roundings, which any mode would turn off:
+of such a model only the outputs are looked at.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import nan, sqrt
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from normgrowth.network.attention_capture import SOFTMAX, fused_scores, opened
+from normgrowth.network.attention_capture import AttentionTap, Fused
 from normgrowth.tracking.distributed import is_parallel
 from normgrowth.tracking.tensor_sums import local, to_double
 
@@ -96,44 +94,23 @@ def _unwatched() -> Logits:
     return copy
 
 
-class _Scores(TorchFunctionMode):
+class _Scores(AttentionTap):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[Tensor] = []
-        self._in_heads = False  # within multi_head_attention_forward, where heads and rows are one dimension
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        with torch.no_grad():
-            if func is F.scaled_dot_product_attention:
-                self._fused(*args, **kwargs)
-            elif func in SOFTMAX:
-                scores = args[0] if args else kwargs.get("input")
-                if isinstance(scores, Tensor) and scores.dim() == 4 - self._in_heads and scores.numel():
-                    self._keep(scores)
-        opens = func is F.multi_head_attention_forward and not torch.compiler.is_compiling()
-        if not opens or self._in_heads:
-            return func(*args, **kwargs)
-        self._in_heads = True
-        try:
-            with self:
-                return opened(func)(*args, **kwargs)
-        finally:
-            self._in_heads = False
-
-    def _fused(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,  # noqa: ARG002
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,  # noqa: ARG002
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,  # noqa: ARG002
-    ) -> None:
+    def fused(self, attention: Fused, compute: Callable[[], Tensor]) -> Tensor:
+        query, key = attention.query, attention.key
         if query.numel() and key.numel():
-            self._keep(fused_scores(query.detach(), key.detach(), attn_mask, is_causal, scale))
+            with torch.no_grad():
+                self._keep(replace(attention, query=query.detach(), key=key.detach()).scores())
+        return compute()
+
+    def softmax(self, scores: Tensor, dim: int | None, compute: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
+        if scores.dim() == 4 - self.in_heads:  # there heads and rows are one dimension
+            with torch.no_grad():
+                self._keep(scores)
+        return compute()
 
     def _keep(self, scores: Tensor) -> None:
         scores = local(scores)

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from normgrowth.dynamics.equilibrium import equilibrium
 from normgrowth.errors import InputError
+from normgrowth.schedules import OptimizerGroup
 from normgrowth.tracking.measured_step import Owned
 
 
@@ -44,6 +45,23 @@ def read_rules(optimizer: Optimizer, owned: Sequence[Owned], moved: Sequence[boo
         rule = known.get(id(own.group), NO_UPDATE)
         rows.append(rule if moves else NO_UPDATE._replace(learning_rate=rule.learning_rate))
     return np.array(rows, np.float64).reshape(len(owned), len(UpdateRule._fields))
+
+
+def describe_groups(optimizer: Optimizer) -> list[OptimizerGroup]:
+    """What the optimizer was given for each group of parameters."""
+    found = []
+    for group in optimizer.param_groups:
+        betas, momentum = group.get("betas"), group.get("momentum")
+        found.append(
+            OptimizerGroup(
+                parameters=sum(p.numel() for p in group["params"]),
+                weight_decay=_number(group.get("weight_decay", 0.0)),
+                decoupled=_decoupled(optimizer, group),
+                betas=(float(betas[0]), float(betas[1])) if betas is not None and len(betas) == 2 else None,
+                momentum=None if momentum is None else float(momentum),
+            )
+        )
+    return found
 
 
 def unwrap_optimizer(optimizer: Any) -> Optimizer:

@@ -36,7 +36,7 @@ from normgrowth.tracking.log.step_records import (
 )
 from normgrowth.tracking.logits import Logits
 from normgrowth.tracking.measured_step import BeforeStep, capture, measure, start
-from normgrowth.tracking.optimizer_rules import read_rules, unwrap_optimizer
+from normgrowth.tracking.optimizer_rules import describe_groups, read_rules, unwrap_optimizer
 from normgrowth.tracking.run_warnings import RunWarning, RunWarnings
 from normgrowth.tracking.tensor_sums import check_replicated, local
 from normgrowth.tracking.tracked_parameters import Watched, reshard, strangers, watch
@@ -334,6 +334,7 @@ class NormTracker:
             "source": self._run,
             "model": type(self._model).__name__,
             "optimizer": type(optimizer).__name__,
+            "optimizer_groups": [asdict(group) for group in describe_groups(optimizer)],
             "every": every if isinstance(every, int | str) else getattr(every, "__name__", repr(every)),
             "compare_first": self._wants_first,
             "selection": asdict(self._selection),

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from normgrowth.checkpoints.checkpoint import Checkpoint
-from normgrowth.checkpoints.formats import dcp, npz, pytorch, safetensors, tensorflow
+from normgrowth.checkpoints.formats import dcp, npz, pytorch, safetensors
+from normgrowth.checkpoints.formats.tensorflow import reader as tensorflow
 from normgrowth.errors import InputError
 from normgrowth.foreign_files import is_pointer
 
@@ -26,7 +27,6 @@ class Format:
     has_content: Callable[[Path], bool] | None = None  # recognizes a file on this machine
     is_index: bool = False  # names the files of weights
     by_ranges: bool = False  # of files elsewhere, only what is asked for is read
-    is_slow: bool = False  # opening takes seconds
 
 
 def _is_pytorch(path: Path) -> bool:
@@ -46,7 +46,7 @@ FORMATS = {
             tensorflow.read_tensorflow,
             (".index",),
             has_content=tensorflow.is_tensorflow_index,
-            is_slow=True,
+            by_ranges=True,
         ),
         Format(
             "safetensors",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import (
     STORAGE,
+    Checksums,
     Piece,
     Ranges,
     Tensor,
@@ -27,9 +28,11 @@ from normgrowth.checkpoints.checkpoint import (
     without_wrappers,
 )
 from normgrowth.checkpoints.formats import safetensors
+from normgrowth.checkpoints.formats.tensorflow.bundle import INDEX, BundleFiles, read_bundle
 from normgrowth.checkpoints.remote.transport import AT_ONCE, Bytes, FileInfo, FileStore
+from normgrowth.checkpoints.storage.crc32c import crc32c
 from normgrowth.engine import gc_paused
-from normgrowth.errors import InputError
+from normgrowth.errors import DamagedTensor, InputError
 
 
 @dataclass
@@ -43,19 +46,20 @@ class RemoteCheckpoint:
     tensors: dict[str, Tensor]  # possibly shared: not to be changed
     ranges: Ranges
     files: Mapping[str, FileInfo]
-    main: str = ""  # the name of the file, where there is one and pieces call it ""
+    prefix: str = ""  # in front of what pieces call their file: the whole name of a single file
     step: int | None = None
     aliases: dict[str, str] = field(default_factory=dict)
     reads_whole: bool = True
     on_close: Callable[[], None] | None = None
     notes: tuple[str, ...] = ()
+    checksums: Checksums = field(default_factory=dict, repr=False)  # as in `MappedCheckpoint`
 
     def read(self, file: str, start: int, stop: int, into: Bytes | None = None) -> Bytes:
         """These bytes of a file, asked for with one request; safe from several threads at once.
 
         into: memory for them.
         """
-        file = file or self.main
+        file = file if file in self.files else f"{self.prefix}{file}"
         info, where = self.files[file], named(self.label, file)
         if not 0 <= start <= stop <= info.size:
             raise InputError(f"{where}: has {info.size} bytes, asked for those from {start} to {stop}")
@@ -63,15 +67,15 @@ class RemoteCheckpoint:
             return np.zeros(0, np.uint8)
         return self.store.read(file, start, stop, where, info, into)
 
-    def values(self, wanted: Sequence[tuple[str, int, int]], memory: Bytes) -> list[np.ndarray]:
-        """Values of tensors, each from one to before another; what lies side by side in a file is asked for at once.
+    def values(self, wanted: Sequence[tuple[str, int, int, int]], memory: Bytes) -> list[np.ndarray]:
+        """Values of tensors, each of one piece and from one to before another.
 
-        memory: at least as many bytes as all of them have.
+        What lies side by side in a file is asked for at once. memory: at least as many bytes as all of them have.
         """
         spans: list[tuple[str, int, int]] = []  # file, first byte, behind the last
         runs: list[list[int]] = []  # of spans that touch
-        for i, (name, start, stop) in enumerate(wanted):
-            piece, width = self.ranges[name][0], STORAGE[self.tensors[name].dtype].itemsize
+        for i, (name, place, start, stop) in enumerate(wanted):
+            piece, width = self.ranges[name][place], STORAGE[self.tensors[name].dtype].itemsize
             span = piece.file, piece.offset + start * width, piece.offset + stop * width
             touches = bool(spans) and spans[-1][0] == span[0] and spans[-1][2] == span[1]
             spans.append(span)
@@ -92,10 +96,16 @@ class RemoteCheckpoint:
 
     def pieces(self, name: str) -> list[np.ndarray]:
         bits = storage_of(self.label, name, self.tensors[name].dtype)
-        return [
-            self.read(piece.file, piece.offset, piece.offset + piece.numel * bits.itemsize).view(bits)
-            for piece in self.ranges[name]
-        ]
+        found: list[np.ndarray] = []
+        for piece in self.ranges[name]:
+            raw = self.read(piece.file, piece.offset, piece.offset + piece.numel * bits.itemsize)
+            if self.checksums and raw.size and crc32c(raw) != self.checksums[piece.file, piece.offset]:
+                raise self.damaged(name, piece.file)
+            found.append(raw.view(bits))
+        return found
+
+    def damaged(self, name: str, file: str) -> DamagedTensor:
+        return DamagedTensor(named(self.label, f"{self.prefix}{file}"), name)
 
     def dense(self, name: str) -> np.ndarray:
         return assemble(self.tensors[name], self.pieces(name))
@@ -123,6 +133,34 @@ class Index(NamedTuple):
     tensors: dict[str, Tensor]
     ranges: Ranges
     step: int | None
+    prefix: str
+    checksums: Checksums
+    notes: tuple[str, ...] = ()
+
+    def checked(self, label: str) -> "Index":
+        """With names as the model has them; an error if there are none."""
+        if not self.tensors:
+            raise InputError(f"{label}: holds no tensors")
+        if (old_name := without_wrappers(self.tensors)) is None:
+            return self
+        tensors, ranges = renamed_index(self.tensors, self.ranges, old_name)
+        return self._replace(tensors=tensors, ranges=ranges)
+
+
+def read_bundle_index(store: FileStore, label: str, index: str, files: Mapping[str, FileInfo]) -> Index:
+    """Of a checkpoint of TensorFlow: from its index file, and the few bytes of its step and graph."""
+    prefix = index.removesuffix(INDEX)
+
+    def read(end: str, start: int, stop: int) -> bytes:
+        file = f"{prefix}{end}"
+        return (
+            store.read(file, start, stop, named(label, file), files[file]).tobytes() if stop > start else b""
+        )
+
+    sizes = {file.removeprefix(prefix): info.size for file, info in files.items()}
+    with gc_paused():
+        found = read_bundle(BundleFiles(sizes, read, lambda end: named(label, f"{prefix}{end}")))
+    return Index(found.tensors, found.ranges, found.step, prefix, found.checksums, found.notes).checked(label)
 
 
 def read_index(
@@ -147,12 +185,9 @@ def read_index(
             # One file has no name here, so that checkpoints of a series can have one index.
             called = file if weight_map is not None else ""
             ranges[name] = tuple(Piece(called, piece.offset, piece.numel) for piece in header.ranges[name])
-        if (old_name := without_wrappers(tensors)) is not None:
-            tensors, ranges = renamed_index(tensors, ranges, old_name)
-    if not tensors:
-        raise InputError(f"{label}: holds no tensors")
-    step = next((header.step for header in headers.values() if header.step is not None), None)
-    return Index(tensors, ranges, step)
+        step = next((header.step for header in headers.values() if header.step is not None), None)
+        prefix = next(iter(files)) if weight_map is None else ""
+        return Index(tensors, ranges, step, prefix, {}).checked(label)
 
 
 def _header(store: FileStore, file: str, info: FileInfo, where: str) -> safetensors.Header:

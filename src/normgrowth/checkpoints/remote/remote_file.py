@@ -1,7 +1,7 @@
 """Remote checkpoints that are not opened yet: the counterpart of `local_files.LocalFile`.
 
-safetensors are read by ranges. A checkpoint in another format is fetched into the scratch folder when it is
-opened, and removed when it is closed. An index is read once in a process, however often it is opened.
+safetensors and TensorFlow's are read by ranges. A checkpoint in another format is fetched into the scratch folder when
+it is opened, and removed when it is closed. An index is read once in a process, however often it is opened.
 """
 
 import hashlib
@@ -18,7 +18,13 @@ from normgrowth.checkpoints.formats.registry import FORMATS, format_of_name
 from normgrowth.checkpoints.local_files import open_fetched
 from normgrowth.checkpoints.remote.hub import hub_download as download
 from normgrowth.checkpoints.remote.hub import revisions as hub
-from normgrowth.checkpoints.remote.remote_checkpoint import Index, RemoteCheckpoint, named, read_index
+from normgrowth.checkpoints.remote.remote_checkpoint import (
+    Index,
+    RemoteCheckpoint,
+    named,
+    read_bundle_index,
+    read_index,
+)
 from normgrowth.checkpoints.remote.session import LazyValue, RemoteSession
 from normgrowth.checkpoints.remote.transport import AT_ONCE, FileInfo, FileStore, ListableStore
 from normgrowth.checkpoints.remote.web.website import HubFiles
@@ -64,8 +70,9 @@ class RemoteFile:
         return self.path.parent.name
 
     @property
-    def slow(self) -> bool:
-        return not FORMATS[self.format].by_ranges  # it would be fetched
+    def fetched(self) -> bool:
+        """Whether opening it copies the whole of it to this machine."""
+        return not FORMATS[self.format].by_ranges
 
     def stat(self) -> None:
         """Ask the server for the size and tag of files that the listing did not give."""
@@ -90,13 +97,17 @@ class RemoteFile:
         return self._step(lambda: step_of_trainer(self.store.content(TRAINER_STATE, SMALL_FILE, where)))
 
     def open(self) -> Checkpoint:
-        if FORMATS[self.format].by_ranges:
-            files = self._infos()
-            index = self._index(
-                lambda: self.session.shared_index(read_index(self.store, self.label, files, self.weight_map))
-            )
-            return _checkpoint(self.label, self.store, index, files)
-        return open_fetched(self.label, self._fetch, self.session.scratch)
+        if self.fetched:
+            return open_fetched(self.label, self._fetch, self.session.scratch)
+        files = self._infos()
+        return _checkpoint(self.label, self.store, self._index(partial(self._read_index, files)), files)
+
+    def _read_index(self, files: dict[str, FileInfo]) -> Index:
+        if self.format == "tensorflow":
+            found = read_bundle_index(self.store, self.label, self.name, files)
+        else:
+            found = read_index(self.store, self.label, files, self.weight_map)
+        return self.session.shared_index(found)
 
     def _fetch(self, folder: Path) -> Path:
         """All its files, each under its own name; the file to start from."""
@@ -132,33 +143,52 @@ class RemoteRevision:
         return _checkpoint(self.revision.label, HubFiles(self.revision, self.session), *found)
 
     def _find(self) -> tuple[Index, dict[str, FileInfo]] | None:
-        """What its headers say; None if it has no safetensors."""
+        """What its headers say; None if its format is not read by ranges."""
         sizes, index, files = hub.pick_files(self.revision)
         label, store, content = self.revision.label, HubFiles(self.revision, self.session), None
-        if not FORMATS[format_of_name(index or files[0], files) or "distributed"].by_ranges:
+        format = format_of_name(index or files[0], files) or "distributed"
+        if not FORMATS[format].by_ranges:
             return None
         if index is not None:
             content = store.content(index, SMALL_FILE, named(label, index))
             content = self.session.weight_maps.setdefault(content, content)
             files = hub.shards(self.revision, index, content, sizes)
-        elif len(files) > 1:
+        else:
             found = grouped(
-                files, format_of=lambda _: "safetensors", shards_of=lambda _: set(), show=store.show
+                files,
+                format_of=lambda name: format_of_name(name, files),
+                shards_of=lambda _: set(),
+                show=store.show,
             )
-            raise InputError(f"{label}: holds {len(found)} checkpoints, not one")
+            if len(found) > 1:
+                raise InputError(f"{label}: holds {len(found)} checkpoints, not one")
         with ThreadPoolExecutor(AT_ONCE) as threads:
             looks = threads.map(lambda file: store.stat(file, named(label, file)), files)
             info = dict(zip(files, looks, strict=True))
         for file in files:
             if sizes[file] and sizes[file] != info[file].size:
                 raise InputError(f"{label}: {file} has {info[file].size} bytes, not the {sizes[file]} listed")
-        return self.session.shared_index(read_index(store, label, info, content)), info
+        if format == "tensorflow":
+            read = read_bundle_index(store, label, files[0], info)
+        else:
+            read = read_index(store, label, info, content)
+        return self.session.shared_index(read), info
 
 
 def _checkpoint(
     label: str, store: FileStore, index: Index, files: Mapping[str, FileInfo]
 ) -> RemoteCheckpoint:
-    return RemoteCheckpoint(label, store, index.tensors, index.ranges, files, next(iter(files)), index.step)
+    return RemoteCheckpoint(
+        label,
+        store,
+        index.tensors,
+        index.ranges,
+        files,
+        index.prefix,
+        index.step,
+        notes=index.notes,
+        checksums=index.checksums,
+    )
 
 
 def path_of(address: str) -> PurePosixPath:

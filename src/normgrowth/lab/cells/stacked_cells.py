@@ -30,6 +30,7 @@ OWN = {
     "lr": 1e-3,
     "schedule": "constant",
     "warmup": 0,
+    "hold": 0,
     "end": 0.0,
     "weight_decay": None,
     "momentum": 0.0,

@@ -10,7 +10,8 @@ in the saturated network, by the exact limit (`saturated`)
     attended_spread            (attended − 1) / (visible − 1): 0 for an argmax, 1 for a mean, whatever the length
     saturated_largest_share, saturated_first_share, saturated_previous_share    as below
     saturated_distance         total variation distance between its weights and those of the network itself
-    attended_c1000, …          the same counts with the weights times c = 1000, in float64 (on request)
+    attended, attended_share, attended_spread with a value c in the column `scale`: the same counts with the weights
+                               times c, in float64 (on request)
 in the network itself
     visible                    positions that a query sees; one_share: 1 / visible, the share of one position
     entropy                    in nats; entropy_share: over log n, n visible positions
@@ -34,8 +35,8 @@ Level "head" has a row for each; "layer" and "model" the mean over their heads, 
 hard_scale the median. Notes say what was left out. `kinds` names what a head does, by the thresholds below.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -44,10 +45,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.network.measured import ModelInfo, each_once, from_sidecar, naming
-from normgrowth.network.result_folder import ResultFolder
+from normgrowth.network.measured import ModelInfo, each_batch, from_sidecar, measure_each, source_of
 from normgrowth.records import Records
-from normgrowth.results import Provenance, Result
+from normgrowth.results import Result
 from normgrowth.stored_result import StoredResult
 from normgrowth.text import one_line
 
@@ -117,7 +117,10 @@ class MeasuredHeads:
 
 @dataclass(frozen=True)
 class HeadTable:
-    """The heads of one model at its last step: of each, its layer, its quantities, its kinds ("" if unknown)."""
+    """The heads of one model at its last step: of each, its layer, its quantities, its kinds ("" if unknown).
+
+    scale: the c at which attended positions were counted; None: in the exact limit.
+    """
 
     run: str
     step: int
@@ -128,6 +131,7 @@ class HeadTable:
     model: dict[str, float]
     kinds: list[str]
     saturated_kinds: list[str]
+    scale: float | None = None
 
     def of(self, quantity: str) -> Floats:
         return self.values.get(quantity, np.full(len(self.names), nan))
@@ -137,13 +141,9 @@ class HeadTable:
         return sorted({layer for layer in self.layers if layer is not None})
 
     @property
-    def form(self) -> tuple[str, str]:
-        """What is closest to the published form of Figure 3: a quantity, and the method's suffix of it."""
-        for quantity in ("attended_window", "attended"):
-            for name in self.values:
-                if name == quantity or name.startswith(f"{quantity}_c"):
-                    return quantity, name.removeprefix(quantity)
-        return "", ""
+    def form(self) -> str:
+        """The quantity closest to the published form of Figure 3; "" if no attended positions were counted."""
+        return next((name for name in ("attended_window", "attended") if name in self.values), "")
 
     def clearest(self, most: int = MOST_SHOWN) -> list[str]:
         """The names of heads worth a look: the clearest of each kind, then those with most weight on one position."""
@@ -199,7 +199,7 @@ def heads(
     model: "str | Path | nn.Module | LoadedModel | Sequence[Any]",
     texts: "str | Path | Sequence[str] | None" = None,
     *,
-    batches: Iterable[Any] | None = None,
+    inputs: Any = None,
     tokenizer: Any = None,
     sentences: int = SENTENCES,
     exact: bool = True,
@@ -224,8 +224,9 @@ def heads(
 
     model: a module, a name as `load_model` takes it, or several of them. Of a model with encoder and decoder the
     encoder is measured.
-    texts: sentences, or a file with one a line; without, sentences of the Python documentation. batches: instead of
-    texts, tensors by name; `attention_mask` says what is padding.
+    texts: sentences, or a file with one a line; without, sentences of the Python documentation.
+    inputs: instead of texts, a batch or a list of batches: token ids, or tensors by name, of which `attention_mask`
+    says what is padding.
     exact: measure the saturated network, too, by its limit. c: also measure with the weights times each c, which
     needs a copy of the model in float64. window: measure the published form, too, on sentences filled up to so many
     tokens. tolerance: weight beside the largest in a hard head, for hard_scale.
@@ -238,56 +239,33 @@ def heads(
 
     if show_heads and show is None:
         raise InputError("show_heads are drawn on a sentence: give one with show")
-    models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
-    names = each_once(models)
     load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
-    asked = str(texts) if isinstance(texts, str | Path) or texts is None else "sentences from Python"
-    request = {
-        "model": names,
-        "text": asked,
-        "sentences": sentences,
-        "window": window,
-        "c": list(map(float, c)),
-    }
+    factors, batches = tuple(float(factor) for factor in c), each_batch(inputs)
+
+    def measured(one: Any, name: str) -> Heads:
+        return measure(
+            one,
+            texts,
+            batches,
+            load=load,
+            tokenizer=tokenizer,
+            sentences=sentences,
+            exact=exact,
+            c=factors,
+            window=window,
+            tolerance=tolerance,
+            show=show,
+            show_heads=show_heads,
+            batch_tokens=batch_tokens,
+            fixed=tuple(fixed),
+            step=step,
+            run=run or name,
+            progress=progress,
+        )
+
+    request = {"text": source_of(texts), "sentences": sentences, "window": window, "c": list(factors)}
     request |= {"exact": exact, "tolerance": tolerance, "fixed": list(fixed), **load}
-    folder = ResultFolder(out, "heads", request, overwrite)
-    if batches is not None:
-        batches = [batches] if hasattr(batches, "keys") or hasattr(batches, "shape") else list(batches)
-    parts = []
-    for one, name in zip(models, names, strict=True):
-        with naming(one):
-            found = measure(
-                one,
-                texts,
-                batches,
-                load=load,
-                tokenizer=tokenizer,
-                sentences=sentences,
-                exact=exact,
-                c=tuple(float(factor) for factor in c),
-                window=window,
-                tolerance=tolerance,
-                show=show,
-                show_heads=show_heads,
-                batch_tokens=batch_tokens,
-                fixed=tuple(fixed),
-                step=step,
-                run=run or name,
-                progress=progress,
-            )
-        parts.append(found)
-    several = len(parts) > 1
-    notes = [f"{f'{part.source}: ' if several else ''}{note}" for part in parts for note in part.notes]
-    result = replace(
-        parts[0],
-        records=Records.joined([part.records for part in parts]),
-        source=", ".join(names),
-        models={run: known for part in parts for run, known in part.models.items()},
-        notes=tuple(notes),
-        provenance=Provenance.now(),
-    )
-    folder.write(result)
-    return result
+    return measure_each(model, measured, "heads", request, out, overwrite)
 
 
 def kind(quantities: Mapping[str, float], *, of_saturated: bool = False) -> str:
@@ -311,6 +289,9 @@ def kinds(records: Records, *, of_saturated: bool = False) -> dict[tuple[str, in
 
 
 def _table(run: str, step: int, rows: list[dict[str, Any]], known: MeasuredHeads) -> HeadTable:
+    counted = [row.get("scale") for row in rows if row["quantity"].startswith("attended")]
+    scale = None if None in counted else next(iter(counted), None)
+    rows = [row for row in rows if row.get("scale") in (None, scale)]
     own = [row for row in rows if row["level"] == "head"]
     layers = {row["name"]: row["layer"] for row in own}
     place = {name: i for i, name in enumerate(layers)}
@@ -331,6 +312,7 @@ def _table(run: str, step: int, rows: list[dict[str, Any]], known: MeasuredHeads
         {row["quantity"]: row["value"] for row in rows if row["level"] == "model"},
         [known.kinds.get(name, "") for name in layers],
         [known.saturated_kinds.get(name, "") for name in layers],
+        scale,
     )
 
 

@@ -19,7 +19,7 @@ from normgrowth.network.heads.patterns import patterns
 from normgrowth.network.heads.statistics import Floats, PaddingSeen, Tally
 from normgrowth.network.hidden_states import check_scales, check_weights, measured_part
 from normgrowth.network.inputs.batches import Batch, Sentences, Texts, make_batches, model_info, read_input
-from normgrowth.network.models.load import LoadedModel, load_model
+from normgrowth.network.models.load import LoadedModel, as_loaded
 from normgrowth.records import Block, Records
 
 HARD_QUERIES = Fraction(9, 10)  # of the queries must be hard
@@ -35,7 +35,7 @@ _TOGETHER: dict[str, Callable[[Floats], Any]] = {
 def measure(
     model: "str | Path | nn.Module | LoadedModel",
     texts: "Texts | None",
-    batches: Iterable[Any] | None,
+    inputs: Iterable[Any] | None,
     *,
     load: Mapping[str, Any],
     tokenizer: Any,
@@ -54,20 +54,16 @@ def measure(
 ) -> Heads:
     """The heads of one model; see `heads`. load: options of `load_model` for a model by its name."""
     _check(sentences, batch_tokens, c, window, tolerance)
-    if isinstance(model, str | Path):
-        if progress is not None:
-            progress(0, 1, f"{model}: loading")
-        model = load_model(model, **load)
-    loaded = model if isinstance(model, LoadedModel) else LoadedModel(type(model).__name__, model)
+    loaded = as_loaded(model, load, progress)
     tokenizer, model = tokenizer or loaded.tokenizer, loaded.model
     check_weights(model)
     part = measured_part(model, None) if hasattr(model, "main_input_name") else model
-    text, given = read_input(model, part, texts, batches, tokenizer, sentences, batch_tokens)
+    text, given = read_input(model, part, texts, inputs, tokenizer, sentences, batch_tokens)
     notes = [*loaded.notes, *note(fixed), *(text.notes if text else [])]
     if part is not model:
         notes.append("of a model with encoder and decoder, the heads of the encoder are measured")
     if window and text is None:
-        raise InputError("window fills up sentences: give sentences, not batches")
+        raise InputError("window fills up sentences: give texts, not inputs")
     filled = _filled(text, window, part, tokenizer, batch_tokens, notes) if text and window else []
 
     def told(done: int, total: int) -> None:
@@ -80,7 +76,7 @@ def measure(
     except PaddingSeen:
         if text is None:
             raise InputError(
-                "its heads attend to padding, which no mask hides: give batches of sentences of one length"
+                "its heads attend to padding, which no mask hides: give inputs of sentences of one length"
             ) from None
         given = make_batches(text, part, batch_tokens, pad=False)
         notes.append("its heads would attend to padding: only sentences of equal length share a pass")
@@ -157,22 +153,36 @@ def _enough(factors: Floats) -> float:
 
 
 def _blocks(passes: Passes, stack: str, step: int) -> list[Block]:
-    """A block of heads, one of layers, one of the model."""
+    """A block of heads, one of layers, one of the model; the same for each factor of the weights."""
     layers = {number: _values(passes.tallies[where]) for where, number in numbers(passes.tallies).items()}
     if not all("entropy" in values for values in layers.values()):
         raise InputError("no token has more than one position to attend to: give longer sentences")
-    items = [(layer, head) for layer, values in layers.items() for head in range(len(values["entropy"]))]
+    heads = {layer: len(values["entropy"]) for layer, values in layers.items()}
+    blocks = _of_values(layers, heads, stack, step)
+    counts = {"evaluation_tokens": passes.tokens, "evaluation_sentences": passes.sentences}
+    sizes = {name: np.array([[float(count)]]) for name, count in counts.items() if count}
+    blocks[-1] = replace(blocks[-1], values={**blocks[-1].values, **sizes})
+    for c, tallies in passes.scaled.items():
+        places = numbers(passes.tallies).items()
+        at_c = {number: _values(tallies[where]) if where in tallies else {} for where, number in places}
+        blocks += [replace(one, constants={"scale": c}) for one in _of_values(at_c, heads, stack, step)]
+    return blocks
+
+
+def _of_values(
+    layers: Mapping[int, Mapping[str, Floats]], heads: Mapping[int, int], stack: str, step: int
+) -> list[Block]:
+    """Blocks of heads, layers and model. layers: of each, the quantities of its heads; heads: how many it has."""
+    items = [(layer, head) for layer, count in heads.items() for head in range(count)]
     of_heads, of_layers, of_model = {}, {}, {}
     for quantity in dict.fromkeys(name for values in layers.values() for name in values):
         # A layer may lack a learned sink, and nothing else.
-        parts = [values.get(quantity, np.zeros(len(values["entropy"]))) for values in layers.values()]
+        parts = [layers[layer].get(quantity, np.zeros(count)) for layer, count in heads.items()]
         together = _TOGETHER.get(quantity, np.mean)
         every = np.concatenate(parts)
         of_heads[quantity] = every[None]
         of_layers[quantity] = np.array([[together(part) for part in parts]])
         of_model[quantity] = np.array([[together(every)]])
-    for unit, count in (("tokens", passes.tokens), ("sentences", passes.sentences)):
-        of_model |= {f"evaluation_{unit}": np.array([[float(count)]])} if count else {}
     names, stacks = [head_name(stack, *item) for item in items], [f"{stack}.{layer}" for layer in layers]
     return [
         Block("head", names, [layer for layer, _ in items], [None] * len(items), [step], of_heads),

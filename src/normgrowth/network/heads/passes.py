@@ -54,13 +54,15 @@ class Passes:
         self.part, self.scales, self.exact, self.tolerance, self.notes = part, scales, exact, tolerance, notes
         self.fixed = fixed  # names of parameters that do not grow, or patterns
         self.tallies: Tallies = {}
+        self.scaled: dict[float, Tallies] = {}  # of the network with c times its weights
         self.tokens = self.sentences = 0
         self.undecided = 0  # ties that even the last order left open
         self.orders = 1  # of the limit; where one batch needs more, the next ones begin with them
 
     def over(self, batches: list[Batch], filled: list[Batch], told: Callable[[int, int], None]) -> None:
         """All passes, from the beginning; filled: those of the published form. told: passes done, of how many."""
-        self.tallies, self.tokens, self.sentences, self.undecided = {}, 0, 0, 0
+        self.tallies, self.scaled = {}, {}
+        self.tokens = self.sentences = self.undecided = 0
         ways = self.exact + len(self.scales)
         total, done = len(batches) * (1 + ways) + len(filled) * ways, 0
 
@@ -96,8 +98,7 @@ class Passes:
                         tell()
             except NotFinite:
                 self.notes.append(f"with the weights times {c:g} scores overflow: left out")
-                for tally in self.tallies.values():
-                    tally.forget(f"_c{c:g}")
+                self.scaled.pop(c, None)
 
     def _count(self, batch: Batch) -> None:
         if batch.real is not None:
@@ -151,7 +152,7 @@ class Passes:
             def count(start: int, stop: int) -> Tensor:
                 return attended(weights[:, :, start:stop]).sum(-1)
 
-            add_window(count, tuple(weights.shape), "attended_window", tallies.setdefault(where, Tally()))
+            add_window(count, tuple(weights.shape), tallies.setdefault(where, Tally()))
 
         self.in_the_limit(batch, saw, tallies.clear)
         self._merge(tallies)
@@ -171,13 +172,13 @@ class Passes:
             tally = tallies.setdefault(call.where, Tally())
             unit = torch.finfo(next(scaled.parameters()).dtype).eps
             if is_window:
-                add_window(count, call.shape, f"attended_window_c{c:g}", tally)
+                add_window(count, call.shape, tally)
             else:
-                add_scaled(call, batch.real, unit, f"_c{c:g}", tally)
+                add_scaled(call, batch.real, unit, tally)
 
         with seen(scaled, saw):
             run(scaled, scaled, batch.inputs)
-        self._merge(tallies)
+        self._merge(tallies, self.scaled.setdefault(c, {}))
 
     def _wanted(self, call: Call, batch: Batch) -> bool:
         """Every token asks every token: not so where attention goes to something else, or by pieces."""
@@ -189,9 +190,10 @@ class Passes:
         self.notes.append(f"{call.where.module}: scores {call.shape} are not tokens over tokens: left out")
         return False
 
-    def _merge(self, tallies: Tallies) -> None:
+    def _merge(self, tallies: Tallies, into: Tallies | None = None) -> None:
+        into = self.tallies if into is None else into
         for where, tally in tallies.items():
-            self.tallies.setdefault(where, Tally()).merge(tally)
+            into.setdefault(where, Tally()).merge(tally)
 
     def in_the_limit(
         self, batch: Batch, saw: Callable[[Where, int, Tensor], None], began: Callable[[], None]

@@ -79,11 +79,6 @@ class Tally:
         for name, values in other.kept.items():
             self.kept.setdefault(name, []).extend(values)
 
-    def forget(self, suffix: str) -> None:
-        for values in (self.sums, self.counts):
-            for name in [name for name in values if name.endswith(suffix)]:
-                del values[name]
-
     def mean(self, name: str) -> Floats:
         """NaN where no query counts."""
         return (self.sums[name] / self.counts[name]).numpy()
@@ -224,7 +219,7 @@ def add_limit(weights: Tensor, start: int, call: Call, real: Tensor | None, tall
     for low, high in blocks(shape):
         block = Block.of(call, real, start + low, start + high)
         hard = weights[:, :, low:high].to(block.scores.dtype)
-        _attended(block, attended(hard), "", tally)
+        _attended(block, attended(hard), tally)
         tally.add("saturated_largest_share", hard.amax(-1), block.asks)
         tally.add("saturated_first_share", *block.at_first(hard))
         tally.add("saturated_previous_share", *block.at_previous(hard))
@@ -235,11 +230,11 @@ def add_limit(weights: Tensor, start: int, call: Call, real: Tensor | None, tall
         tally.add("saturated_distance", (hard - own).clamp(min=0).sum(-1), block.asks)
 
 
-def add_scaled(call: Call, real: Tensor | None, unit: float, suffix: str, tally: Tally) -> None:
+def add_scaled(call: Call, real: Tensor | None, unit: float, tally: Tally) -> None:
     """Add which positions are attended where the weights are c times themselves."""
     for start, stop in blocks(call.shape):
         block = Block.of(call, real, start, stop)
-        _attended(block, attended_at(block.scores, unit), suffix, tally)
+        _attended(block, attended_at(block.scores, unit), tally)
 
 
 def attended(weights: Tensor) -> Tensor:
@@ -254,15 +249,15 @@ def attended_at(scores: Tensor, unit: float) -> Tensor:
     return (scores >= top - (TIE * unit * size).clamp(min=-math.log(HALF))) & (scores > -torch.inf)
 
 
-def _attended(block: Block, chosen: Tensor, suffix: str, tally: Tally) -> None:
+def _attended(block: Block, chosen: Tensor, tally: Tally) -> None:
     count = chosen.sum(-1).to(block.scores.dtype)
-    tally.add(f"attended{suffix}", count, block.asks)
-    tally.add(f"attended_share{suffix}", count / block.visible.clamp(min=1), block.asks)
-    tally.add(f"attended_spread{suffix}", (count - 1) / (block.visible - 1).clamp(min=1), block.asks)
+    tally.add("attended", count, block.asks)
+    tally.add("attended_share", count / block.visible.clamp(min=1), block.asks)
+    tally.add("attended_spread", (count - 1) / (block.visible - 1).clamp(min=1), block.asks)
 
 
-def add_window(count: Callable[[int, int], Tensor], shape: tuple[int, ...], name: str, tally: Tally) -> None:
+def add_window(count: Callable[[int, int], Tensor], shape: tuple[int, ...], tally: Tally) -> None:
     """Add how many positions are attended by every query; count(start, stop) gives (rows, heads, queries)."""
     for start, stop in blocks(shape):
         found = count(start, stop).cpu().double()
-        tally.add(name, found, torch.ones_like(found, dtype=torch.bool))
+        tally.add("attended_window", found, torch.ones_like(found, dtype=torch.bool))

@@ -14,9 +14,12 @@ from normgrowth.network.inputs.sentences import (
     AS_WORDS,
     SENTENCES,
     TOPICS,
+    Texts,
     _special,
     documentation,
     read_sentences,
+    shifted_right,
+    start_token,
     unknown_said,
     unknown_share,
     unknown_warning,
@@ -28,7 +31,6 @@ from normgrowth.network.models.load import LoadedModel, vocabulary_size
 WORD_PIECES = 512  # of a sentence at most, as in the paper
 MOST_PADDING = 0.2  # of a batch
 
-Texts = str | Path | Sequence[str]
 Row = dict[str, list[int]]  # input_ids, and what else a tokenizer gives for each token
 
 
@@ -72,7 +74,7 @@ def read_rows(
     size = vocabulary_size(model)
     if config is None or asked != "input_ids" or size is None:
         what = f"takes {asked}, not text" if config is not None else "what it takes is not known"
-        raise InputError(f"{type(model).__name__}: {what}; give batches instead of sentences")
+        raise InputError(f"{type(model).__name__}: {what}; give inputs instead of texts")
     if texts is None:
         lines, source = documentation(), TOPICS
     elif isinstance(texts, str | Path):
@@ -137,20 +139,20 @@ def read_input(
     model: nn.Module,
     part: nn.Module,
     texts: Texts | None,
-    batches: Iterable[Any] | None,
+    inputs: Iterable[Any] | None,
     tokenizer: Any,
     most: int,
     tokens: int,
 ) -> tuple[Sentences | None, list[Batch]]:
-    """Sentences or batches as batches for a part of the model; and the sentences."""
-    if batches is not None:
+    """Sentences or tensors as batches for a part of the model; and the sentences."""
+    if inputs is not None:
         if texts is not None:
-            raise InputError("give texts or batches, not both")
-        return None, given_batches([batches] if isinstance(batches, Mapping | Tensor) else list(batches))
+            raise InputError("give texts or inputs, not both")
+        return None, given_batches([inputs] if isinstance(inputs, Mapping | Tensor) else list(inputs))
     if texts is not None and not isinstance(texts, str | Path):
         texts = list(texts)
         if not all(isinstance(one, str) for one in texts):
-            raise InputError("texts must be sentences or the name of a file; pass tensors with batches=")
+            raise InputError("texts must be sentences or the name of a file; pass tensors with inputs=")
     text = read_rows(model, texts, tokenizer, most)
     return text, make_batches(text, part, tokens)
 
@@ -166,6 +168,27 @@ def given_batches(batches: Sequence[Any]) -> list[Batch]:
     if not found:
         raise InputError("no batch to measure with")
     return found
+
+
+def decoder_batch(batch: Batch, model: nn.Module, how: str) -> Batch:
+    """The batch with what the decoder reads, unless it has that; `real` then says which tokens of the decoder count.
+
+    how: "shifted": the tokens of the encoder behind the start token; "start": the start token alone.
+    """
+    inputs = dict(batch.inputs) if isinstance(batch.inputs, Mapping) else {"input_ids": batch.inputs}
+    if not {"decoder_input_ids", "decoder_inputs_embeds"}.isdisjoint(inputs):
+        mask = inputs.get("decoder_attention_mask")
+        return Batch(inputs, mask.bool() if isinstance(mask, Tensor) else None)
+    ids = inputs.get("input_ids")
+    size = vocabulary_size(model)
+    if not isinstance(ids, Tensor) or size is None:
+        raise InputError(
+            f"{type(model).__name__}: what its decoder reads is not known; give decoder_input_ids"
+        )
+    if how == "start":
+        first = torch.full_like(ids[:, :1], start_token(model.config, size))
+        return Batch({**inputs, "decoder_input_ids": first}, torch.ones_like(first, dtype=torch.bool))
+    return Batch({**inputs, "decoder_input_ids": shifted_right(ids, model.config, size)}, batch.real)
 
 
 def _fits(group: list[Row], row: Row, tokens: int, pad: bool) -> bool:

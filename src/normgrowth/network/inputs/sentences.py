@@ -13,6 +13,7 @@ from normgrowth.network.models.load import FROM_PYTHON, LoadedModel, vocabulary_
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+Texts = str | Path | Sequence[str]  # a file, or sentences
 SENTENCES = 100
 SHORTEST = 8  # words of a sentence of the Python documentation
 TOPICS = "the Python documentation (pydoc_data.topics)"
@@ -33,7 +34,7 @@ class Inputs:
 
 def default_inputs(
     model: "LoadedModel | nn.Module",
-    texts: "str | Path | Sequence[str] | None" = None,
+    texts: Texts | None = None,
     *,
     tokenizer: Any = None,
     sentences: int = 4,
@@ -181,12 +182,25 @@ def _tensors(config: Any, rows: list[list[int]], size: int) -> "dict[str, Tensor
     ids = torch.tensor(rows)
     tensors = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if getattr(config, "is_encoder_decoder", False):
-        start = getattr(config, "decoder_start_token_id", None)
-        if isinstance(start, int) and not 0 <= start < size:
-            raise InputError(f"config.json: decoder_start_token_id is {start}, but vocab_size is {size}")
-        first = torch.full_like(ids[:, :1], start if isinstance(start, int) else 0)
-        tensors["decoder_input_ids"] = torch.cat([first, ids[:, :-1]], 1)
+        tensors["decoder_input_ids"] = shifted_right(ids, config, size)
     return tensors
+
+
+def shifted_right(ids: "Tensor", config: Any, size: int) -> "Tensor":
+    """What a decoder reads that is to predict these tokens: the start token, then all but the last."""
+    import torch
+
+    return torch.cat([torch.full_like(ids[:, :1], start_token(config, size)), ids[:, :-1]], 1)
+
+
+def start_token(config: Any, size: int) -> int:
+    """The first token that a decoder reads; 0 where the config does not say."""
+    start = getattr(config, "decoder_start_token_id", None)
+    if not isinstance(start, int):
+        return 0
+    if not 0 <= start < size:
+        raise InputError(f"config.json: decoder_start_token_id is {start}, but vocab_size is {size}")
+    return start
 
 
 def _pixels(config: Any, seed: int) -> "Tensor":

@@ -75,12 +75,15 @@ def config_file(path: Path) -> Path:
     return path / "config.json" if path.is_dir() else path
 
 
-def check_size(transformers: Any, config: Any, dtype: "torch.dtype", file: object) -> None:
-    """An error if the model cannot be built, or its weights need more memory than this machine has."""
+def check_size(auto: Any, config: Any, dtype: "torch.dtype", file: object) -> None:
+    """An error if the model cannot be built, or its weights need more memory than this machine has.
+
+    auto: the class of transformers that builds it, such as AutoModel.
+    """
     import torch
 
     with config_errors(file, config), few_modules(file), torch.device("meta"):
-        model = transformers.AutoModel.from_config(config, trust_remote_code=False)
+        model = auto.from_config(config, trust_remote_code=False)
     check_fits(model, dtype, file, config.to_dict())
 
 

@@ -58,6 +58,33 @@ class StoredEncoder(Encoder):
         return self.config.causal and not self.config.leaking and not rising and bool(mask[:, 0].all())
 
 
+class LogitsOutput(NamedTuple):
+    """A tuple, which the limit looks into, with the name that outputs of transformers have."""
+
+    logits: Tensor
+
+
+class StoredLanguageModel(LanguageModel):
+    """A language model that takes `input_ids`, and gives `logits`."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config: EncoderConfig, *, tied: bool = False, bias: bool | None = None) -> None:
+        super().__init__(config, tied=tied, bias=bias)
+        self.tied = tied
+
+    def reinitialized(self) -> "StoredLanguageModel":
+        """The same architecture with random weights."""
+        return StoredLanguageModel(self.config, tied=self.tied, bias=self.head.bias is not None)
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input_ids: Tensor, attention_mask: Tensor | None = None
+    ) -> LogitsOutput:
+        if attention_mask is not None and bool(attention_mask.all()):
+            attention_mask = None
+        return LogitsOutput(super().forward(input_ids, attention_mask))  # pyright: ignore[reportArgumentType]
+
+
 class Words:
     """A tokenizer that knows words: ids of a line's words between two end marks, `<unk>` where there is none."""
 
@@ -142,9 +169,12 @@ def read_config(path: Path) -> EncoderConfig:
 
 
 def read(
-    path: Path, dtype: torch.dtype = torch.float32, seed: int = 0
-) -> tuple[StoredEncoder, Words | None, bool]:
-    """The encoder, its vocabulary if there is one, and whether its weights are random (a config alone)."""
+    path: Path, dtype: torch.dtype = torch.float32, seed: int = 0, *, head: bool = False
+) -> tuple[StoredEncoder | StoredLanguageModel, Words | None, bool]:
+    """The encoder, its vocabulary if there is one, and whether its weights are random (a config alone).
+
+    head: the language model, with its head.
+    """
     config = read_config(path)
     file = path / CONFIG if path.is_dir() else path
     if config.layers > MOST_LAYERS:
@@ -163,21 +193,36 @@ def read(
     if folder is None or not (folder / WEIGHTS).is_file():
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return StoredEncoder(config).to(dtype), words, True
-    weights = {
-        name.removeprefix("encoder."): tensor.to(dtype)
-        for name, tensor in _tensors(folder / WEIGHTS).items()
-        if name.startswith("encoder.")
-    }
+            build = StoredLanguageModel if head else StoredEncoder
+            return build(config).to(dtype), words, True
+    weights = {name: tensor.to(dtype) for name, tensor in _tensors(folder / WEIGHTS).items()}
+    if not head:
+        weights = {
+            name.removeprefix("encoder."): tensor
+            for name, tensor in weights.items()
+            if name.startswith("encoder.")
+        }
     if config.layers > len(weights):  # asked before anything of that size is built
         raise InputError(f"{folder / WEIGHTS}: {len(weights)} tensors cannot be {config.layers} layers")
-    model = empty
+    model = _empty_language_model(config, weights) if head else empty
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         lines = str(error).splitlines()
         raise InputError(f"{folder / WEIGHTS}: not of its config.json: {lines[-1].strip()}") from error
+    if isinstance(model, StoredLanguageModel) and model.tied:  # loading made two parameters of one tensor
+        model.head.weight = model.encoder.token_embedding.weight
     return model.requires_grad_(), words, False
+
+
+def _empty_language_model(config: EncoderConfig, weights: dict[str, Tensor]) -> StoredLanguageModel:
+    """On the meta device; of tied weights, which are stored once, both names are put into `weights`."""
+    own, embedding = "head.weight", "encoder.token_embedding.weight"
+    tied = (own in weights) != (embedding in weights)
+    if tied:
+        weights |= dict.fromkeys((own, embedding), weights.get(own, weights.get(embedding)))  # pyright: ignore
+    with torch.device("meta"):
+        return StoredLanguageModel(config, tied=tied, bias="head.bias" in weights)
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

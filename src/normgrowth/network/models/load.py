@@ -6,7 +6,7 @@ Nothing that comes with a model is run: no code from its repository, no pickle, 
 import json
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -51,12 +51,13 @@ def load_model(
     attention: str | None = None,
     dtype: "str | torch.dtype | None" = None,
     model_type: str | None = None,
+    head: bool = False,
 ) -> LoadedModel:
     """The model without its head, in evaluation mode, in float32 unless a dtype says otherwise.
 
     source: a hub id, a folder with a config and weights, a config alone (then the weights are random, from the
     seed), `minilm`, or a module, which is returned as it is. model_type: the architecture ("bert"), for a
-    config.json that does not say.
+    config.json that does not say. head: a causal or masked language model with its head, which predicts tokens.
     """
     import torch
     from torch import nn
@@ -69,7 +70,7 @@ def load_model(
     path = _place(str(source))
     dtype = _dtype(dtype)
     if path is not None and is_stored(path):
-        encoder, words, random = read_stored(path, dtype, seed)
+        encoder, words, random = read_stored(path, dtype, seed, head=head)
         _finite(str(source), encoder)
         notes = [f"a config alone: the weights are random, seed {seed}"] if random else []
         return LoadedModel(str(source), encoder.eval(), words, random, notes)
@@ -94,16 +95,17 @@ def load_model(
             raise InputError(
                 f"{source}: {stray.name} is not read; model.safetensors is, and a config.json alone"
             )
-        check_size(transformers, config, dtype, source if path is None else config_file(path))
+        auto = _with_head(transformers, config, source) if head else transformers.AutoModel
+        check_size(auto, config, dtype, source if path is None else config_file(path))
         torch.manual_seed(seed)
         if random:
             notes = [f"a config alone: the weights are random, seed {seed}"]
             with _errors(source):
-                model = transformers.AutoModel.from_config(config, **options)
+                model = auto.from_config(config, **options)
         else:
             safe = True if path is None else _has(path, *SAFE)
             with _errors(source):
-                model, found = transformers.AutoModel.from_pretrained(
+                model, found = auto.from_pretrained(
                     where,
                     config=config,
                     use_safetensors=safe,
@@ -113,7 +115,7 @@ def load_model(
                     **options,
                     **local,
                 )
-            notes = _missing(str(source), model, found, seed)
+            notes = _missing(str(source), model, found, seed, head=head)
         tokenizer = None
         if path is None or (path.is_dir() and _has(path, *TOKENIZERS)):
             tokenizer = _tokenizer(transformers, where, local, notes)
@@ -121,6 +123,21 @@ def load_model(
             notes.append(NO_TOKENIZER)
     _finite(str(source), model)
     return LoadedModel(str(source), model.eval(), tokenizer, random, notes)
+
+
+def as_loaded(
+    model: "str | Path | nn.Module | LoadedModel",
+    load: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> LoadedModel:
+    """A model by its name, loaded with the options of `load_model`; or a module as it is."""
+    if isinstance(model, LoadedModel):
+        return model
+    if not isinstance(model, str | Path):
+        return LoadedModel(type(model).__name__, model)
+    if progress is not None:
+        progress(0, 1, f"{model}: loading")
+    return load_model(model, **(load or {}))
 
 
 def generic(model: "nn.Module", seed: int = 0) -> list[str]:
@@ -201,7 +218,20 @@ def _tokenizer(transformers: Any, where: str, local: dict[str, Any], notes: list
         return None
 
 
-def _missing(source: str, model: "nn.Module", found: dict[str, Any], seed: int) -> list[str]:
+def _with_head(transformers: Any, config: Any, source: object) -> Any:
+    """The class of transformers that builds the language model of a config; masked if both are there."""
+    said = " ".join(getattr(config, "architectures", None) or [])
+    causal, masked = transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM
+    known = [auto for auto in (masked, causal) if type(config) in auto._model_mapping]
+    if not known or getattr(config, "is_encoder_decoder", False):
+        raise InputError(f"{source}: {config.model_type} is not a causal or masked language model")
+    decodes = getattr(config, "is_decoder", False) or "ForCausalLM" in said or "LMHeadModel" in said
+    return causal if decodes and causal in known else known[0]
+
+
+def _missing(
+    source: str, model: "nn.Module", found: dict[str, Any], seed: int, *, head: bool = False
+) -> list[str]:
     for name, stored, wanted in sorted(found.get("mismatched_keys") or []):
         raise InputError(
             f"{source}: {name} is {_shape(wanted)} by config.json, but {_shape(stored)} in the weights"
@@ -212,6 +242,9 @@ def _missing(source: str, model: "nn.Module", found: dict[str, Any], seed: int) 
     if len(missing) >= len(list(model.parameters())):
         raise InputError(f"{source}: the weights have none of the model's parameters, such as {missing[0]}")
     rest = f" and {len(missing) - 2} more" if len(missing) > 2 else ""
+    of_head = [name for name in missing if not name.startswith(f"{model.base_model_prefix}.")]  # pyright: ignore
+    if head and of_head:
+        raise InputError(f"{source}: the checkpoint has no language-model head ({of_head[0]} is missing)")
     return [f"not in the checkpoint and random, seed {seed}: {', '.join(missing[:2])}{rest}"]
 
 

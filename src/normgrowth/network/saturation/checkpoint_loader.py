@@ -9,7 +9,16 @@ from torch import Tensor, nn
 
 from normgrowth.checkpoints.checkpoint import Checkpoint, check_unchanged, decode
 from normgrowth.errors import InputError
-from normgrowth.network.hidden_states import Network, States, evaluating, measured_part, running
+from normgrowth.network.hidden_states import (
+    Network,
+    Stack,
+    States,
+    evaluating,
+    measured_stack,
+    running,
+    stack_states,
+)
+from normgrowth.network.inputs.batches import Batch, decoder_batch
 
 COMPARED = 32  # names that show which prefix a checkpoint has more or less than the model
 
@@ -27,15 +36,16 @@ def weights_kept(model: nn.Module) -> Iterator[None]:
 class Filler:
     """Copies one checkpoint after the other into a model. What a checkpoint lacks must not matter to the states."""
 
-    def __init__(self, model: nn.Module, states: States | None = None) -> None:
+    def __init__(self, model: nn.Module, states: States | None = None, stack: Stack | None = None) -> None:
         self.model, self.states = model, states
+        self.stack: Stack | None = stack
         self.harmless: set[str] = set()  # parameters that checkpoints lack and no state depends on
 
     def fill(self, checkpoint: Checkpoint) -> None:
         missing = [name for name in copy_weights(checkpoint, self.model) if name not in self.harmless]
         if not missing:
             return
-        if self.states is not None or _seen_by_states(self.model, missing):
+        if self.states is not None or _seen_by_states(self.model, missing, self.stack):
             raise InputError(
                 f"{checkpoint.label}: no tensor for {and_more(missing)} of the model; is it this series' config?"
             )
@@ -115,13 +125,16 @@ def _stored_names(parameters: Mapping[str, Tensor], checkpoint: Checkpoint) -> d
 
 
 @torch.no_grad()
-def _seen_by_states(model: nn.Module, names: Sequence[str]) -> bool:
+def _seen_by_states(model: nn.Module, names: Sequence[str], stack: Stack | None) -> bool:
     """Whether states depend on these parameters: they are NaN for one pass. A pooler's are seen by none."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    network = Network(measured_part(model, None), None)
+    measured = measured_stack(model, None, stack)
+    network = Network(*stack_states(model, None, measured))
     with weights_kept(model):
         for name in names:
             parameters[name].fill_(torch.nan)
         with evaluating(network), running(network, 0):
             ids = torch.ones(1, 2, dtype=torch.long, device=parameters[names[0]].device)
-            return any(bool(state.isnan().any()) for state in network({"input_ids": ids}))
+            batch = Batch({"input_ids": ids}, None)
+            batch = decoder_batch(batch, model, "shifted") if measured == "decoder" else batch
+            return any(bool(state.isnan().any()) for state in network(batch.inputs))

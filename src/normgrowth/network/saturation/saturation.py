@@ -3,8 +3,7 @@
 The level of a layer is the mean over real tokens of cos(f(x; θ), s f(x; θ)), where s f is the exact limit of
 f(x; cθ) as c grows (`saturated`), or, as in the paper, f(x; cθ) itself at a large c.
 
-    saturation                 by the exact limit
-    saturation_c1000           at c = 1000
+    saturation                 by the exact limit; where the column `scale` has a value c, at that c
     saturation_hard_attention  the weights as they are, and every softmax of attention as its limit
     …_others                   the same with the saturated states of the other tokens of the sentence
     …_stderr                   standard error, over sentences: the tokens of one are not independent
@@ -19,12 +18,11 @@ as in every record; the last one is the output of the network, after its final n
 the mean over blocks. A level that is undefined for one token (overflow; a state of zero) is NaN, and notes say so.
 """
 
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import inf, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +30,9 @@ from numpy.typing import NDArray
 from normgrowth.checkpoints.selection import CountedParameters, Selection
 from normgrowth.errors import InputError
 from normgrowth.lint.finding import Finding
-from normgrowth.network.measured import ModelInfo, each_once, from_sidecar, naming
-from normgrowth.network.result_folder import ResultFolder
+from normgrowth.network.measured import ModelInfo, each_batch, from_sidecar, measure_each, source_of
 from normgrowth.records import Records
-from normgrowth.results import Provenance, Result
+from normgrowth.results import Result
 from normgrowth.stored_result import StoredResult
 
 if TYPE_CHECKING:
@@ -46,16 +43,22 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
+Stack = Literal["encoder", "decoder"]
+DecoderInput = Literal["shifted", "start"]
 EXACT, HARD = "saturation", "saturation_hard_attention"
 SENTENCES = 100
 BATCH_TOKENS = 2048
 EMBEDDINGS = -1  # where layers are numbered
-SCALED = re.compile(r"saturation_c([^_]+)")
 
 
 def quantity_at(c: float | None) -> str:
     """The quantity of levels at c; infinity is the exact limit, None is hard attention."""
-    return HARD if c is None else EXACT if c == inf else f"{EXACT}_c{c:g}"
+    return HARD if c is None else EXACT
+
+
+def scale_at(c: float | None) -> float | None:
+    """The value of the column `scale` in the rows of levels at c."""
+    return None if c is None or c == inf else c
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,9 @@ class LayerCurve:
 class Saturation(Result):
     """Levels of saturation of models, or of every checkpoint of a series together with its trace.
 
-    models: by run. c: the factors of the weights; exact, hard_attention: whether these were measured. random_init:
-    networks with random weights that were measured for each model. Of a series: config is what the checkpoints are
+    models: by run. c: the factors of the weights; exact, hard_attention: whether these were measured. stack: which
+    stack of an encoder-decoder model; as_published: measured as the authors' script does. random_init: networks with
+    random weights that were measured for each model. Of a series: config is what the checkpoints are
     weights of, steps are those that have levels, and selection, counted and findings are those of its trace.
     """
 
@@ -100,6 +104,8 @@ class Saturation(Result):
     c: tuple[float, ...] = ()
     exact: bool = True
     hard_attention: bool = False
+    stack: Stack | None = None
+    as_published: bool = False
     fixed: tuple[str, ...] = ()
     random_init: int = 0
     seed: int = 0
@@ -119,10 +125,10 @@ class Saturation(Result):
         """Levels by layer, of models that were measured once: models, values of c, and baselines after the model."""
         found = []
         for run in self.records.distinct("run"):
-            rows = _levels(self.records, run)
+            own_rows = self.records.where(run=run)
             known = self.models.get(run) or ModelInfo(run)
             for c in self.scales:
-                method = quantity_at(c)
+                method, rows = quantity_at(c), _levels(own_rows.where(scale=scale_at(c)))
                 for baseline, own, error in ((False, "", "_stderr"), (True, "_random", "_random_std")):
                     if f"{method}{own}" in rows:
                         names = (f"{method}{own}", f"{method}{error}", f"{method}_others{own}")
@@ -140,17 +146,37 @@ class Saturation(Result):
         return super().from_stored(stored if current else _from_schema_1(stored))
 
 
+@dataclass(frozen=True)
+class LevelOptions:
+    """How levels are measured; each field is the option of `saturation` of that name."""
+
+    tokenizer: Any = None
+    sentences: int = SENTENCES
+    c: tuple[float, ...] = (1000.0,)
+    exact: bool = True
+    hard_attention: bool = False
+    fixed: tuple[str, ...] = ()
+    batch_tokens: int = BATCH_TOKENS
+    states: "States | None" = None
+    stack: Stack | None = None
+    decoder_input: DecoderInput = "shifted"
+    as_published: bool = False
+
+
 def saturation(
     model: "str | Path | nn.Module | LoadedModel | Sequence[Any]",
     texts: "str | Path | Sequence[str] | None" = None,
     *,
-    batches: Iterable[Any] | None = None,
+    inputs: Any = None,
     tokenizer: Any = None,
     config: "str | Path | nn.Module | LoadedModel | None" = None,
     sentences: int = SENTENCES,
     c: Sequence[float] = (1000,),
     exact: bool = True,
     hard_attention: bool = False,
+    stack: Literal["encoder", "decoder"] | None = None,
+    decoder_input: Literal["shifted", "start"] = "shifted",
+    as_published: bool = False,
     random_init: int = 0,
     seed: int = 0,
     fixed: Sequence[str] = (),
@@ -170,14 +196,17 @@ def saturation(
 
     model: a module, a name as `load_model` takes it, or several of them. With `config`: a series of checkpoints as
     `trace` takes it; each is measured, and the records have the trace, too.
-    texts: sentences, or a file with one a line; without, sentences of the Python documentation. batches: instead of
-    texts, tensors by name; `attention_mask` says what is padding. Of a model with encoder and decoder the encoder is
-    measured.
+    texts: sentences, or a file with one a line; without, sentences of the Python documentation.
+    inputs: instead of texts, a batch or a list of batches: token ids, or tensors by name, of which `attention_mask`
+    says what is padding.
     config: what the checkpoints are weights of: a config.json, a folder or hub id that has one, or a module, which
     has its own weights back afterwards. A checkpoint with NaN or infinite weights has no levels, and `problems` names
     the parameter. include, endpoint: of a series, as for `trace`.
     c: factors of the weights; c times the weights need one more copy of them at most. exact: measure the exact limit.
     hard_attention: also compare with the same weights and every softmax of attention replaced by its limit.
+    stack: which stack of an encoder-decoder model is measured (default: the encoder). decoder_input: what the decoder
+    reads: "shifted", the sentence itself behind the start token (teacher forcing), or "start", the start token alone.
+    as_published: measure as the authors' script does, see `saturation/published_form.py`.
     random_init: also measure this many networks of the same architecture with random weights, from the seeds after
     `seed`, one at a time.
     fixed: parameters that do not grow, by name or pattern, as `saturated` takes them (`["*.A_log"]`).
@@ -191,90 +220,63 @@ def saturation(
             "saturation needs exact=True or a value of c, and at least one sentence and one token per batch"
         )
     load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
-    passes = {
-        "tokenizer": tokenizer,
-        "sentences": sentences,
-        "c": tuple(float(one) for one in c),
-        "exact": exact,
-        "hard_attention": hard_attention,
-        "fixed": tuple(fixed),
-        "batch_tokens": batch_tokens,
-        "states": states,
-    }
+    factors = tuple(float(one) for one in c)
+    options = LevelOptions(
+        tokenizer,
+        sentences,
+        factors,
+        exact,
+        hard_attention,
+        tuple(fixed),
+        batch_tokens,
+        states,
+        stack,
+        decoder_input,
+        as_published,
+    )
     if config is not None:
         from normgrowth.network.models.load import load_model
         from normgrowth.network.saturation.saturation_series import of_series
 
-        if random_init:
-            raise InputError("random_init is for models, not for a series")
+        if random_init or as_published:
+            raise InputError("random_init and as_published are for models, not for a series")
         source: Any = model
         if isinstance(source, list | tuple) and len(source) == 1:
             source = source[0]
+        architecture = load_model(config, **load) if isinstance(config, str | Path) else config
+        place = {"run": run, "out": out, "overwrite": overwrite, "progress": progress}
         return of_series(
-            source,
-            config if not isinstance(config, str | Path) else load_model(config, **load),
-            texts,
-            batches,
-            include=include,
-            endpoint=endpoint,
-            run=run,
-            out=out,
-            overwrite=overwrite,
-            progress=progress,
-            **passes,
+            source, architecture, texts, inputs, options, include=include, endpoint=endpoint, **place
         )
     from normgrowth.network.saturation.state_comparison import measure
 
-    models: list[Any] = list(model) if isinstance(model, list | tuple) else [model]
-    names = each_once(models)
-    request = {"model": names, "text": _named(texts), "sentences": sentences, "c": list(passes["c"])}
-    request |= {
-        "exact": exact,
-        "hard_attention": hard_attention,
-        "random_init": random_init,
-        "fixed": list(fixed),
-        **load,
-    }
-    folder = ResultFolder(out, "saturation", request, overwrite)
-    if batches is not None:
-        batches = [batches] if hasattr(batches, "keys") or hasattr(batches, "shape") else list(batches)
-    parts = []
-    for one, name in zip(models, names, strict=True):
-        with naming(one):
-            found = measure(
-                one,
-                texts,
-                batches,
-                load=load,
-                random_init=random_init,
-                seed=seed,
-                run=run or name,
-                progress=progress,
-                **passes,
-            )
-        parts.append(found)
-    several = len(parts) > 1
-    notes = [f"{f'{part.source}: ' if several else ''}{note}" for part in parts for note in part.notes]
-    result = replace(
-        parts[0],
-        records=Records.joined([part.records for part in parts]),
-        source=", ".join(names),
-        models={run: known for part in parts for run, known in part.models.items()},
-        notes=tuple(notes),
-        provenance=Provenance.now(),
-    )
-    folder.write(result)
-    return result
+    batches = each_batch(inputs)
+
+    def measured(one: Any, name: str) -> Saturation:
+        return measure(
+            one,
+            texts,
+            batches,
+            options,
+            load=load,
+            random_init=random_init,
+            seed=seed,
+            run=run or name,
+            progress=progress,
+        )
+
+    request = {"text": source_of(texts), "sentences": sentences, "c": list(factors), "exact": exact}
+    request |= {"hard_attention": hard_attention, "random_init": random_init, "fixed": list(fixed), **load}
+    request |= {"stack": stack} if stack else {}
+    request |= {"decoder_input": decoder_input} if decoder_input != "shifted" else {}
+    request |= {"as_published": True} if as_published else {}
+    return measure_each(model, measured, "saturation", request, out, overwrite)
 
 
-def _named(texts: Any) -> Any:
-    return str(texts) if isinstance(texts, str | Path) or texts is None else "sentences from Python"
-
-
-def _levels(records: Records, run: str) -> dict[str, dict[int | None, float]]:
+def _levels(records: Records) -> dict[str, dict[int | None, float]]:
     """quantity -> layer -> level; the mean over blocks under None."""
     found: dict[str, dict[int | None, float]] = {}
-    for row in records.where(run=run).table.to_pylist():
+    for row in records.table.to_pylist():
         if row["quantity"].startswith(EXACT):
             layer = EMBEDDINGS if row["layer"] is None else row["layer"]
             layer = None if row["level"] == "model" else layer
@@ -313,13 +315,12 @@ def _from_schema_1(stored: StoredResult) -> StoredResult:
         models[run] = from_sidecar(run, own, {row["quantity"]: row["value"] for row in rows})
     first = next(iter(known.values()), fields) if isinstance(known, dict) else fields
     first = first if isinstance(first, dict) else {}
-    quantities = records.distinct("quantity")
-    scales = [float(found[1]) for name in quantities if (found := SCALED.fullmatch(name))]
-    random = [float(found[1]) for name in quantities if (found := SCALED.match(name))]
+    scales = records.distinct("scale") if "scale" in records.table.column_names else []
+    exact = records.where(scale=None).distinct("quantity")
     added: dict[str, Any] = {
         "models": models,
-        "c": list(dict.fromkeys([*scales, *random])),
-        "exact": any(name.startswith(EXACT) and not SCALED.match(name) for name in quantities),
+        "c": [c for c in scales if c is not None],
+        "exact": any(name.startswith(EXACT) for name in exact),
         **{name: first[name] for name in ("random_init", "seed", "fixed") if name in first},
     }
     if isinstance(series, dict):
@@ -333,4 +334,4 @@ def _from_schema_1(stored: StoredResult) -> StoredResult:
     return StoredResult(records, {**fields, **added})
 
 
-__all__ = ["LayerCurve", "Saturation", "quantity_at", "saturation"]
+__all__ = ["LayerCurve", "Saturation", "quantity_at", "saturation", "scale_at"]

@@ -10,7 +10,7 @@ a key that names them: what was interrupted goes on where it was.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,12 +22,11 @@ from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import Entry
 from normgrowth.errors import InputError
 from normgrowth.lint.judge import judge_samples
-from normgrowth.network.hidden_states import States
 from normgrowth.network.inputs.batches import read_rows
 from normgrowth.network.measured import ModelInfo, from_sidecar
 from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.saturation.checkpoint_loader import Filler, weights_kept
-from normgrowth.network.saturation.saturation import Saturation
+from normgrowth.network.saturation.saturation import LevelOptions, Saturation
 from normgrowth.network.saturation.state_comparison import measure
 from normgrowth.record_schema import conformed
 from normgrowth.records import Records, concatenated
@@ -65,16 +64,9 @@ def of_series(
     source: str | Path | Sequence[str | Path],
     config: "nn.Module | LoadedModel",
     texts: Any,
-    batches: Any,
+    inputs: Any,
+    options: LevelOptions,
     *,
-    tokenizer: Any,
-    sentences: int,
-    c: tuple[float, ...],
-    exact: bool,
-    hard_attention: bool,
-    fixed: tuple[str, ...],
-    batch_tokens: int,
-    states: States | None,
     include: str,
     endpoint: str | None,
     run: str | None,
@@ -84,28 +76,31 @@ def of_series(
 ) -> Saturation:
     """The trace of a series and, at each of its steps, the levels of its checkpoint. See `saturation`."""
     loaded = config if isinstance(config, LoadedModel) else load_model(config)
-    model, texts, batches = loaded.model, _held(texts), _held(batches)
-    tokenizer = tokenizer or loaded.tokenizer
-    asked = [LEVELS_VERSION, _architecture(model), list(c), exact, *([list(fixed)] if fixed else [])]
-    asked += ["hard_attention"] if hard_attention else []
-    tokens = batches
-    if batches is None:  # a text gives token ids only together with a tokenizer
-        tokens = [str(row) for row in read_rows(model, texts, tokenizer, sentences).rows]
+    model, texts, inputs = loaded.model, _held(texts), _held(inputs)
+    options = replace(options, tokenizer=options.tokenizer or loaded.tokenizer)
+    c, fixed = list(options.c), list(options.fixed)
+    asked = [LEVELS_VERSION, _architecture(model), c, options.exact, *([fixed] if fixed else [])]
+    asked += ["hard_attention"] if options.hard_attention else []
+    asked += [options.stack, options.decoder_input] if options.stack == "decoder" else []
+    tokens = inputs
+    if inputs is None:  # a text gives token ids only together with a tokenizer
+        tokens = [str(row) for row in read_rows(model, texts, options.tokenizer, options.sentences).rows]
     text = _content(tokens)
     asked.append(text)
     source = source if isinstance(source, str | Path) else list(source)
     tracing = Tracing(source, Selection(include), run=run, judge=judge_samples, endpoint=endpoint)
     request = {
-        "scales": list(c),
-        "exact": exact,
-        "hard_attention": hard_attention or None,
-        "fixed": list(fixed) or None,
+        "scales": c,
+        "exact": options.exact,
+        "hard_attention": options.hard_attention or None,
+        "fixed": fixed or None,
+        "stack": options.stack,
         "text": f"{_counted(tokens)} (sha256 {text[:12]})",
         "model": _named(model),
     }
     steps: dict[int, Levels] = {}
     problems: list[str] = []
-    filler = Filler(model, states)
+    filler = Filler(model, options.states, options.stack)
     with Workspace.open(out, "saturation", overwrite=overwrite) as workspace, weights_kept(model):
         store = Store(workspace.folder)
         traced, places = tracing.into(workspace, Reader(), **request)
@@ -115,9 +110,8 @@ def of_series(
                 progress(number, len(places), place.label)
             entry, known = place.entry, place.entry or place.stored
             key = hashlib.sha256(json.dumps([*asked, known and known.fingerprint]).encode()).hexdigest()
-            found = (
-                _load(store, place.step, key) if states is None else None
-            )  # a function has no name to keep
+            # A function of the user has no name by which its levels could be kept.
+            found = _load(store, place.step, key) if options.states is None else None
             if found is None and entry is None:
                 problems.append(f"{place.label}: is gone, and its levels were not measured before")
                 continue
@@ -127,19 +121,7 @@ def of_series(
                 if (bad := _not_finite(model)) is not None:
                     problems.append(f"{entry.label}: {bad} holds NaN or infinity; no level at this step")
                     continue
-                levels = measure(
-                    LoadedModel(entry.label, model, tokenizer),
-                    texts,
-                    batches,
-                    tokenizer=tokenizer,
-                    sentences=sentences,
-                    c=c,
-                    exact=exact,
-                    hard_attention=hard_attention,
-                    batch_tokens=batch_tokens,
-                    fixed=fixed,
-                    states=states,
-                )
+                levels = measure(LoadedModel(entry.label, model), texts, inputs, options)
                 found = _at_step(levels, entry.step)
                 _save(store, entry.step, key, found)
             steps[place.step] = found
@@ -153,10 +135,11 @@ def of_series(
             records=_joined(traced.records, name, [table for table, _ in steps.values()]),
             source=traced.source,
             models={name: convert(from_sidecar(name, asdict(last), _sizes(steps[max(steps)][0])), ModelInfo)},
-            c=c,
-            exact=exact,
-            hard_attention=hard_attention,
-            fixed=fixed,
+            c=options.c,
+            exact=options.exact,
+            hard_attention=options.hard_attention,
+            stack=options.stack,
+            fixed=options.fixed,
             config=loaded.source,
             steps=tuple(sorted(steps)),
             selection=traced.selection,

@@ -1,9 +1,9 @@
 """The passes of `saturation`: cosines between the states of a network and those of its saturated limit."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,52 +17,58 @@ from normgrowth.limit.parameters.fixed import note
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.hidden_states import (
     Network,
-    States,
     check_scales,
     check_weights,
     evaluating,
-    measured_part,
+    measured_stack,
     names_of_network,
     out_of_memory_hint,
     random_twin,
     running,
+    stack_states,
 )
-from normgrowth.network.inputs.batches import Batch, Texts, make_batches, model_info, read_input
-from normgrowth.network.models.load import LoadedModel, load_model
+from normgrowth.network.inputs.batches import (
+    Batch,
+    Sentences,
+    Texts,
+    decoder_batch,
+    make_batches,
+    model_info,
+    read_input,
+)
+from normgrowth.network.models.load import LoadedModel, as_loaded
 from normgrowth.network.overflow import OverflowAsNan
-from normgrowth.network.saturation.saturation import EXACT, HARD, Progress, Saturation
+from normgrowth.network.saturation.published_form import published_form
+from normgrowth.network.saturation.saturation import EXACT, HARD, LevelOptions, Progress, Saturation
 from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.records import Block, Records
 
 Floats = NDArray[np.float64]
-Sums = dict[str, Floats]  # method -> (sentences, layers): cosines, summed over the tokens of a sentence
-
 MOST_UNCHANGED = 0.05  # beyond that no rounding is the reason, in any dtype
 
 
-@dataclass(frozen=True)
-class _Methods:
-    """How to saturate: by the exact limit, at values of c, or both; which parameters do not grow."""
+class Method(NamedTuple):
+    """What states are compared with: the quantity, and the factor of the weights (None: no finite one)."""
 
-    exact: bool
-    c: tuple[float, ...]
-    hard_attention: bool
-    fixed: tuple[str, ...]  # names of the Network's parameters
+    quantity: str
+    scale: float | None = None
+
+    def with_suffix(self, suffix: str) -> "Method":
+        return self._replace(quantity=self.quantity + suffix)
+
+    def __str__(self) -> str:
+        return self.quantity if self.scale is None else f"{self.quantity} at c = {self.scale:g}"
+
+
+Sums = dict[Method, Floats]  # (sentences, layers): cosines, summed over the tokens of a sentence
 
 
 def measure(
     model: "str | Path | nn.Module | LoadedModel",
     texts: "Texts | None",
-    batches: Iterable[Any] | None,
+    inputs: Iterable[Any] | None,
+    options: LevelOptions,
     *,
-    tokenizer: Any,
-    sentences: int,
-    c: tuple[float, ...],
-    exact: bool,
-    hard_attention: bool,
-    fixed: tuple[str, ...],
-    batch_tokens: int,
-    states: States | None,
     load: Mapping[str, Any] | None = None,
     random_init: int = 0,
     seed: int = 0,
@@ -70,96 +76,154 @@ def measure(
     progress: Progress | None = None,
 ) -> Saturation:
     """The levels of one model; see `saturation`. load: options of `load_model` for a model by its name."""
-    check_scales(c)
-    if isinstance(model, str | Path):
-        if progress is not None:
-            progress(0, 1, f"{model}: loading")
-        model = load_model(model, **(load or {}))
-    loaded = model if isinstance(model, LoadedModel) else LoadedModel(type(model).__name__, model)
-    tokenizer, model = tokenizer or loaded.tokenizer, loaded.model
+    check_scales(options.c)
+    loaded = as_loaded(model, load, progress)
+    tokenizer, model = options.tokenizer or loaded.tokenizer, loaded.model
     check_weights(model)
-    part = measured_part(model, states)
-    whole = Network(part, states)
-    methods = _Methods(exact, c, hard_attention, tuple(fixed_within(model, whole, fixed)))
-    text, passes = read_input(model, part, texts, batches, tokenizer, sentences, batch_tokens)
-    notes = [*loaded.notes, *note(fixed), *(text.notes if text else [])]
-    if text and any(batch.padded for batch in passes) and _padding_shows(whole, passes, methods):
-        passes = make_batches(text, part, batch_tokens, pad=False)
-        notes.append(
-            "padding would change this network's states: only sentences of equal length share a pass"
-        )
-    tell = _Steps(progress, len(passes) * (1 + random_init), loaded.source)
-    sums, counts = _measure(whole, passes, methods, notes, tell)
+    form = published_form(model, loaded.random, options) if options.as_published else None
+    training, own_states, notes = False, options.states, [*loaded.notes, *note(options.fixed)]
+    if form is not None:
+        training, own_states, options = form.training, form.options.states, form.options
+        notes += form.notes
+    stack = measured_stack(model, own_states, options.stack)
+    whole = Network(*stack_states(model, own_states, stack))
+    text, batches = read_input(
+        model, whole.network, texts, inputs, tokenizer, options.sentences, options.batch_tokens
+    )
+    notes += text.notes if text else []
+    passes = _Passes(whole, options, tuple(fixed_within(model, whole, options.fixed)), training, seed)
+    batches, remarks = _batches(passes, model, stack, text, batches)
+    notes += remarks
+    tell = _Steps(progress, len(batches) * (1 + random_init), loaded.source)
+    sums, counts = passes.over(batches, notes, tell)
     values = {}
     for method, found in sums.items():
-        values[method], values[f"{method}_stderr"] = _mean_and_error(found, _counts(method, counts))
-    baselines: dict[str, list[Floats]] = {}
+        values[method], values[method.with_suffix("_stderr")] = _mean_and_error(
+            found, _counts(method, counts)
+        )
+    baselines: dict[Method, list[Floats]] = {}
     for number in range(random_init):
-        twin = Network(measured_part(random_twin(model, seed + 1 + number), states), states)
-        found, _ = _measure(twin, passes, methods, notes, tell)
+        # In the published form random networks run with dropout, and XLNet has all of its layers.
+        passes.training = form is not None
+        states = own_states if form is None else None
+        passes.network = Network(*stack_states(random_twin(model, seed + 1 + number), states, stack))
+        found, _ = passes.over(batches, notes, tell)
         for method, one in found.items():
             baselines.setdefault(method, []).append(_mean_and_error(one, _counts(method, counts))[0])
     for method, several in baselines.items():
-        values[f"{method}_random"] = np.mean(several, 0)
+        values[method.with_suffix("_random")] = np.mean(several, 0)
         spread = np.std(several, 0, ddof=1) if len(several) > 1 else np.full_like(several[0], np.nan)
-        values[f"{method}_random_std"] = spread
+        values[method.with_suffix("_random_std")] = spread
     run = run or loaded.source
-    stack = "encoder" if part is not model else "layer"
     return Saturation(
         records=Records.from_blocks(run, _blocks(values, counts, stack)),
         source=loaded.source,
         models={run: model_info(loaded, text, len(counts), int(counts.sum()))},
-        c=c,
-        exact=exact,
-        hard_attention=hard_attention,
-        fixed=fixed,
+        c=options.c,
+        exact=options.exact,
+        hard_attention=options.hard_attention,
+        stack=None if stack == "layer" else stack,
+        as_published=options.as_published,
+        fixed=options.fixed,
         random_init=random_init,
         seed=seed,
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _measure(
-    whole: Network, batches: Sequence[Batch], methods: _Methods, notes: list[str], tell: Callable[[], None]
-) -> tuple[Sums, Floats]:
-    """Sums of cosines of every sentence, and its number of tokens."""
-    parts: dict[str, list[Floats]] = {}
-    counts: list[Floats] = []
-    limit, doubtful = saturated(whole, fixed=methods.fixed), False
-    hard = saturated(whole, attention_only=True)
-    findings: dict[Finding, None] = {}
-    with evaluating(whole):
-        for batch in batches:
-            with out_of_memory_hint(whole, batch.size):
-                with running(whole, batch.size):
-                    own = whole(batch.inputs)
-                real = _real(own, batch)
-                if methods.exact:
-                    with names_of_network():
-                        states = limit(batch.inputs)
-                    _compare(EXACT, own, states, real, parts)
-                    doubtful = doubtful or limit.doubtful > 0
-                    findings |= dict.fromkeys(limit.findings)
-                for c in methods.c:
-                    with scaled_weights(whole, c, fixed=methods.fixed), OverflowAsNan():
-                        scaled = whole(batch.inputs)
-                    _compare(f"{EXACT}_c{c:g}", own, scaled, real, parts)
-                if methods.hard_attention:
-                    with names_of_network():
-                        states = hard(batch.inputs)
-                    _compare(HARD, own, states, real, parts)
-            counts.append(real.sum(1).double().cpu().numpy())
-            tell()
-    sums = {method: np.concatenate(found) for method, found in parts.items()}
-    notes += messages(findings)
-    if doubtful:
-        notes.append("the limit has ties that an order left out might decide; tied positions share alike")
-    for method, found in sums.items():
-        bad = [_name(layer, "layer") for layer, good in enumerate(np.isfinite(found).T) if not good.all()]
-        if bad and not method.endswith("_others"):  # the same ones
-            why = "a state is zero or not finite" if method == EXACT else "overflow, or a state that is zero"
-            notes.append(f"{method} is NaN at {', '.join(bad)}: {why}")
-    return sums, np.concatenate(counts)
+def _batches(
+    passes: "_Passes", model: nn.Module, stack: str, text: Sentences | None, batches: list[Batch]
+) -> tuple[list[Batch], list[str]]:
+    """Batches for the stack that is measured; sentences of unlike length apart where padding would show."""
+    options, padded = passes.options, text is not None and any(batch.padded for batch in batches)
+
+    def for_stack(batches: list[Batch]) -> list[Batch]:
+        if stack != "decoder":
+            return batches
+        return [decoder_batch(batch, model, options.decoder_input) for batch in batches]
+
+    alone = passes.training or (stack == "decoder" and options.decoder_input == "start")
+    if not padded or not (alone or passes.padding_shows(for_stack(batches))):
+        return for_stack(batches), []
+    assert text is not None
+    apart = make_batches(text, passes.network.network, options.batch_tokens, pad=False)
+    said = "padding would change this network's states: only sentences of equal length share a pass"
+    return for_stack(apart), [] if alone else [said]
+
+
+class _Passes:
+    """The passes of a network over batches. training: with dropout, from the seed."""
+
+    def __init__(
+        self, network: Network, options: LevelOptions, fixed: tuple[str, ...], training: bool, seed: int
+    ) -> None:
+        self.network, self.options, self.fixed = network, options, fixed
+        self.training, self.seed = training, seed
+
+    def over(
+        self, batches: Sequence[Batch], notes: list[str], tell: Callable[[], None]
+    ) -> tuple[Sums, Floats]:
+        """Sums of cosines of every sentence, and its number of tokens."""
+        whole, options = self.network, self.options
+        parts: dict[Method, list[Floats]] = {}
+        counts: list[Floats] = []
+        limit, doubtful = saturated(whole, fixed=self.fixed), False
+        hard = saturated(whole, attention_only=True)
+        findings: dict[Finding, None] = {}
+        with evaluating(whole, training=self.training, seed=self.seed):
+            for batch in batches:
+                with out_of_memory_hint(whole, batch.size):
+                    with running(whole, batch.size):
+                        own = whole(batch.inputs)
+                    real = _real(own, batch)
+                    if options.exact:
+                        with names_of_network():
+                            states = limit(batch.inputs)
+                        _compare(Method(EXACT), own, states, real, parts)
+                        doubtful = doubtful or limit.doubtful > 0
+                        findings |= dict.fromkeys(limit.findings)
+                    for c in options.c:
+                        with scaled_weights(whole, c, fixed=self.fixed), OverflowAsNan():
+                            scaled = whole(batch.inputs)
+                        _compare(Method(EXACT, c), own, scaled, real, parts)
+                    if options.hard_attention:
+                        with names_of_network():
+                            states = hard(batch.inputs)
+                        _compare(Method(HARD), own, states, real, parts)
+                counts.append(real.sum(1).double().cpu().numpy())
+                tell()
+        sums = {method: np.concatenate(found) for method, found in parts.items()}
+        notes += messages(findings)
+        if doubtful:
+            notes.append("the limit has ties that an order left out might decide; tied positions share alike")
+        for method, found in sums.items():
+            bad = [_name(layer, "layer") for layer, good in enumerate(np.isfinite(found).T) if not good.all()]
+            if bad and not method.quantity.endswith("_others"):  # the same ones
+                exact = method == Method(EXACT)
+                why = "a state is zero or not finite" if exact else "overflow, or a state that is zero"
+                notes.append(f"{method} is NaN at {', '.join(bad)}: {why}")
+        return sums, np.concatenate(counts)
+
+    def padding_shows(self, batches: Sequence[Batch]) -> bool:
+        """Whether a sentence alone gives other states than in the batch that pads it most.
+
+        Not every network takes the mask into account.
+        """
+        shares = [
+            0.0 if batch.real is None else 1 - float(batch.real[-1].double().mean()) for batch in batches
+        ]
+        together = batches[int(np.argmax(shares))].rows([0, -1])
+        assert together.real is not None
+        length = int(together.real[-1].sum())
+        unchanged = padding_tolerance(next(self.network.parameters()).dtype)
+        alone = together.rows([-1], length)
+        with evaluating(self.network), running(self.network, together.size):
+            for a, b in zip(self.network(together.inputs), self.network(alone.inputs), strict=True):
+                if float((a[-1, :length] - b[0]).double().norm()) > unchanged * float(b.double().norm()):
+                    return True
+        both, one = (self.over([batch], [], lambda: None)[0] for batch in (together, alone))
+        apart = [np.nan_to_num(np.abs(both[method][-1] - one[method][-1])).max() for method in both]
+        return max(apart) > unchanged * length
 
 
 def _real(states: Sequence[Tensor], batch: Batch) -> Tensor:
@@ -176,11 +240,11 @@ def _real(states: Sequence[Tensor], batch: Batch) -> Tensor:
 
 
 def _compare(
-    method: str,
+    method: Method,
     own: Sequence[Tensor],
     other: Sequence[Tensor],
     real: Tensor,
-    parts: dict[str, list[Floats]],
+    parts: dict[Method, list[Floats]],
 ) -> None:
     """Add sums over the real tokens of each row, (rows, layers): cosines to the token's own saturated state, and to
     those of the row's other tokens, mean over them. In float64; NaN where a cosine is undefined.
@@ -197,12 +261,12 @@ def _compare(
         every = (a.sum(1) * b.sum(1)).sum(-1)
         others.append((every - cosine) / (count.to(a.device) - 1).clamp(min=1))
     parts.setdefault(method, []).append(torch.stack(same, 1).cpu().numpy())
-    parts.setdefault(f"{method}_others", []).append(torch.stack(others, 1).cpu().numpy())
+    parts.setdefault(method.with_suffix("_others"), []).append(torch.stack(others, 1).cpu().numpy())
 
 
-def _counts(method: str, counts: Floats) -> Floats:
+def _counts(method: Method, counts: Floats) -> Floats:
     """The tokens of each sentence that count: a token alone has no others."""
-    return np.where(counts > 1, counts, 0.0) if method.endswith("_others") else counts
+    return np.where(counts > 1, counts, 0.0) if method.quantity.endswith("_others") else counts
 
 
 def _mean_and_error(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
@@ -218,17 +282,23 @@ def _mean_and_error(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
     return mean, error
 
 
-def _blocks(values: Mapping[str, Floats], counts: Floats, stack: str) -> list[Block]:
-    layers = len(next(iter(values.values()))) - 1
-    names, none = [_name(layer, stack) for layer in range(layers)], [None] * layers
-    numbers = [None if layer == 0 else layer - 1 for layer in range(layers)]
-    own = {"evaluation_tokens": counts.sum().reshape(1, 1)}
-    own["evaluation_sentences"] = np.array([[float(len(counts))]])
-    means = {quantity: value[None, -1:] for quantity, value in values.items()}
-    return [
-        Block("layer", names, numbers, none, [0], {quantity: v[None, :-1] for quantity, v in values.items()}),
-        Block("model", ["model"], [None], [None], [0], means | own),
-    ]
+def _blocks(values: Mapping[Method, Floats], counts: Floats, stack: str) -> list[Block]:
+    """Two blocks for each factor of the weights: of the layers, and of the model."""
+    sizes = {"evaluation_tokens": counts.sum(), "evaluation_sentences": float(len(counts))}
+    own = {name: np.array([[size]]) for name, size in sizes.items()}
+    blocks = [Block("model", ["model"], [None], [None], [0], own)]
+    # The published form has a layer less of a trained XLNet than of a random one.
+    for scale, size in dict.fromkeys((method.scale, len(value)) for method, value in values.items()):
+        alike = {m.quantity: v for m, v in values.items() if (m.scale, len(v)) == (scale, size)}
+        of_layers = {quantity: value[None, :-1] for quantity, value in alike.items()}
+        of_model = {quantity: value[None, -1:] for quantity, value in alike.items()}
+        layers = size - 1
+        names, none = [_name(layer, stack) for layer in range(layers)], [None] * layers
+        numbers = [None if layer == 0 else layer - 1 for layer in range(layers)]
+        axes = {} if scale is None else {"scale": scale}
+        blocks.append(Block("layer", names, numbers, none, [0], of_layers, constants=axes))
+        blocks.append(replace(blocks[0], values=of_model, constants=axes))
+    return blocks
 
 
 def _name(layer: int, stack: str) -> str:
@@ -238,23 +308,6 @@ def _name(layer: int, stack: str) -> str:
 def padding_tolerance(dtype: torch.dtype) -> float:
     """How far padding may move a state by rounding, relative to its size: half of the digits of the dtype, times 3."""
     return min(3 * torch.finfo(dtype).eps ** 0.5, MOST_UNCHANGED)
-
-
-def _padding_shows(whole: Network, batches: Sequence[Batch], methods: _Methods) -> bool:
-    """Whether a sentence gives the same alone as in the batch that pads it most. Not all networks heed a mask."""
-    shares = [0.0 if batch.real is None else 1 - float(batch.real[-1].double().mean()) for batch in batches]
-    together = batches[int(np.argmax(shares))].rows([0, -1])
-    assert together.real is not None
-    length = int(together.real[-1].sum())
-    unchanged = padding_tolerance(next(whole.parameters()).dtype)
-    alone = together.rows([-1], length)
-    with evaluating(whole), running(whole, together.size):
-        for a, b in zip(whole(together.inputs), whole(alone.inputs), strict=True):
-            if float((a[-1, :length] - b[0]).double().norm()) > unchanged * float(b.double().norm()):
-                return True
-    both, one = (_measure(whole, [batch], methods, [], lambda: None)[0] for batch in (together, alone))
-    apart = [np.nan_to_num(np.abs(both[method][-1] - one[method][-1])).max() for method in both]
-    return max(apart) > unchanged * length
 
 
 class _Steps:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -24,9 +23,9 @@ from normgrowth.network.hidden_states import (
     out_of_memory_hint,
     running,
 )
-from normgrowth.network.inputs.sentences import default_inputs
+from normgrowth.network.inputs.sentences import Texts, default_inputs
 from normgrowth.network.models.encoders import Encoder, EncoderConfig, Kind
-from normgrowth.network.models.load import LoadedModel, load_model
+from normgrowth.network.models.load import LoadedModel, as_loaded, load_model
 from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.network.scaling.convergence import local_powers, rate
@@ -66,7 +65,7 @@ def of_config(
 def of_module(
     model: "nn.Module | LoadedModel",
     inputs: Inputs | None,
-    text: Path | str | None,
+    texts: Texts | None,
     scales: Floats,
     run: str | None,
     *,
@@ -76,11 +75,11 @@ def of_module(
     progress: Progress | None = None,
 ) -> Scaling:
     """A network as it is."""
-    loaded = model if isinstance(model, LoadedModel) else LoadedModel(type(model).__name__, model)
+    loaded = as_loaded(model)
     run, notes = run or loaded.source, [*loaded.notes, *note(fixed)]
     said, unknown = "given", None
     if inputs is None and states is None:
-        found = default_inputs(loaded, text)
+        found = default_inputs(loaded, texts)
         inputs, said, unknown = found.tensors, found.note, found.unknown_share
         notes += [f"input: {said}", *([found.warning] if found.warning else [])]
     if inputs is None:
@@ -99,7 +98,7 @@ def of_module(
 def of_name(
     source: str,
     inputs: Inputs | None,
-    text: Path | str | None,
+    texts: Texts | None,
     scales: Floats,
     seeds: Sequence[int] | None,
     run: str | None,
@@ -117,7 +116,7 @@ def of_name(
             raise InputError(f"{source}: seeds are for random weights, and these are trained")
         own = seed if loaded.random else None
         options = {"fixed": fixed, "states": states, "progress": progress}
-        parts.append(of_module(loaded, inputs, text, scales, run, seed=own, **options))
+        parts.append(of_module(loaded, inputs, texts, scales, run, seed=own, **options))
     return joined(parts)
 
 

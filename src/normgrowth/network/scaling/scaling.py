@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError, SchemaError
+from normgrowth.network.measured import name_of, source_of
 from normgrowth.network.result_folder import ResultFolder
 from normgrowth.network.scaling.convergence import Rate
 from normgrowth.records import Matrix, Records
@@ -142,16 +143,21 @@ class Scaling(Result):
         *,
         run: str | None = None,
         reference: str | None = None,
+        scale: float | None = None,
         seed: int | None = None,
     ) -> Matrix:
-        """One quantity as a matrix: a row per scale, a column per layer; the mean over seeds unless one is given."""
+        """One quantity as a matrix: a row per scale, a column per layer; the mean over seeds unless one is given.
+
+        scale: only the row of this factor.
+        """
         run = self.records.single_run() if run is None else run
         networks = [one for one in self.networks if one.run == run and seed in (None, one.seed)]
         if not networks:
             raise InputError(f"no network {run!r}{'' if seed is None else f' with seed {seed}'}")
         found = [
-            self.rows_of(one).matrix(quantity, level=by, reference=reference, axis="scale")
+            rows.matrix(quantity, level=by, reference=reference, axis="scale")
             for one in networks
+            for rows in [self.rows_of(one) if scale is None else self.rows_of(one).where(scale=scale)]
         ]
         return replace(found[0], values=np.mean([one.values for one in found], axis=0))
 
@@ -182,7 +188,7 @@ def scaling(
     model: "str | Path | EncoderConfig | nn.Module | LoadedModel",
     inputs: "Tensor | Mapping[str, Tensor] | None" = None,
     *,
-    text: Path | str | None = None,
+    texts: "str | Path | Sequence[str] | None" = None,
     c: Sequence[float] = SCALES,
     seeds: int | Sequence[int] | None = None,
     layers: int | None = None,
@@ -201,8 +207,9 @@ def scaling(
     model: a module, which is run in its own dtype (the error cannot fall below its rounding); a name as `load_model`
     takes it; an EncoderConfig, built in float64 with random weights; or "paper": the paper's encoder and its two
     variants, without and with biases, with `layers` (12) of `width` (768).
-    inputs: token ids, or tensors by name; where `attention_mask` is 0, states do not count. Without: sentences of
-    `text`, a file with one a line, or of the Python documentation; random ids for an EncoderConfig.
+    inputs: token ids, or tensors by name; where `attention_mask` is 0, states do not count.
+    texts: instead of inputs, sentences, or a file with one a line; without, sentences of the Python documentation, for
+    an EncoderConfig random ids.
     c: the factors of the weights, ascending.
     seeds: of random weights: a number of them (3 for an EncoderConfig, 1 for a config.json), or a list. With and
     without biases, one seed gives the same weights otherwise.
@@ -218,25 +225,23 @@ def scaling(
     paper = model == PAPER
     if (layers or width) and not paper:
         raise InputError("layers and width are for scaling('paper')")
-    if text is not None and (paper or isinstance(model, EncoderConfig)):
-        raise InputError("text is for a model; the paper's encoders read random ids")
+    if texts is not None and (paper or isinstance(model, EncoderConfig)):
+        raise InputError("texts are for a model; the paper's encoders read random ids")
     if paper and fixed:
         raise InputError("fixed is for a model; all parameters of the paper's encoders grow")
-    if inputs is not None and text is not None:
-        raise InputError("give inputs or text, not both")
+    if inputs is not None and texts is not None:
+        raise InputError("give texts or inputs, not both")
     if isinstance(seeds, int):
         seeds = range(seeds)
     scales = curves.checked_scales(c)
     request = {
-        "model": run
-        or (model if isinstance(model, str | Path) else getattr(model, "source", type(model).__name__)),
+        "model": run or name_of(model),
         "c": scales.tolist(),
         "seeds": None if seeds is None else list(seeds),
-        "text": text,
+        "text": None if texts is None else source_of(texts),
         "fixed": list(fixed),
         **({"layers": layers, "width": width} if paper else {"dtype": dtype, "model_type": model_type}),
     }
-    request = {name: str(value) if isinstance(value, Path) else value for name, value in request.items()}
     folder = ResultFolder(out, "scaling", request, overwrite)
     if paper:
         found = _of_paper(
@@ -249,12 +254,12 @@ def scaling(
     elif isinstance(model, str | Path):
         options = {"fixed": fixed, "states": states, "progress": progress}
         load = {"dtype": dtype, "model_type": model_type}
-        found = curves.of_name(str(model), inputs, text, scales, seeds, run, load=load, **options)
+        found = curves.of_name(str(model), inputs, texts, scales, seeds, run, load=load, **options)
     elif seeds is not None:
         raise InputError("seeds are for random weights: a module has its weights already")
     else:
         found = curves.of_module(
-            model, inputs, text, scales, run, fixed=fixed, states=states, progress=progress
+            model, inputs, texts, scales, run, fixed=fixed, states=states, progress=progress
         )
     found = replace(found, provenance=Provenance.now())
     folder.write(found)

@@ -24,6 +24,8 @@ class MisalignedDynamics(Claim):
     id, where = "dynamics", "§5.3, §5.4, §E"
     statement = "With η = 1/√t, aligned dynamics give exp(√t) and misaligned ones √t."
     published, source = "derivation", "text"
+    scope = "the derivation for any κ, and T5's published norms and steps between checkpoints"
+    would_change = "κ of T5's single optimizer steps."
     power: float = number("misaligned, κ = 1: norm as t to the power")
     power_half: float = number("misaligned, κ = ½: norm as t to the power")
     t5_kappa: float = number("T5: κ")
@@ -78,6 +80,8 @@ class WeightDecay(Claim):
     )
     published = "figure: AdamW on WikiText-2, one epoch, 20 × 20 values from 10⁻⁵ to 10⁻¹"
     source = "text; the grid from the authors' code"
+    scope = "AdamW with a constant rate, one epoch; the models of the grid"
+    would_change = "The paper's model size, other optimizers or schedules."
     least: float = number("growth ends at λ, least")
     largest: float = number("growth ends at λ, largest")
     power: float = number("as a power of η")

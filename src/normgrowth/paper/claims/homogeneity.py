@@ -19,8 +19,10 @@ class SaturationLimit(Claim):
     """
 
     id, where, needs = "saturation-limit", "Prop. 1 and 2", ("theory",)
-    statement = "Uniform growth makes a network converge to its saturated self."
+    statement = "Uniform growth makes a network converge to the saturated network."
     published, source = "proof", "text"
+    scope = "4 networks in float64, and a head whose scores tie"
+    would_change = "A proof that excludes ties."
     networks: float = number("networks")
     distance: float = number("largest distance from the limit")
     tie_saturated: float = number("at a tie: largest weight of the saturated network")
@@ -53,6 +55,8 @@ class AttentionPower(Claim):
         "aⁿbⁿcⁿ."
     )
     published, source = "construction", "text"
+    scope = "networks built by hand, on all strings up to a length"
+    would_change = "A string that a construction misjudges."
     languages: float = number("languages")
     strings: float = number("strings")
     wrong: float = number("wrong, saturated")
@@ -83,6 +87,8 @@ class HomogeneityTable(Claim):
     id, where, figure, needs = "homogeneity-table", "Table 1, §C", "table1", ("theory",)
     statement = "The degree rules of a network's parts, which approximate homogeneity keeps."
     published, source = "Table 1; proofs in sections C and D", "text"
+    scope = "the parts that Table 1, §C.3 and §D name, with and without biases"
+    would_change = "A part whose measured degree differs from the computed one."
     components: float = number("components")
     printed: float = number("printed")
     correct: float = number("printed as computed")
@@ -117,6 +123,8 @@ class EncoderDegree(Claim):
         "fails for post-norm."
     )
     published, source = "proof", "text"
+    scope = "the paper's Definitions 4 to 6, with 2 and 4 layers"
+    would_change = "Another definition of pre-norm: the usual one has degree 3."
     paper_pre_norm: float = number("paper's pre-norm without biases")
     classifier: float = number("with a linear classifier")
     usual_pre_norm: float = number("usual pre-norm")
@@ -151,6 +159,8 @@ class HomogeneousGradient(Claim):
     id, where, needs = "homogeneous-gradient", "§5.2", ("theory", "language_models")
     statement = "Gradients of a k-homogeneous function have degree k − 1, so that ‖δ‖ goes as η‖θ‖."
     published, source = "Assumption 1", "text"
+    scope = "gradients of small networks; steps of language models trained here"
+    would_change = "Runs in which the norm doubles: only they tell ‖θ‖ from a constant."
     gradients: float = number("gradients")
     degree_error: float = number("largest error of their degree")
     least_drift: float = number("κ, later half over earlier: least")

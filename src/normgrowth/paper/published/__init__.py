@@ -11,6 +11,8 @@ from normgrowth.results import Result
 # name -> the function that returns the result
 RESULTS = {
     "t5": "normgrowth.paper.published.figure1:t5_trace",
+    "t5-encoder": "normgrowth.paper.published.figure1:t5_encoder",
+    "t5-decoder": "normgrowth.paper.published.figure1:t5_decoder",
     "saturation": "normgrowth.paper.published.figure2:figure2",
     "heads": "normgrowth.paper.published.figure3:figure3",
     "scaling": "normgrowth.paper.published.figure4:figure4",
@@ -18,8 +20,8 @@ RESULTS = {
 
 
 def load(name: str) -> Result:
-    """A published result: "t5" is a Trace (Figure 1), "saturation" a Saturation (Figure 2), "heads" Heads (Figure 3),
-    "scaling" a Scaling (Figure 4).
+    """A published result: "t5", "t5-encoder" and "t5-decoder" are Traces (Figure 1), "saturation" is a Saturation
+    (Figure 2), "heads" Heads (Figure 3), "scaling" a Scaling (Figure 4).
     """
     if name not in RESULTS:
         raise InputError(f"no published result is called {name!r}; there are {', '.join(RESULTS)}")

@@ -6,7 +6,14 @@ from normgrowth.errors import InputError
 from normgrowth.paper.published import load
 from normgrowth.paper.published.figure1 import SCHEDULE
 from normgrowth.paper.published.tables import published
-from normgrowth.trace.result import Trace
+from normgrowth.results import Result
+
+TRACES = ("t5", "t5-encoder", "t5-decoder")
+
+
+def is_trace(name: str) -> bool:
+    """Whether the name is that of a trace rather than of a table."""
+    return name in TRACES
 
 
 def series(name: str, quantity: str) -> tuple[str, dict[str, tuple[Any, Any]]]:
@@ -14,7 +21,8 @@ def series(name: str, quantity: str) -> tuple[str, dict[str, tuple[Any, Any]]]:
     table = published(name)
     if quantity not in table or "step" not in table:
         raise InputError(
-            f"published:{name} has no {quantity} by step; published:t5_norm and published:t5_norm_by_layer have norms"
+            f"published:{name} has no {quantity} by step; use published:t5, published:t5_norm or "
+            "published:t5_norm_by_layer"
         )
     source = f"{name} ({table.source})"
     if "layer" not in table:
@@ -23,9 +31,8 @@ def series(name: str, quantity: str) -> tuple[str, dict[str, tuple[Any, Any]]]:
     return source, {f"layer {number}": (rows["step"], rows[quantity]) for number, rows in layers.items()}
 
 
-def trace(name: str) -> tuple[Trace, str]:
-    """The series of T5, and its schedule."""
-    result = load(name)
-    if not isinstance(result, Trace):
-        raise InputError(f"published:{name} is a {result.kind}, not a trace; published:t5 is one")
-    return result, SCHEDULE
+def trace(name: str) -> tuple[Result, str]:
+    """A series of T5, and its schedule."""
+    if not is_trace(name):
+        raise InputError(f"published:{name} is not a trace; these are: {', '.join(TRACES)}")
+    return load(name), SCHEDULE

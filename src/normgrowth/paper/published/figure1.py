@@ -1,7 +1,7 @@
 """The published T5 series as records, so that every figure of a trace can be drawn of it, or over it.
 
-The paper counts layers from 1, records from 0. Its total covers encoder and decoder blocks, its layers
-are the encoder's alone: their squares do not add up to the total's.
+The paper counts layers from 1, records from 0. Its total covers encoder and decoder blocks, its layers are the
+encoder's. `t5_stacks` separates the two.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,36 +11,68 @@ import numpy as np
 
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.moments.moments import PREVIOUS
-from normgrowth.paper.published.tables import Column, published
+from normgrowth.paper.published.t5_stacks import Stack, t5_sums
+from normgrowth.paper.published.tables import PAPER, Column, published
 from normgrowth.record_schema import COMPARISONS
 from normgrowth.records import Block, Records
 from normgrowth.trace.result import Trace
 
-RUN = "T5-base, published"
 SCHEDULE = "inverse_sqrt:lr=0.01,hold=10000"  # its learning rates
+RUNS: dict[Stack, str] = {
+    "both": "T5-base, published",
+    "encoder": "T5-base encoder, published",
+    "decoder": "T5-base decoder, derived",
+}
+NOTES: dict[Stack, tuple[str, ...]] = {
+    "both": (
+        "Norm and cosine are published; step size, alignment, angle and budget are derived from them.",
+        "The total covers encoder and decoder blocks, the layers are the encoder's alone.",
+    ),
+    "encoder": ("The layers are published; the model is the sum of their squares and inner products.",),
+    "decoder": (
+        "Nothing is published of the decoder alone: its squares and inner products are those of the published total "
+        "minus those of the encoder's layers.",
+    ),
+}
+ROUNDING = (
+    "norm_rounding, step_size_rounding and alignment_rounding bound the error that rounding of the published digits "
+    "causes."
+)
 
 
-def t5_trace() -> Trace:
-    """Norm and cosine as published; step size, alignment, angle and budget derived from them."""
-    model = {name: published(name) for name in ("t5_norm", "t5_direction", "t5_steps")}
-    layers = {name: published(f"{name}_by_layer") for name in model}
-    blocks = _blocks("model", ["model"], [None], [dict(table) for table in model.values()])
-    numbers = sorted(set(layers["t5_norm"]["layer"].tolist()))
-    for number in numbers:
-        tables = [table.layer(number) for table in layers.values()]
-        blocks += _blocks("layer", [f"encoder.{number - 1}"], [number - 1], tables)
+def t5_trace(stack: Stack = "both") -> Trace:
+    """Norms and cosines; step size, alignment, angle and budget derived from them; of one stack or of both."""
+    sums = t5_sums(stack)
+    norm = published("t5_norm")
+    steps = sums.steps()
+    if stack == "both":  # as published, not computed back from the sums
+        steps["cosine_to_previous"] = published("t5_direction")["cosine_to_previous"]
+        model = [{**sums.norms(), "norm": norm["norm"]}, steps]
+    else:
+        model = [sums.norms(), steps]
+    blocks = _blocks("model", ["model"], [None], model)
+    if stack != "decoder":
+        layers = [published(f"{name}_by_layer") for name in ("t5_norm", "t5_direction", "t5_steps")]
+        for number in sorted(set(layers[0]["layer"].tolist())):
+            tables = [table.layer(number) for table in layers]
+            blocks += _blocks("layer", [f"encoder.{number - 1}"], [number - 1], tables)
     return Trace(
-        records=Records.from_blocks(RUN, blocks),
-        source=f"{RUN} ({model['t5_norm'].source})",
-        run=RUN,
-        steps=tuple(model["t5_norm"]["step"].tolist()),
-        selection=Selection("blocks"),  # the total's; see the notes
-        notes=(
-            "Norm and cosine are published; step size, alignment, angle and budget are derived from them.",
-            "The total covers encoder and decoder blocks, the layers are the encoder's alone.",
-        ),
+        records=Records.from_blocks(RUNS[stack], blocks),
+        source=f"{RUNS[stack]} ({norm.source if stack == 'both' else f'{PAPER}, Figure 1'})",
+        run=RUNS[stack],
+        steps=tuple(norm["step"].tolist()),
+        selection=Selection("blocks" if stack == "both" else stack),
+        notes=(*NOTES[stack], ROUNDING),
         published=True,
     )
+
+
+def t5_encoder() -> Trace:
+    return t5_trace("encoder")
+
+
+def t5_decoder() -> Trace:
+    return t5_trace("decoder")
 
 
 def _blocks(

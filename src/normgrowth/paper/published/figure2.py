@@ -14,8 +14,8 @@ from normgrowth.records import Block, Records
 
 # table -> the quantity that a measurement of the same thing has
 QUANTITIES = {
-    "saturation_pretrained": "saturation_c1000",
-    "saturation_random_init": "saturation_c1000_random",
+    "saturation_pretrained": "saturation",
+    "saturation_random_init": "saturation_random",
 }
 
 
@@ -44,8 +44,8 @@ def _blocks(table: Mapping[str, Column], model: str, quantity: str) -> list[Bloc
     own = table["model"] == model
     layers, values = (table["layer"][own] - 1).tolist(), table["cosine"][own]
     names, none = [f"layer.{layer}" for layer in layers], [None] * len(layers)
-    mean = {quantity: np.array([[values.mean()]])}
+    mean, axes = {quantity: np.array([[values.mean()]])}, {"scale": 1000.0}
     return [
-        Block("layer", names, layers, none, [0], {quantity: values[None]}),
-        Block("model", ["model"], [None], [None], [0], mean),
+        Block("layer", names, layers, none, [0], {quantity: values[None]}, constants=axes),
+        Block("model", ["model"], [None], [None], [0], mean, constants=axes),
     ]

@@ -85,11 +85,11 @@ def published(name: str) -> Published:
         return Published(name, "published", figure, _read(name))
     norm, direction = (_read(part) for part in parts)
     if "layer" not in norm:
-        return Published(name, "derived", figure, _derived(norm, direction))
+        return Published(name, "derived", figure, _steps(norm, direction))
     tables = []
     for number in np.unique(norm["layer"]):
         own = [{k: c[t["layer"] == number] for k, c in t.items()} for t in (norm, direction)]
-        rows = _derived(*own)
+        rows = _steps(*own)
         tables.append({"layer": np.full(len(rows["step"]), number), **rows})
     columns = {column: np.concatenate([table[column] for table in tables]) for column in tables[0]}
     return Published(name, "derived", figure, columns)
@@ -105,15 +105,18 @@ def _read(name: str) -> dict[str, Column]:
     }
 
 
-def _derived(norm: Mapping[str, Column], direction: Mapping[str, Column]) -> dict[str, Column]:
-    step, size, cosine = norm["step"], norm["norm"], direction["cosine_to_previous"]
+def _steps(norm: Mapping[str, Column], direction: Mapping[str, Column]) -> dict[str, Column]:
+    size, cosine = norm["norm"], direction["cosine_to_previous"]
     before, after = size[:-1], size[1:]
     dot = before * after * cosine
-    square = before**2 + after**2 - 2 * dot
-    pair = Pair(before**2, dot - before**2, square)
-    none = np.zeros(len(after), np.int64)
-    moments = Moments(none, after**2, after, none, {"previous": pair})
-    found = quantities(moments)
+    pair = Pair(before**2, dot - before**2, before**2 + after**2 - 2 * dot)
+    return derived(norm["step"], size**2, pair)
+
+
+def derived(step: Column, square: Column, pair: Pair) -> dict[str, Column]:
+    """Columns by interval, from ‖θ‖² of each checkpoint and the sums of each interval."""
+    none = np.zeros(len(step) - 1, np.int64)
+    found = quantities(Moments(none, square[1:], np.sqrt(square[1:]), none, {"previous": pair}))
     return {
         "step": step[1:],
         "interval": np.diff(step),

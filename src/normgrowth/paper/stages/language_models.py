@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -23,15 +23,15 @@ from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
 from normgrowth.lab.evaluate import NextToken
 from normgrowth.lab.run import Run
-from normgrowth.lab.settings import TrainSettings, preset
+from normgrowth.lab.settings import Optimizers, TrainSettings, preset
 from normgrowth.lab.sweep import one_thread
 from normgrowth.lab.train import train
 from normgrowth.network.heads.heads import Heads, heads
 from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoder_folder import load_weights
-from normgrowth.network.models.encoders import LanguageModel
+from normgrowth.network.models.encoders import Kind, LanguageModel
 from normgrowth.network.models.load import load_model
-from normgrowth.paper.evidence import HeadFields, LanguageModelFields, ModelFields
+from normgrowth.paper.evidence import HeadFields, LanguageModelFields, ModelFields, ModelSettings
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
 from normgrowth.records import Block, Records
 from normgrowth.schema import converted
@@ -49,7 +49,6 @@ KEPT = (
     "test_perplexity",
     "test_accuracy",
     "saturation",
-    "saturation_c1000",
     "saturation_others",
     "norm",
     "cosine",
@@ -64,13 +63,13 @@ KEPT = (
     "learning_rate",
     "equilibrium_norm",
 )
-TRACED = ("norm", "cosine", "angle", "step_size", "alignment", "total_share_steps")
+TRACED = (
+    *("norm", "cosine", "angle", "step_size", "alignment", "total_share_steps"),
+    *("share_grown", "share_sign_changed", "log_ratio_q05", "log_ratio_q50", "log_ratio_q95"),
+)
 SENTENCES = 200  # of the development part, as in the paper's Figure 3
-KINDS: dict[str, dict[str, Any]] = {
-    "paper_pre_norm": {},
-    "usual_pre_norm": {"final_norm": True},
-    "post_norm": {},
-}
+KINDS: tuple[Kind, ...] = ("paper_pre_norm", "usual_pre_norm", "post_norm")
+OPTIMIZERS: tuple[Optimizers, ...] = ("adamw", "sgd")
 
 
 @dataclass(frozen=True)
@@ -86,26 +85,28 @@ class LanguageModels(StageSettings):
 
     def models(self) -> dict[str, TrainSettings]:
         """By name: each kind of network with AdamW and SGD; two of them with the authors' leaking mask, too."""
-        shape = {"layers": 4, "width": 64, "heads": 4, "feedforward": 128, "min_count": self.min_count}
-        size: dict[str, Any] = {**shape, "steps": 300, "dev_sentences": 100} if self.small else {}
         found = {}
         for corpus in self.corpora:
-            for optimizer in ("adamw", "sgd"):
-                for kind, options in KINDS.items():
+            base = preset("paper", corpus, evaluate="powers")
+            if self.small:
+                shape = replace(base, layers=4, width=64, heads=4, feedforward=128, min_count=self.min_count)
+                base = replace(shape, steps=300, dev_sentences=100)
+            for optimizer in OPTIMIZERS:
+                for kind in KINDS:
+                    own = replace(_with_rates(base, kind, optimizer), final_norm=kind == "usual_pre_norm")
                     leaks = optimizer == "adamw" and kind != "usual_pre_norm"
                     for leaking in (False, True) if leaks else (False,):
                         name = f"{corpus}-{kind}-{optimizer}{'-leaking' if leaking else ''}"
-                        own = {"kind": kind, "optimizer": optimizer, "leaking": leaking, **options}
-                        rates = _rates(kind, optimizer)
-                        found[name] = preset("paper", corpus, evaluate="powers", **size, **own, **rates)
+                        found[name] = replace(own, leaking=leaking)
         return found
 
 
-def _rates(kind: str, optimizer: str) -> dict[str, Any]:
+def _with_rates(base: TrainSettings, kind: Kind, optimizer: Optimizers) -> TrainSettings:
     """Rates at which each learns: post-norm needs a warm-up, and plain SGD clipped gradients."""
+    own = replace(base, kind=kind, optimizer=optimizer)
     if optimizer == "sgd":
-        return {"lr": 0.3, "clip": 1.0, "warmup": 100}
-    return {"lr": 5e-4, "warmup": 100} if kind == "post_norm" else {"lr": 1e-3}
+        return replace(own, lr=0.3, clip=1.0, warmup=100)
+    return replace(own, lr=5e-4, warmup=100) if kind == "post_norm" else replace(own, lr=1e-3)
 
 
 def measured(
@@ -125,7 +126,7 @@ def measured(
     checkpoints = sorted(series.iterdir())
     parts = [
         _only(run.records, KEPT),
-        _only(trace(series, run=f"{name}, checkpoints").records, TRACED),
+        _only(trace(series, run=f"{name}, checkpoints", scalars=True).records, TRACED),
         _authors_perplexity(name, checkpoints[-1], settings, corpus),
     ]
     lines = sentences(corpus)
@@ -160,12 +161,20 @@ def _head_fields(heads: Heads) -> HeadFields:
     return HeadFields(heads.window, heads.tolerance, heads.thresholds, **kinds, notes=heads.notes)
 
 
+def _with_epochs(model: ModelFields) -> ModelSettings:
+    """The settings, with the passes over the training part that the steps make."""
+    if model.steps is None or model.settings.batch is None:
+        return model.settings
+    epochs = model.steps * model.settings.batch / model.corpus.sentences["train"]
+    return replace(model.settings, epochs_trained=epochs)
+
+
 def joined_models(models: Mapping[str, StoredResult]) -> StoredResult:
     """What was measured on several models as one result, which claims are judged by."""
     known = {name: converted(one.fields, ModelFields, name) for name, one in models.items()}
     include = next(iter(known.values())).settings.include
     fields = LanguageModelFields(
-        models={name: one.settings for name, one in known.items()},
+        models={name: _with_epochs(one) for name, one in known.items()},
         heads={name: one.heads for name, one in known.items()},
         corpora={one.settings.corpus: one.corpus for one in known.values()},
         selection=Selection(include) if include else None,
@@ -247,7 +256,7 @@ def _only(records: Records, quantities: Sequence[str]) -> Records:
 LANGUAGE_MODELS = Stage(
     name="language_models",
     title="language models, their growth, saturation and heads",
-    version=1,
+    version=2,
     settings={
         "demo": LanguageModels(corpora=("pydoc",), small=True, min_count=3),
         "paper": LanguageModels(corpora=("wikitext-2", "penn"), small=False),

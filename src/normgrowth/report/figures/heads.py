@@ -52,7 +52,7 @@ def positions(result: Heads, published: Heads | None = None) -> "Figure | None":
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    drawn = [heads for heads in tables(result) if heads.form[0]]
+    drawn = [heads for heads in tables(result) if heads.form]
     if not drawn:
         return None
     theirs = tables(published) if published is not None else []
@@ -63,7 +63,7 @@ def positions(result: Heads, published: Heads | None = None) -> "Figure | None":
         _shares(right, heads)
         left.set_title(label(heads.run), parse_math=False)
         left.set_ylabel("heads")
-    window = result.window if drawn[0].form[0] == "attended_window" else None
+    window = result.window if drawn[0].form == "attended_window" else None
     counted = f"windows filled up to {window} tokens, padding counts" if window else "real tokens only"
     axes[-1, 0].set_xlabel(f"positions attended, mean over queries\n({counted})")
     axes[-1, 1].set_xlabel("share of the visible positions, mean over queries\n(real tokens only)")
@@ -78,14 +78,12 @@ def positions(result: Heads, published: Heads | None = None) -> "Figure | None":
 
 
 def _method(heads: HeadTable) -> str:
-    method = heads.form[1]
-    return f"c = {method.removeprefix('_c')}" if method else "exact limit"
+    return "exact limit" if heads.scale is None else f"c = {heads.scale:g}"
 
 
 def _positions(ax: "Axes", heads: HeadTable, theirs: Sequence[HeadTable], window: int | None) -> None:
-    quantity, method = heads.form
-    values = heads.of(f"{quantity}{method}")
-    window = window if quantity == "attended_window" else None
+    values = heads.of(heads.form)
+    window = window if heads.form == "attended_window" else None
     published = [one.of("attended_window") for one in theirs] if window else []
     visible = (window + 1) / 2 if window else heads.model.get("visible", 1.0)
     most = max([values.max(), visible, *(one.max() for one in published)])
@@ -104,7 +102,7 @@ def _positions(ax: "Axes", heads: HeadTable, theirs: Sequence[HeadTable], window
 def _shares(ax: "Axes", heads: HeadTable) -> None:
     from matplotlib.ticker import PercentFormatter
 
-    _bars(ax, heads.of(f"attended_share{heads.form[1]}").clip(0, 1), np.linspace(0, 1, 51))
+    _bars(ax, heads.of("attended_share").clip(0, 1), np.linspace(0, 1, 51))
     ax.set_xlim(-0.02, 1.02)
     ax.xaxis.set_major_formatter(PercentFormatter(1, 0))
     one = heads.model.get("one_share", np.nan)

@@ -8,7 +8,7 @@ from normgrowth.report.figures.style import BLUE, GREY, ORANGE, drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLORS = {"holds": BLUE, "in part": "#8ab4d8", "does not hold": ORANGE}
+COLORS = {"holds": BLUE, "holds in part": "#8ab4d8", "does not hold": ORANGE}
 
 
 @drawing("Claims of the paper by verdict")

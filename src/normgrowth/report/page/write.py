@@ -21,7 +21,7 @@ PAGE = "report.html"
 # The order of the sections; each kind of result has its file in `report.page.sections`.
 ORDER = (
     *("reproduction", "trace", "fits", "dynamics", "comparison", "run", "saturation", "heads"),
-    *("degrees", "scaling", "sweep", "parameters", "findings"),
+    *("degrees", "scaling", "behavior", "sweep", "parameters", "findings"),
 )
 
 

@@ -42,8 +42,7 @@ def model_sentences(heads: HeadTable, tolerance: float) -> list[str]:
             counts = Counter(kinds)
             words = [f"{counts[kind]} {kind}" for kind in KINDS if counts[kind]]
             found.append(f"Of {total} heads, {where}: {', '.join(words)}.")
-    _, method = heads.form
-    attended, spread = heads.of(f"attended{method}"), heads.of(f"attended_spread{method}")
+    attended, spread = heads.of("attended"), heads.of("attended_spread")
     if np.isfinite(attended).all():
         one, every = int((spread <= 1e-9).sum()), int((spread >= 1 - 1e-9).sum())
         rest = f", {every} to all visible positions" if every else ""

@@ -8,10 +8,10 @@ from normgrowth.report.numbers import number
 
 VERDICTS = {  # verdict -> of one claim, of several
     "holds": ("holds", "hold"),
-    "in part": ("holds in part", "hold in part"),
+    "holds in part": ("holds in part", "hold in part"),
     "does not hold": ("does not hold", "do not hold"),
-    "undecided": ("is undecided", "are undecided"),
-    "needs weights that are not here": ("needs weights that are not here", "need weights that are not here"),
+    "not shown": ("is not shown", "are not shown"),
+    "not measured here": ("is not measured here", "are not measured here"),
 }
 DIFFERS = {True: "confirmed", False: "not confirmed", None: "not measured"}
 
@@ -36,7 +36,7 @@ def verdict_sentences(result: Reproduction) -> list[str]:
 
 def failure_sentences(result: Reproduction) -> list[str]:
     failed = ", ".join(f"{stage.name} ({stage.reason})" for stage in result.failed)
-    return [f"Failed stages (their claims are undecided): {failed}."] if failed else []
+    return [f"Failed stages (their claims are not measured here): {failed}."] if failed else []
 
 
 def measured_numbers(measured: Mapping[str, float | None]) -> str:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.network.measured import TextInfo
-from normgrowth.network.saturation.saturation import EMBEDDINGS, LayerCurve, Saturation, quantity_at
+from normgrowth.network.saturation.saturation import EMBEDDINGS, LayerCurve, Saturation, quantity_at, scale_at
 from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import times
@@ -66,16 +66,17 @@ class Profile:
 
     def __init__(self, result: Saturation) -> None:
         self._grids = grids = Grids(result.records)
-        names = result.records.where(level="model").distinct("quantity")
-        self.scales = [c for c in result.scales if quantity_at(c) in names]
-        if not self.scales or "norm" not in names:
+        model = result.records.where(level="model")
+        self.scales = [
+            c for c in result.scales if len(model.where(quantity=quantity_at(c), scale=scale_at(c)))
+        ]
+        if not self.scales or not len(model.where(quantity="norm")):
             raise InputError(
                 "no saturation of a series in these records; measure it with `normgrowth saturation SERIES --config`"
             )
         self.c = self.scales[0]
-        self.method = quantity_at(self.c)
         self.run = grids.run
-        levels, norms = grids.of("layer", self.method), grids.of("layer", "norm")
+        levels, norms = self._levels("layer", self.c), grids.of("layer", "norm")
         layers = [name for name in levels.names if name in norms.names]
         self.steps = [int(s) for s in np.intersect1d(levels.steps, norms.steps)]
         self.layers = Matrix(
@@ -87,14 +88,17 @@ class Profile:
             else np.zeros((len(self.steps), 0)),
         )
         self.norms = {name: self._at(norms, name) for name in layers}
-        self.level = self._at(grids.of("model", self.method), "model")
+        self.level = self.mean_at(self.c)
         self.norm = self._at(grids.of("model", "norm"), "model")
-        others = grids.of("model", f"{self.method}_others")
+        others = self._levels("model", self.c, "_others")
         self.others = self._at(others, "model") if others.names else np.full(len(self.steps), np.nan)
 
     def mean_at(self, c: float | None) -> Floats:
         """The mean over blocks at each step."""
-        return self._at(self._grids.of("model", quantity_at(c)), "model")
+        return self._at(self._levels("model", c), "model")
+
+    def _levels(self, level: str, c: float | None, suffix: str = "") -> Matrix:
+        return self._grids.of(level, f"{quantity_at(c)}{suffix}", scale=scale_at(c))
 
     def _at(self, grid: Matrix, name: str) -> Floats:
         return grid.curve(name)[np.isin(grid.steps, self.steps)]

@@ -30,7 +30,6 @@ def show(result: Heads, console: "Console") -> None:
 
 def _columns(heads: HeadTable, window: int | None) -> list[Cells]:
     rows = [*(heads.by_layer.get(layer, {}) for layer in heads.depth), heads.model]
-    quantity, method = heads.form
 
     def column(title: str, name: str, write: Any, rank: int) -> Cells:
         return Cells(title, [write(row.get(name, nan)) for row in rows], rank)
@@ -39,8 +38,8 @@ def _columns(heads: HeadTable, window: int | None) -> list[Cells]:
     for kind in KINDS if any(heads.kinds) else ():
         columns.append(Cells(_broken(kind), _counts(heads, heads.kinds, kind)))
     columns += [
-        column("attended,\nsaturated", f"attended{method}", few, 1),
-        column("of the\nvisible", f"attended_share{method}", percent, 2),
+        column("attended,\nsaturated", "attended", few, 1),
+        column("of the\nvisible", "attended_share", percent, 2),
         column("entropy\nof log n", "entropy_share", percent, 3),
         column("effective\ne^H", "effective", few, 6),
         column("on the\nfirst", "first_share", percent, 4),
@@ -53,8 +52,8 @@ def _columns(heads: HeadTable, window: int | None) -> list[Cells]:
     ]
     if "learned_sink_share" in heads.model:
         columns.append(column("on the\nlearned sink", "learned_sink_share", percent, 4))
-    if quantity == "attended_window":
-        columns.append(column(f"attended in\nwindows of {window}", f"attended_window{method}", few, 3))
+    if heads.form == "attended_window":
+        columns.append(column(f"attended in\nwindows of {window}", "attended_window", few, 3))
     return columns
 
 

@@ -22,6 +22,7 @@ def show(result: Reproduction, console: "Console") -> None:
     for title, checks in (
         ("Errata: statements that are wrong as printed", result.errata),
         ("Departures: the authors' code against their text", result.departures),
+        ("Caveats: true statements with a limit", result.caveats),
     ):
         if checks:
             say(console, title, "bold")

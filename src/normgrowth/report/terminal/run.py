@@ -52,8 +52,10 @@ def show(result: "Run", console: "Console") -> None:
     evaluated = grids.model("dev_loss")[0].tolist()
     steps = [evaluated[i] for i in spread(len(evaluated), ROWS)]
 
-    def column(title: str, quantity: str, write: Any, rank: int = 0) -> Cells | None:
-        values = [grids.value("model", "model", quantity, step) for step in steps]
+    def column(
+        title: str, quantity: str, write: Any, rank: int = 0, scale: float | None = None
+    ) -> Cells | None:
+        values = [grids.value("model", "model", quantity, step, scale=scale) for step in steps]
         return Cells(title, [write(v) for v in values], rank) if np.isfinite(values).any() else None
 
     columns = [
@@ -67,7 +69,7 @@ def show(result: "Run", console: "Console") -> None:
         column("members", "member_share", percent, 1),
         column("saturation", "saturation", _loss, 1),
         column("to other\ntokens", "saturation_others", _loss, 2),
-        column("at\nc = 1000", "saturation_c1000", _loss, 4),
+        column("at\nc = 1000", "saturation", _loss, 4, scale=1000),
     ]
     settings = result.settings
     shape = f"{settings.kind}, {settings.layers} layers of {settings.width}"

@@ -59,15 +59,14 @@ def _atlas(heads: HeadTable, kinds: Sequence[str], which: str, place: int) -> Ma
 
 
 def _head_table(heads: HeadTable) -> Table:
-    method = heads.form[1]
     columns = [words("head", heads.names)]
     if any(heads.kinds):
         columns.append(words("kind", heads.kinds))
     if any(heads.saturated_kinds):
         columns.append(words("saturated", heads.saturated_kinds))
     for title, quantity, write in (
-        ("attended, saturated", f"attended{method}", lambda x: number(x, 3)),
-        ("of the visible", f"attended_share{method}", percent),
+        ("attended, saturated", "attended", lambda x: number(x, 3)),
+        ("of the visible", "attended_share", percent),
         ("entropy of log n", "entropy_share", percent),
         ("on the first", "first_share", percent),
         ("on the previous", "previous_share", percent),

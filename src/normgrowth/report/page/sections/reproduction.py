@@ -11,7 +11,7 @@ from normgrowth.report.page.run_tables import counted_notes
 from normgrowth.report.sentences.reproduction import DIFFERS, measured_numbers, verdict_sentences
 from normgrowth.text import visible
 
-VERDICT_CSS = {"holds": "holds", "in part": "part", "does not hold": "fails"}  # others are open
+VERDICT_CSS = {"holds": "holds", "holds in part": "part", "does not hold": "fails"}  # others are open
 
 
 def summary(content: Content) -> list[str]:
@@ -29,15 +29,19 @@ def sections(content: Content) -> list[Section]:
 
 def _sections(result: Reproduction, pictures: Sequence[Picture], place: int) -> list[Section]:
     """The sections of one reproduction. place: its index on the page."""
-    note = "Gray: published by the authors. Verdicts follow from what was measured here by the rule in the last column."
+    note = "Gray: published by the authors. Verdicts follow from what was measured here by the rule in its column."
     found = [Section("claims", "The claims", items=[_claims(result.claims)], notes=[note])]
     if pictures:
         colors = "Gray is published; colors are measured here; what is derived from published numbers is labeled so."
         found.append(Section("figures", "The figures", [colors], pictures))
     if result.table1:
         found.append(_table1(result.table1))
-    if result.errata or result.departures:
-        tables = [("Errata", result.errata, "printed"), ("Departures", result.departures, "done by the code")]
+    if result.errata or result.departures or result.caveats:
+        tables = [
+            ("Errata", result.errata, "printed"),
+            ("Departures", result.departures, "done by the code"),
+            ("Caveats", result.caveats, "printed"),
+        ]
         items = [_checks(title, checks, stated) for title, checks, stated in tables if checks]
         found.append(Section("errata", "Where print and code are wrong", items=items))
     return [replace(section, id=f"{section.id}-{place}") for section in found] if place else found
@@ -59,6 +63,9 @@ def _claims(claims: Sequence[Judgement]) -> Table:
             words("why", [claim.reason for claim in claims]),
             words("measured here", [measured_numbers(claim.measured) for claim in claims]),
             words("rule", [claim.rule for claim in claims]),
+            words("scope", [claim.scope for claim in claims]),
+            words("data", [claim.data for claim in claims]),
+            words("what would change it", [claim.would_change for claim in claims]),
         ],
     )
 

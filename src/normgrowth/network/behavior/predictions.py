@@ -1,0 +1,309 @@
+"""The passes of `behavior`: what each network ranks first, token by token, and how sure it is."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from normgrowth.errors import InputError
+from normgrowth.limit.findings import messages
+from normgrowth.limit.parameters import fixed_within
+from normgrowth.limit.parameters.fixed import note
+from normgrowth.limit.saturated import Limit, saturated
+from normgrowth.network.behavior.behavior import Behavior, BehaviorOptions, Objective, Progress
+from normgrowth.network.behavior.legality import Legality, words_of_language
+from normgrowth.network.hidden_states import (
+    check_scales,
+    check_weights,
+    evaluating,
+    names_of_network,
+    out_of_memory_hint,
+    random_twin,
+    running,
+)
+from normgrowth.network.inputs.batches import Sentences, Texts, make_batches, model_info, read_rows
+from normgrowth.network.models.encoder_folder import Words
+from normgrowth.network.models.load import LoadedModel, as_loaded
+from normgrowth.network.overflow import OverflowAsNan
+from normgrowth.network.scaled_weights import scaled_weights
+from normgrowth.records import Block, Records
+
+Floats = NDArray[np.float64]
+Sums = dict[str, Floats]  # quantity -> (sentences,): summed over the tokens to predict
+
+
+@dataclass(frozen=True)
+class _Network:
+    """One of the networks that are compared. c: the factor of the weights; loss: whether it has one."""
+
+    name: str
+    c: float | None = None
+    loss: bool = True
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Sentences of one length, what the model reads, and what it has to predict there.
+
+    numbers: which sentences these are. places: (rows, tokens), True where a prediction counts. targets: (rows, tokens).
+    """
+
+    numbers: tuple[int, ...]
+    inputs: Any
+    places: Tensor
+    targets: Tensor
+
+
+class LogitsOf(nn.Module):
+    """A language model whose output is its logits (rows, tokens, vocabulary)."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        found = self.network(**inputs)
+        logits = found if isinstance(found, Tensor) else getattr(found, "logits", None)
+        if not isinstance(logits, Tensor) or logits.ndim != 3:
+            raise InputError(
+                f"{type(self.network).__name__} returns no logits (rows, tokens, vocabulary): give a causal or masked "
+                "language model with its head"
+            )
+        return logits
+
+
+def measure(
+    model: "str | Path | nn.Module | LoadedModel",
+    texts: "Texts | None",
+    options: BehaviorOptions,
+    *,
+    load: Mapping[str, Any],
+    run: str,
+    progress: Progress | None,
+) -> Behavior:
+    """The predictions of one model; see `behavior`."""
+    check_scales(options.c)
+    loaded = as_loaded(model, {**load, "head": True}, progress)
+    tokenizer, module = options.tokenizer or loaded.tokenizer, loaded.model
+    check_weights(module)
+    if texts is None and options.language is not None:
+        texts = words_of_language(options.language, options.sentences, options.longest, options.seed)
+    text = read_rows(module, texts, tokenizer, options.sentences)
+    notes = [*loaded.notes, *note(options.fixed), *text.notes]
+    objective = options.objective or _objective(module)
+    tasks = list(_tasks(module, text, tokenizer, objective, options))
+    legality = None
+    if options.language is not None:
+        legality = Legality(options.language, tokenizer, text.rows, options.longest, objective)
+    passes = _Passes(tasks, len(text.rows), options, legality, notes)
+    tell = _told(progress, len(tasks) * (1 + options.random_init), loaded.source)
+    sums, tokens = passes.over(module, tell)
+    baselines = [
+        passes.over(random_twin(module, options.seed + 1 + i), tell)[0] for i in range(options.random_init)
+    ]
+    blocks = [
+        _block(network, own, [one[network] for one in baselines if network in one], tokens, options)
+        for network, own in sums.items()
+    ]
+    sizes = {"evaluation_tokens": tokens.sum(), "evaluation_sentences": float(len(tokens))}
+    values = {name: np.array([[size]]) for name, size in sizes.items()}
+    blocks.append(Block("model", ["model"], [None], [None], [0], values))
+    return Behavior(
+        records=Records.from_blocks(run, blocks),
+        source=loaded.source,
+        models={run: model_info(loaded, text, len(tokens), int(tokens.sum()))},
+        objective={run: objective},
+        c=options.c,
+        exact=options.exact,
+        hard_attention=options.hard_attention,
+        language=options.language,
+        fixed=options.fixed,
+        random_init=options.random_init,
+        seed=options.seed,
+        confidence=options.confidence,
+        bootstrap=options.bootstrap,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+class _Passes:
+    """The passes of a model over all sentences, by each of the networks that are compared."""
+
+    def __init__(
+        self,
+        tasks: Sequence[_Task],
+        sentences: int,
+        options: BehaviorOptions,
+        legality: Legality | None,
+        notes: list[str],
+    ) -> None:
+        self.tasks, self.sentences, self.options = tasks, sentences, options
+        self.legality, self.notes = legality, notes
+
+    def over(self, module: nn.Module, tell: Callable[[], None]) -> tuple[dict[_Network, Sums], Floats]:
+        """Of each network, sums over the tokens of every sentence; and how many tokens these are."""
+        whole = LogitsOf(module)
+        fixed = tuple(fixed_within(module, whole, self.options.fixed))
+        limit, hard = saturated(whole, fixed=fixed), saturated(whole, attention_only=True)
+        tokens, sums = np.zeros(self.sentences), dict[_Network, Sums]()
+        tied = 0
+        with evaluating(whole):
+            for task in self.tasks:
+                size = task.places.numel()
+                np.add.at(tokens, list(task.numbers), task.places.sum(1).cpu().numpy())
+                with out_of_memory_hint(whole, size):
+                    with running(whole, size):
+                        logits = whole(task.inputs)
+                    self._add(sums, _Network("soft"), task, logits, first := logits.argmax(-1))
+                    if self.options.hard_attention:
+                        with names_of_network():
+                            logits = hard(task.inputs)
+                        self._add(sums, _Network("hard_attention"), task, logits, first)
+                    for c in self.options.c:
+                        with scaled_weights(whole, c, fixed=fixed), OverflowAsNan():
+                            logits = whole(task.inputs)
+                        self._add(sums, _Network("scaled", c), task, logits, first)
+                    if self.options.exact:
+                        with names_of_network():
+                            logits = limit(task.inputs)
+                        self._add(sums, _Network("saturated", loss=False), task, logits, first)
+                        best = (logits == logits.amax(-1, keepdim=True)).sum(-1) > 1
+                        tied += int((best & task.places).sum())
+                tell()
+        self._say(limit, tied, sums)
+        return sums, tokens
+
+    def _add(
+        self, sums: dict[_Network, Sums], network: _Network, task: _Task, logits: Tensor, soft: Tensor
+    ) -> None:
+        """Add one pass. soft: what the network as it is ranks first."""
+        first, places = logits.argmax(-1), task.places
+        found = {"accuracy": first == task.targets, "agreement": first == soft}
+        if self.legality is not None:
+            found["legal_share"] = self.legality.allows(task.numbers, first)
+        if network.loss:
+            wide = logits.double().flatten(0, 1)
+            loss = functional.cross_entropy(wide, task.targets.flatten(), reduction="none")
+            found["loss"] = loss.view(task.targets.shape)
+        overflown = (~logits.isfinite()).any(-1) & places
+        own = sums.setdefault(network, {})
+        for quantity, values in found.items():
+            counted = torch.where(places, values.double(), 0.0).masked_fill(overflown, torch.nan).sum(1)
+            whole = own.setdefault(quantity, np.zeros(self.sentences))
+            np.add.at(whole, list(task.numbers), counted.cpu().numpy())
+
+    def _say(self, limit: Limit, tied: int, sums: Mapping[_Network, Sums]) -> None:
+        self.notes += messages(limit.findings) if self.options.exact else []
+        if tied:
+            self.notes.append(
+                f"the limit ranks several tokens first alike at {tied:,} places; the first of them is taken"
+            )
+        lost = [network for network, own in sums.items() if not np.isfinite(own["accuracy"]).all()]
+        for network in lost:
+            at = "" if network.c is None else f" at c = {network.c:g}"
+            self.notes.append(f"{network.name}{at}: logits overflow, so nothing is known there")
+
+
+def _objective(module: nn.Module) -> Objective:
+    """Whether a model predicts masked tokens; by the name of its class, as transformers has it."""
+    return "masked" if type(module).__name__.endswith("ForMaskedLM") else "causal"
+
+
+def _tasks(
+    module: nn.Module, text: Sentences, tokenizer: Any, objective: Objective, options: BehaviorOptions
+) -> Iterator[_Task]:
+    """The sentences in passes of equal length: padding never counts, whatever the model does with a mask."""
+    # Each row carries its number, so that sums by sentence can be told apart after sorting.
+    numbered = replace(
+        text, rows=[{**row, "number": [i] * len(row["input_ids"])} for i, row in enumerate(text.rows)]
+    )
+    source = np.random.default_rng(options.seed)
+    mask = _mask_token(module, tokenizer) if objective == "masked" else None
+    for batch in make_batches(numbered, module, options.batch_tokens, pad=False):
+        inputs = {name: tensor for name, tensor in batch.inputs.items() if name != "number"}
+        numbers, ids = batch.inputs["number"][:, 0].tolist(), inputs["input_ids"]
+        if mask is not None:
+            places = _masked_places(ids, tokenizer, options.masked_share, source)
+            inputs["input_ids"] = ids.masked_fill(places, mask)
+            targets = ids
+        else:
+            end = tokenizer.eos_token_id if isinstance(tokenizer, Words) else None
+            last = torch.full_like(ids[:, :1], 0 if end is None else end)
+            targets, places = torch.cat([ids[:, 1:], last], 1), torch.ones_like(ids, dtype=torch.bool)
+            places[:, -1] = end is not None  # what ends a sentence is predicted only where it is known
+        if bool(places.any()):
+            yield _Task(tuple(numbers), inputs, places, targets)
+
+
+def _mask_token(module: nn.Module, tokenizer: Any) -> int:
+    config = getattr(module, "config", None)
+    known = (getattr(one, "mask_token_id", None) for one in (tokenizer, config))
+    found = next((token for token in known if isinstance(token, int)), None)
+    if found is None:
+        raise InputError(
+            f"{type(module).__name__} predicts masked tokens, and no mask token is known: give a tokenizer that has one"
+        )
+    return found
+
+
+def _masked_places(ids: Tensor, tokenizer: Any, share: float, source: np.random.Generator) -> Tensor:
+    """Of each row a share of the tokens that are not special, at least one."""
+    special = torch.tensor(sorted(getattr(tokenizer, "all_special_ids", [])), device=ids.device)
+    free = ~torch.isin(ids, special)
+    places = torch.zeros_like(free)
+    for row, open_ in enumerate(free):
+        there = open_.nonzero().flatten().tolist()
+        count = min(len(there), max(1, round(share * len(there))))
+        places[row, source.permutation(there)[:count].astype(np.int64).tolist()] = True
+    return places
+
+
+def _block(
+    network: _Network, own: Sums, random: Sequence[Sums], tokens: Floats, options: BehaviorOptions
+) -> Block:
+    values: dict[str, float] = {}
+    for quantity, sums in own.items():
+        values[quantity] = float(sums.sum() / tokens.sum())
+        if options.bootstrap:
+            low, high = interval(sums, tokens, options.bootstrap, options.confidence, options.seed)
+            values |= {f"{quantity}_low": low, f"{quantity}_high": high}
+        if random:
+            values[f"{quantity}_random"] = float(
+                np.mean([one[quantity].sum() / tokens.sum() for one in random])
+            )
+    axes = {} if network.c is None else {"scale": network.c}
+    arrays = {name: np.array([[value]]) for name, value in values.items()}
+    return Block("model", [network.name], [None], [None], [0], arrays, constants=axes)
+
+
+def interval(
+    sums: Floats, tokens: Floats, replicates: int, confidence: float, seed: int
+) -> tuple[float, float]:
+    """Bounds of a mean over tokens: percentiles over replicates in which sentences are drawn with replacement."""
+    kept = tokens > 0
+    sums, tokens = sums[kept], tokens[kept]
+    count = len(tokens)
+    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), replicates)
+    means = (drawn @ sums) / (drawn @ tokens)
+    if not np.isfinite(means).all():
+        return np.nan, np.nan
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def _told(progress: Progress | None, total: int, label: str) -> Callable[[], None]:
+    done = 0
+
+    def tell() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total, label)
+
+    return tell

@@ -1,0 +1,20 @@
+"""The authors' own language models: losses, saturation and norms that they published with their code, in no figure."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normgrowth.paper.published.tables import published
+
+
+def lm_run(run: str, metric: str, data: str = "penn") -> NDArray[np.float64]:
+    """One metric of one run: before training, and after each epoch."""
+    table = published("lm_runs")
+    rows = (table["data"] == data) & (table["run"] == run) & (table["metric"] == metric)
+    return table["value"][rows]
+
+
+def norms() -> dict[str, NDArray[np.float64]]:
+    """Norms of all runs, by corpus and run."""
+    table = published("lm_runs")
+    runs = dict.fromkeys(zip(table["data"].tolist(), table["run"].tolist(), strict=True))
+    return {f"{data}, {run}": lm_run(run, "norm", data) for data, run in runs}

@@ -1,0 +1,80 @@
+"""What a language model predicts as its weights grow: agreement, accuracy and loss against c, and in the limit."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from normgrowth.network.behavior.behavior import Behavior, NetworkBehavior
+from normgrowth.report.figures.style import BLUE, GREY, ORANGE, drawing, label
+from normgrowth.report.sentences.behavior import by_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SHARES = (("agreement", "same as it is", BLUE), ("accuracy", "accuracy", ORANGE))
+LIMIT = 10.0  # the saturated network stands this many times to the right of the last c
+
+
+@drawing("Predictions as the weights grow")
+def predictions(result: Behavior) -> "Figure | None":
+    """A row for each model: shares on the left, loss on the right; the saturated network stands at c = ∞."""
+    from matplotlib.figure import Figure
+
+    runs = by_run(result)
+    if not runs:
+        return None
+    figure = Figure(figsize=(7.2, 0.8 + 2.1 * len(runs)))
+    axes: Any = figure.subplots(len(runs), 2, squeeze=False, sharex="row")
+    for (left, right), (run, networks) in zip(axes, runs.items(), strict=True):
+        for quantity, name, color in SHARES:
+            _draw(left, networks, quantity, name, color)
+        if any(one.legal_share for one in networks):
+            _draw(left, networks, "legal_share", "legal", GREY)
+        _draw(right, networks, "loss", "loss", BLUE)
+        left.set_title(label(run), parse_math=False)
+        left.set_ylim(0, 1.02)
+        left.set_ylabel("share of the tokens")
+        right.set_ylabel("loss (nats)")
+        left.legend(fontsize=7)
+        for ax in (left, right):
+            ax.set_xscale("log")
+            ax.set_xlabel("scale c of the weights (last: saturated)")
+    return figure
+
+
+def _draw(ax: "Axes", networks: list[NetworkBehavior], quantity: str, name: str, color: str) -> None:
+    """The curve along c from 1, the network as it is; the saturated one and hard attention as points."""
+    finite = [one for one in networks if one.network in ("soft", "scaled")]
+    places = [1.0 if one.c is None else one.c for one in finite]
+    _points(ax, places, finite, quantity, color, {"marker": ".", "label": name})
+    last = LIMIT * max(places, default=1.0)
+    limit = [one for one in networks if one.network == "saturated"]
+    _points(ax, [last] * len(limit), limit, quantity, color, {"marker": "s", "linestyle": ""})
+    hard = [one for one in networks if one.network == "hard_attention"]
+    look = {"marker": "x", "linestyle": "", "label": f"{name}, hard attention"}
+    _points(ax, [1.0] * len(hard), hard, quantity, color, look)
+
+
+def _points(
+    ax: "Axes",
+    places: list[float],
+    networks: list[NetworkBehavior],
+    quantity: str,
+    color: str,
+    look: dict[str, Any],
+) -> None:
+    known = [
+        (place, found)
+        for place, one in zip(places, networks, strict=True)
+        if (found := getattr(one, quantity))
+    ]
+    if not known:
+        return
+    x = [place for place, _ in known]
+    values = np.array([[found.value, found.low, found.high] for _, found in known])
+    errors = np.nan_to_num(np.abs(values[:, 1:] - values[:, :1])).T
+    ax.errorbar(x, values[:, 0], errors, color=color, linewidth=1.0, elinewidth=0.8, markersize=4, **look)
+
+
+FIGURES = {"predictions": predictions}

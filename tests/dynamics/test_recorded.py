@@ -1,0 +1,99 @@
+"""Learning rates, decay and betas that a run recorded: `dynamics` needs none of them by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+import normgrowth as ng
+from normgrowth.schedules import cosine, linear, recorded
+from normgrowth.trace.trainer_state import recorded_schedule
+
+
+def test_a_recorded_schedule_is_the_one_that_was_logged():
+    given = linear(1e-3, 100, warmup=20)
+    found = recorded({t: given(t) for t in range(0, 121, 5)})
+    assert len(found.points) == 4, "only corners are kept"
+    at = np.array([0, 3, 20, 55.5, 100, 120])
+    np.testing.assert_allclose(found(at), given(at), atol=1e-12)
+    for power in (1, 2):
+        np.testing.assert_allclose(found.integral(at, power), given.integral(at, power), atol=1e-12)
+        assert found.integral(55.5, power) == pytest.approx(given.integral(55.5, power))
+    assert found(1000) == 0.0
+    assert str(found) == "recorded learning rates, 0 to 0.001"
+
+
+def test_a_curved_schedule_between_logged_steps():
+    given = cosine(1e-3, 1000)
+    found = recorded({t: given(t) for t in range(0, 1001, 10)})
+    np.testing.assert_allclose(found.integral(1000.0, 2), given.integral(1000.0, 2), rtol=1e-4)
+
+
+def test_a_tracker(tmp_path):
+    """The same as with schedule, decay and betas by hand, from the trace and from its folder."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    model = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 2
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, betas=(0.8, 0.9))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - t / 40)
+    with ng.NormTracker(model, optimizer, every=1, out=tmp_path / "run", warn=False) as tracker:
+        for _ in range(30):
+            optimizer.zero_grad()
+            model(torch.randn(4, 3, 8)).square().mean().backward()
+            optimizer.step()
+            schedule.step()
+    by_hand = ng.dynamics(tracker.trace, "linear:lr=1e-3,steps=40", weight_decay=0.1, betas=(0.8, 0.9))
+    for source in (tracker.trace, tmp_path / "run"):
+        found = ng.dynamics(source)
+        assert found.weight_decay == 0.1
+        assert found.optimizer.betas == (0.8, 0.9)
+        assert found.misaligned.kappa == pytest.approx(by_hand.misaligned.kappa, rel=1e-6)
+        assert found.verdict == by_hand.verdict
+        assert [e.equilibrium.norm for e in found.equilibria] == pytest.approx(
+            [e.equilibrium.norm for e in by_hand.equilibria], rel=1e-6
+        )
+    ng.dynamics(tracker.trace).save(tmp_path / "dynamics")
+    assert ng.load(tmp_path / "dynamics").schedule == ng.dynamics(tracker.trace).schedule
+
+
+def test_groups_with_other_rates_have_no_common_schedule(tmp_path):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    first, *others = model.parameters()
+    optimizer = torch.optim.AdamW([{"params": [first], "lr": 1e-2}, {"params": others}], lr=1e-3)
+    with ng.NormTracker(model, optimizer, every=1, warn=False) as tracker:
+        for _ in range(3):
+            model(torch.randn(4, 3, 8)).square().mean().backward()
+            optimizer.step()
+    found = ng.dynamics(tracker.trace)
+    assert found.schedule is None
+    assert found.verdict is None
+    assert found.weight_decay is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_checkpoints_of_the_trainer(tmp_path):
+    """A real Trainer with a real schedule: its log, and scheduler.pt where the log is gone."""
+    pytest.importorskip("accelerate")
+    from tracking.test_callbacks import tiny_trainer
+
+    more = {"lr_scheduler_type": "linear", "learning_rate": 1e-3}
+    trainer = tiny_trainer(tmp_path, save_strategy="steps", save_steps=2, **more)
+    trainer.train()
+    given = linear(1e-3, 6)
+    schedule = recorded_schedule(tmp_path)
+    np.testing.assert_allclose(schedule([1, 2, 3, 5]), given([1, 2, 3, 5]), atol=1e-12)
+    found = ng.dynamics(ng.trace(tmp_path, lint=False))
+    assert found.schedule == schedule
+    assert found.misaligned is not None
+
+    for path in tmp_path.glob("*/trainer_state.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "log_history": []}))
+    np.testing.assert_allclose(recorded_schedule(tmp_path)([2, 4]), given([2, 4]), atol=1e-12)
+    for path in tmp_path.glob("*/scheduler.pt"):
+        path.write_bytes(b"cos\nsystem\n(S'echo'\ntR.")
+    assert recorded_schedule(tmp_path) is None
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("[1, 2")
+    assert recorded_schedule(tmp_path) is None

@@ -1,0 +1,133 @@
+"""Trackers in training loops of other libraries: their numbers are those of the weights, or one line refuses."""
+
+import numpy as np
+import pytest
+import torch
+from tracking.tiny_training import WholeTracker, backward, tiny
+
+from normgrowth import InputError, NormTracker
+
+pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
+
+
+def norm_of(model):
+    return torch.cat([p.detach().double().flatten() for p in model.parameters()]).norm().item()
+
+
+def norms_of(tracker):
+    steps, norms = tracker.trace.records.series("norm")
+    return dict(zip(steps.tolist(), norms.tolist(), strict=True))
+
+
+def test_the_loop_of_accelerate():
+    """Gradients are accumulated over two batches: half of the calls step."""
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    wanted = {0: norm_of(model)}
+    with WholeTracker(model, optimizer, every=1) as tracker:
+        for batch in range(6):
+            with accelerator.accumulate(model):
+                tokens = torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(batch))
+                loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                wanted[tracker.step] = norm_of(model)
+    assert norms_of(tracker) == pytest.approx(wanted, rel=1e-12)
+    assert list(wanted) == [0, 1, 2, 3]
+
+
+def test_a_gradient_scaler_that_skips_a_step():
+    """The gradients that are recorded are unscaled; a skipped step is none of the optimizer's."""
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    gradients = []
+    with WholeTracker(model, optimizer, every=1) as tracker:
+        for step in range(4):
+            optimizer.zero_grad()
+            tokens = torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(step))
+            scaler.scale(
+                torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+            ).backward()
+            if step == 1:
+                model.layers[0].linear1.weight.grad[0, 0] = torch.inf
+            scale = scaler.get_scale()
+            if step != 1:
+                gradients.append(
+                    torch.cat([p.grad.flatten() / scale for p in model.parameters() if p.grad is not None])
+                )
+            scaler.step(optimizer)
+            scaler.update()
+    found = tracker.trace.records.series("gradient_norm")[1]
+    assert found.tolist() == pytest.approx([g.double().norm().item() for g in gradients], rel=1e-6)
+
+
+def test_averaged_weights():
+    """The tracker follows the model that is trained; the average of `swa_utils` is another model, and refused."""
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    schedule = torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.05, anneal_epochs=2)
+    wanted = {0: norm_of(model)}
+    with WholeTracker(model, optimizer, every=1) as tracker:
+        for step in range(1, 4):
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+            average.update_parameters(model)
+            schedule.step()
+            wanted[step] = norm_of(model)
+    assert norms_of(tracker) == pytest.approx(wanted, rel=1e-12)
+    assert tracker.trace.records.series("learning_rate")[1].tolist() == pytest.approx([0.1, 0.075, 0.05])
+    with pytest.raises(InputError, match="parameters that the model does not have"):
+        NormTracker(average, optimizer)
+
+
+def test_muon_of_torch():
+    """Its decay is decoupled, so the step is split in two."""
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
+    model = tiny()
+    matrices = [p for p in model.layers.parameters() if p.dim() == 2]
+    optimizer = torch.optim.Muon(matrices, lr=1e-2, weight_decay=0.1)
+    wanted = {0: norm_of(model)}
+    with WholeTracker(model, optimizer, every=1) as tracker:
+        for step in (1, 2):
+            optimizer.zero_grad()
+            backward(model, step)
+            before = torch.cat([p.detach().double().flatten() for p in matrices]).norm().item()
+            optimizer.step()
+            wanted[step] = norm_of(model)
+    assert norms_of(tracker) == pytest.approx(wanted, rel=1e-12)
+    assert tracker.trace.records.series("decay_step")[1][-1] == pytest.approx(1e-2 * 0.1 * before)
+
+
+def test_schedule_free():
+    schedulefree = pytest.importorskip("schedulefree")
+    model = tiny()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = schedulefree.AdamWScheduleFree(parameters, lr=1e-2, warmup_steps=4)
+    optimizer.train()
+    wanted = {0: norm_of(model)}
+    with WholeTracker(model, optimizer, every=1) as tracker:
+        for step in (1, 2, 3):
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+            wanted[step] = norm_of(model)
+    assert norms_of(tracker) == pytest.approx(wanted, rel=1e-12)
+    rates = tracker.trace.records.series("learning_rate")[1]
+    assert np.diff(rates).min() > 0, "it warms up"
+
+
+def test_deepspeed_is_refused():
+    """By the class of its optimizer, which is not initialized here: that takes minutes on a CPU."""
+    zero = pytest.importorskip("deepspeed.runtime.zero.stage_1_and_2")
+    optimizer = zero.DeepSpeedZeroOptimizer.__new__(zero.DeepSpeedZeroOptimizer)
+    with pytest.raises(InputError, match="DeepSpeed's ZeRO steps flat partitions"):
+        NormTracker(tiny(), optimizer)
