@@ -134,8 +134,8 @@ def _reproduction() -> Reproduction:
     return Reproduction.of(
         claims=(
             claim("norm-grows", "holds", measured={"factor": 1.25, "other": None}),
-            claim("norm-sqrt", "in part"),
-            claim("step-size", "undecided"),
+            claim("norm-sqrt", "holds in part"),
+            claim("step-size", "not measured here"),
         ),
         errata=(replace(check, differs=True), replace(check, id="lemma-2", measured={}, reason="not run")),
         departures=(replace(check, id="mask", differs=False),),
