@@ -51,7 +51,7 @@ def test_nothing_found(honest, capsys):
 
 def test_a_table_names_step_tensor_and_reason(lying, capsys, monkeypatch):
     monkeypatch.chdir(lying.parent)  # a long path would be folded
-    code, out, err = run(capsys, lying.name)
+    code, out, err = run(capsys, lying.name, "--wide")
     assert code == 0
     assert err == ""
     lines = [line.split() for line in out.splitlines()[:-1]]

@@ -175,7 +175,7 @@ def test_very_long_runs_are_integrated():
 @pytest.mark.parametrize(
     ("steps", "n", "sizes", "said"),
     [
-        ([0, 10], [1.0], [1.0], "2 steps need as many norms and 1 step sizes"),
+        ([0, 10], [1.0], [1.0], "2 steps need 2 norms and 1 step sizes"),
         ([0, 10], [1.0, 2.0], [1.0, 1.0], "1 step sizes"),
         ([0], [1.0], [], "at least one interval"),
         ([0, 0], [1.0, 2.0], [1.0], "steps must increase"),

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,8 +40,8 @@ def walk_trace() -> Trace:
         return replace(ng.trace(series), source="series")
 
 
-def _trace(source: str = "somewhere", **options: object) -> Trace:
-    return replace(Trace.from_records(known_trace(**options)), source=source)  # pyright: ignore[reportArgumentType]
+def _trace(*, source: str = "somewhere", **options: Any) -> Trace:
+    return replace(Trace.from_records(known_trace(**options)), source=source)
 
 
 def _tracked() -> Trace:
@@ -48,8 +49,9 @@ def _tracked() -> Trace:
 
 
 def _shrinking() -> Trace:
-    terms = {"total_growth": [[1], [-9]], "total_growth_alignment": [[-2], [-12]]}
-    return _trace(**terms, total_growth_steps=[[3], [3]])
+    return _trace(
+        total_growth=[[1], [-9]], total_growth_alignment=[[-2], [-12]], total_growth_steps=[[3], [3]]
+    )
 
 
 def _not_finite() -> Trace:
@@ -132,8 +134,8 @@ def _reproduction() -> Reproduction:
     return Reproduction.of(
         claims=(
             claim("norm-grows", "holds", measured={"factor": 1.25, "other": None}),
-            claim("norm-sqrt", "in part"),
-            claim("step-size", "undecided"),
+            claim("norm-sqrt", "holds in part"),
+            claim("step-size", "not measured here"),
         ),
         errata=(replace(check, differs=True), replace(check, id="lemma-2", measured={}, reason="not run")),
         departures=(replace(check, id="mask", differs=False),),
