@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from normgrowth.errors import InputError
-from normgrowth.paper.published.figure1 import t5_records
+from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.t5_stacks import Stack, StackSums, Sums, t5_sums
 from normgrowth.paper.published.tables import Column, published
-from normgrowth.records import Records, has_records
+from normgrowth.records import Records
 from normgrowth.results import load
+from normgrowth.stored_result import has_records
 from normgrowth.trace import trace
 from normgrowth.trace.result import Trace
 from normgrowth.trace.stream import Progress
@@ -58,7 +59,7 @@ class PublishedT5(T5Series):
 
     @property
     def records(self) -> Records:
-        return t5_records()
+        return t5_trace().records
 
     def sums(self, stack: Stack) -> StackSums:
         return t5_sums(stack)
