@@ -19,7 +19,7 @@ from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.departures import DEPARTURES
 from normgrowth.paper.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence
-from normgrowth.paper.reproduction import Check, Judgement
+from normgrowth.paper.reproduction import Check, Judgment
 from normgrowth.paper.stages.language_models import joined_models
 from normgrowth.paper.stages.theory import theory
 from normgrowth.paper.statements import statements
@@ -43,13 +43,13 @@ def evidence() -> Evidence:
     )
 
 
-def counts(judgements: list[Judgement]) -> str:
-    found = [one.verdict for one in judgements]
+def counts(judgments: list[Judgment]) -> str:
+    found = [one.verdict for one in judgments]
     rows = [[verdict, str(found.count(verdict))] for verdict in dict.fromkeys(sorted(found, key=found.count))]
     return table(("verdict", "claims"), rows[::-1])
 
 
-def claims(judgements: list[Judgement]) -> str:
+def claims(judgments: list[Judgment]) -> str:
     """A heading for each: tables of sentences cannot be read."""
     return "\n\n".join(
         f"### {one.id}: {one.verdict}\n\n"
@@ -61,7 +61,7 @@ def claims(judgements: list[Judgement]) -> str:
         f"- **Data**: {one.data}\n"
         f"- **What would change it**: {one.would_change}\n"
         f"- **Command**: `normgrowth reproduce --only {one.id}`"
-        for one in judgements
+        for one in judgments
     )
 
 
@@ -75,9 +75,9 @@ def checks(found: list[Check], stated: str, correct: str) -> str:
     )
 
 
-def covered(judgements: list[Judgement], found: list[Check]) -> str:
+def covered(judgments: list[Judgment], found: list[Check]) -> str:
     """A row for each statement of the paper."""
-    by_id, checked = {one.id: one for one in judgements}, {one.id: one for one in found}
+    by_id, checked = {one.id: one for one in judgments}, {one.id: one for one in found}
     rows = [
         [one.where, one.statement, "<br>".join(map(_link, one.by)) or "-", one.judged(by_id, checked)]
         for one in statements()
@@ -101,14 +101,14 @@ def _measured(numbers: Mapping[str, float | None]) -> str:
 def main(page: Path = DOCS / "claims.md") -> None:
     torch.set_num_threads(1)
     known = evidence()
-    judgements = [judge(claim, known) for claim in CLAIMS.values()]
+    judgments = [judge(claim, known) for claim in CLAIMS.values()]
     errata, departures, caveats = (
         [check(one, known) for one in group.values()] for group in (ERRATA, DEPARTURES, CAVEATS)
     )
     sections = {
-        "statements": covered(judgements, [*errata, *departures, *caveats]),
-        "counts": counts(judgements),
-        "claims": claims(judgements),
+        "statements": covered(judgments, [*errata, *departures, *caveats]),
+        "counts": counts(judgments),
+        "claims": claims(judgments),
         "errata": checks(errata, "Printed", "Correct"),
         "departures": checks(departures, "Code", "Should be"),
         "caveats": checks(caveats, "Printed", "Limit"),

@@ -19,12 +19,12 @@ from normgrowth.fit.result import Fits
 from normgrowth.network.heads.heads import Heads
 from normgrowth.paper.published.figure3 import figure3
 from normgrowth.report.figures.heads import atlas
-from normgrowth.report.figures.style import BLUE, GREY, ORANGE, laid_out, style
+from normgrowth.report.figures.style import BLUE, GRAY, ORANGE, laid_out, style
 from normgrowth.report.grids import Grids
 from normgrowth.stored_result import StoredResult
 
 Floats = NDArray[np.float64]
-COLOURS = {"paper_pre_norm": BLUE, "usual_pre_norm": "#009e73", "post_norm": ORANGE}
+COLORS = {"paper_pre_norm": BLUE, "usual_pre_norm": "#009e73", "post_norm": ORANGE}
 NAMES = {"paper_pre_norm": "paper's pre-norm", "usual_pre_norm": "usual pre-norm", "post_norm": "post-norm"}
 SATURATED = ("argmax-like", "previous-token", "sink", "mean-like", "in between")
 
@@ -56,8 +56,8 @@ class Run:
         return NAMES[self.settings["kind"]] + seed
 
     @property
-    def colour(self) -> str:
-        return COLOURS[self.settings["kind"]]
+    def color(self) -> str:
+        return COLORS[self.settings["kind"]]
 
     @cached_property
     def tracked(self) -> Grids:
@@ -199,7 +199,7 @@ def panels(
     log: bool = True,
     share: Literal["row", "none"] = "row",
 ) -> Figure:
-    """A column for each corpus and optimizer, a row for each thing; the colour says where the norm sits.
+    """A column for each corpus and optimizer, a row for each thing; the color says where the norm sits.
 
     share: whether columns have one scale.
     """
@@ -224,14 +224,14 @@ def panels(
         from matplotlib.lines import Line2D
 
         handles = [
-            Line2D([], [], color=COLOURS[kind], label=name) for kind, name in NAMES.items() if kind in used
+            Line2D([], [], color=COLORS[kind], label=name) for kind, name in NAMES.items() if kind in used
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
         return laid_out(figure)
 
 
 def curve(ax: Axes, run: Run, found: tuple[Any, Any], **look: Any) -> None:
-    ax.plot(*found, color=run.colour, **{"linewidth": 1.3, **look})
+    ax.plot(*found, color=run.color, **{"linewidth": 1.3, **look})
 
 
 def draw_norm(runs: Sequence[Run]) -> Figure:
@@ -256,14 +256,14 @@ def draw_budget(runs: Sequence[Run]) -> Figure:
         if row == 0:
             steps, values = run.tracked.model("alignment")
             curve(ax, run, (_smooth(steps), _smooth(values)))
-            ax.axhline(0, color=GREY, linewidth=0.6)
+            ax.axhline(0, color=GRAY, linewidth=0.6)
         else:
             steps, growth = run.tracked.model("growth")
             total = growth.cumsum()
             given = run.tracked.model("growth_steps")[1].cumsum()
             grown = np.abs(total) > 0.1 * np.abs(total[-1])  # a share of next to nothing says nothing
             curve(ax, run, (steps, np.where(grown, given / total, np.nan)))
-            ax.axhline(1, color=GREY, linewidth=0.6)
+            ax.axhline(1, color=GRAY, linewidth=0.6)
             ax.set_ylim(bottom=0)
 
     return panels(
@@ -310,7 +310,7 @@ def draw_heads(runs: Sequence[Run]) -> Figure:
             ax.fill_between(
                 heads.steps,
                 *np.quantile(heads.values, [0.1, 0.9], axis=1),
-                color=run.colour,
+                color=run.color,
                 alpha=0.15,
                 linewidth=0,
             )

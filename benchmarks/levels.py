@@ -84,7 +84,7 @@ def t5(text: str | None) -> None:
         run = f"factor {factor:g}"
         result = saturation(loaded, text, sentences=30, exact=False, run=run, progress=_say)
         tables.append(result.records.table)
-        _keep("t5_initialisation", tables, _public(result.stored.fields))
+        _keep("t5_initialization", tables, _public(result.stored.fields))
 
 
 def minilm(text: str | None) -> None:

@@ -58,7 +58,7 @@ def figure2(folder: Path) -> str:
     return "\n".join(rows)
 
 
-def t5_initialisation(folder: Path) -> str:
+def t5_initialization(folder: Path) -> str:
     found = _saturation(folder).curves
     (theirs,) = (line for line in published_levels().curves if line.run == "t5-base" and line.baseline)
     rows = ["| initial weights | layer 0 | layer 5 | layer 11 | mean of blocks |", "|---|---|---|---|---|"]
@@ -117,7 +117,7 @@ def cost(file: Path) -> str:
 
 SECTIONS: dict[str, Callable[[Path], str]] = {
     "figure2": figure2,
-    "t5_initialisation": t5_initialisation,
+    "t5_initialization": t5_initialization,
     "minilm": minilm,
     "figure4": figure4,
     "training": training,

@@ -8,7 +8,7 @@ from pages import DOCS, PICTURES, fill
 
 from normgrowth.report.figures.style import style
 
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#1a1a1a", "#8c8c8c")
+COLORS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#1a1a1a", "#8c8c8c")
 
 
 def write(results: dict[str, Any]) -> None:
@@ -53,10 +53,10 @@ def curves(models: list[dict[str, Any]]) -> None:
             ("after the first layer", "after the last"),
             strict=True,
         ):
-            for row, colour in zip(models, COLOURS, strict=True):
+            for row, color in zip(models, COLORS, strict=True):
                 points = [(int(c), v[place]) for c, v in row["float64"].items() if not isinstance(v, str)]
                 x, y = np.array([(c, v) for c, v in points if v is not None]).T
-                ax.plot(x, np.maximum(1 - y, 1e-12), color=colour, label=row["model"], linewidth=1.3)
+                ax.plot(x, np.maximum(1 - y, 1e-12), color=color, label=row["model"], linewidth=1.3)
             ax.set_xscale("log")
             ax.set_yscale("log")
             ax.set_xlabel("c")

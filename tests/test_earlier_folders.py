@@ -13,7 +13,7 @@ TYPES = {
     "figure2": normgrowth.Saturation,
     "figure4": normgrowth.Scaling,
     "minilm": normgrowth.Saturation,
-    "t5_initialisation": normgrowth.Saturation,
+    "t5_initialization": normgrowth.Saturation,
     "training": normgrowth.Saturation,
     "decay/adamw": normgrowth.Sweep,
     "decay/adamw-default": normgrowth.Sweep,

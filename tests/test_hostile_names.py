@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from rich.console import Console
-from test_showing import HOSTILE, acting, spelt
+from test_showing import HOSTILE, acting, spelled
 
 import normgrowth
 from normgrowth.checkpoints.parameter_list import Parameter, Parameters
@@ -25,7 +25,7 @@ from normgrowth.network.heads.heads import Heads
 from normgrowth.network.measured import ModelInfo, TextInfo
 from normgrowth.network.saturation.saturation import Saturation
 from normgrowth.network.scaling.scaling import Scaling
-from normgrowth.paper.reproduction import Check, Judgement, Reproduction, StageOutcome
+from normgrowth.paper.reproduction import Check, Judgment, Reproduction, StageOutcome
 from normgrowth.records import Block, Records
 from normgrowth.report.dispatch import show
 from normgrowth.report.sentences.parting_cause import CAUSES
@@ -135,7 +135,7 @@ def sweep(name: str) -> normgrowth.Sweep:
 
 
 def reproduction(name: str) -> Reproduction:
-    claim = Judgement(
+    claim = Judgment(
         id=name, where=name, statement=name, published=name, rule=name, verdict="holds", reason=name
     )
     check = Check(id=name, where=name, stated=name, correct=name, reason=name)
@@ -248,7 +248,7 @@ def test_names_are_printed_as_text(kind, name):
     result, least = made(kind, name), RESULTS[kind][1]
     wide = io.StringIO()
     show(result, Console(file=wide, width=3000, force_jupyter=False))
-    assert wide.getvalue().count(spelt(name)) >= least + 2, wide.getvalue()
+    assert wide.getvalue().count(spelled(name)) >= least + 2, wide.getvalue()
     for text in (wide.getvalue(), str(result)):
         assert not acting(text.replace("\n", ""))
     assert not acting(repr(result))

@@ -102,7 +102,7 @@ def columns(line):
     return re.split(r"\s{2,}", line.strip())
 
 
-def spelt(name):
+def spelled(name):
     return "".join(c.encode("unicode_escape").decode() if acting(c) else c for c in name)
 
 
@@ -193,17 +193,17 @@ def test_chunks_with_words_of_their_own_and_plain_strings():
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_text(name):
     about, ends = tables(made(name))
-    assert dict(about[1:])["runs"] == ends[1][0] == spelt(name)
+    assert dict(about[1:])["runs"] == ends[1][0] == spelled(name)
     facts = dict(tables(made(level=name, name=name, values={name: [1.0, 2.0, 3.0]}))[0][1:])
-    assert facts["levels"] == f"{spelt(name)} (1)"
-    assert facts["quantities"] == spelt(name)
+    assert facts["levels"] == f"{spelled(name)} (1)"
+    assert facts["quantities"] == spelled(name)
     assert not acting(repr(made(name)))
 
 
 @given(st.lists(ANY, min_size=1, max_size=4), st.lists(st.lists(ANY, max_size=4), max_size=4))
 def test_any_text_stays_in_its_cell(titles, rows):
     (found,) = Tables(html_table(titles, rows)).tables
-    assert found == [[spelt(cell) for cell in row] for row in [titles, *rows]]
+    assert found == [[spelled(cell) for cell in row] for row in [titles, *rows]]
 
 
 @given(ANY, ANY, ANY)
@@ -269,14 +269,14 @@ def test_findings_and_series_show_hostile_files_as_text(name):
     found = (Finding(None, name, "new", name, name), Finding(3, "w", "run", "", ""))
     report = Findings(source=name, steps=(0, 3), findings=found)
     lines = wide(report)
-    assert lines[0] == f"{spelt(name)}: 2 checkpoints, steps 0 to 3"
-    assert columns(lines[-3]) == ["?", "new", spelt(name), spelt(name)]
+    assert lines[0] == f"{spelled(name)}: 2 checkpoints, steps 0 to 3"
+    assert columns(lines[-3]) == ["?", "new", spelled(name), spelled(name)]
     assert columns(lines[-2]) == ["3", "run", "w"]
     assert lines[-1] == "2 faults, no remarks."
     series = Series(name, (Entry(1000, name, "", lambda: pytest.fail("opened")),), notes=(name,))
     about, found = tables(series)
-    assert about[-1] == ["note", spelt(name)]
-    assert found[1] == ["1,000", "name", spelt(name)]
+    assert about[-1] == ["note", spelled(name)]
+    assert found[1] == ["1,000", "name", spelled(name)]
 
 
 def test_nothing_found_is_three_lines():

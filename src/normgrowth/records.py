@@ -348,7 +348,7 @@ def coded(column: "pa.ChunkedArray") -> tuple[list[str], NDArray[np.int64]]:
 
 
 def storable(word: str) -> str:
-    """Names come from files and file systems and need not be valid text; what is not is spelt out."""
+    """Names come from files and file systems and need not be valid text; what is not is spelled out."""
     return word if word.isascii() else word.encode("utf-8", "backslashreplace").decode()
 
 

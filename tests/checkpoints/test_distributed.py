@@ -678,7 +678,7 @@ def test_boxes_that_overlap_in_several_axes(tmp_path: Path, count: int) -> None:
     assert same_bits(read_distributed(write(tmp_path / "run", boxes, shape)), "w", torch.ones(shape))
     del boxes[(1,) * count]
     del boxes[(0,) * count]
-    boxes[(0,) * count] = torch.ones((1,) * (count - 1) + (2,))  # now it covers its neighbour as well
+    boxes[(0,) * count] = torch.ones((1,) * (count - 1) + (2,))  # now it covers its neighbor as well
     assert "overlap" in refused(write(tmp_path / "run", boxes, shape))
 
 

@@ -2,7 +2,7 @@
 
 Three sources of truth, none of which is the code under test: models of the library, built without
 memory and walked as modules; a table of names as published checkpoints store them; and what T5's
-norm must be at its initialisation.
+norm must be at its initialization.
 """
 
 import math
@@ -766,7 +766,7 @@ def test_the_dtype_tells_what_the_name_does_not():
 
 
 def expected_square(name: str, config) -> float:
-    """The mean square of an entry at initialisation, from the variances that T5 documents."""
+    """The mean square of an entry at initialization, from the variances that T5 documents."""
     module = name.split(".")[-2]
     if "norm" in module:
         return 1.0
@@ -784,7 +784,7 @@ def expected_square(name: str, config) -> float:
 @pytest.mark.parametrize(
     ("include", "norm"), [("blocks", 470.8), ("encoder", 303.8), ("decoder", math.sqrt(470.8**2 - 303.8**2))]
 )
-def test_t5_base_at_initialisation_has_the_norm_of_the_paper(include, norm):
+def test_t5_base_at_initialization_has_the_norm_of_the_paper(include, norm):
     config = transformers.T5Config(
         d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_heads=12, vocab_size=32128
     )
@@ -847,7 +847,7 @@ def test_reasons(t5):
         Q.format("decoder"): "not in the encoder",
         "decoder.block.0.layer.0.SelfAttention.masked_bias": "buffer: mask",
         "lm_head.weight": "tied to shared.weight",
-        "optimizer.state.shared.weight.exp_avg": "optimiser state",
+        "optimizer.state.shared.weight.exp_avg": "optimizer state",
     }
 
 
@@ -937,7 +937,7 @@ def test_of_two_lists_that_attend_the_first_takes_what_lies_beside_them(order: t
     }
 
 
-def test_a_neighbour_s_list_is_not_taken_for_granted():
+def test_a_neighbor_s_list_is_not_taken_for_granted():
     """Names in the list of the name before them are read by a shorter way, which must agree."""
     names = ["layers.0.attn.q.weight", "layers.\N{ARABIC-INDIC DIGIT THREE}.attn.q.weight", "layers.x.attn.q"]
     names += ["layers.0/attn/q", "layers.12345678901.attn.q", "layers..attn.q", "layers.1"]

@@ -89,7 +89,7 @@ def test_tensors_beside_a_wrapping_are_no_weights(tmp_path):
     assert checkpoint.step == 100
 
 
-def test_a_module_whose_name_begins_like_optimiser_counts(tmp_path):
+def test_a_module_whose_name_begins_like_optimizer_counts(tmp_path):
     torch.save({"optimus.weight": torch.ones(3, 3), "scaler.weight": torch.ones(2, 2)}, tmp_path / "a.pt")
     assert set(read_pytorch(tmp_path / "a.pt").tensors) == {"optimus.weight", "scaler.weight"}
 

@@ -72,7 +72,7 @@ def t5(tf: Any, assigned: dict, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def keras(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """By objects: a model, its optimiser after a step, and a counter. And the model."""
+    """By objects: a model, its optimizer after a step, and a counter. And the model."""
     folder = tmp_path_factory.mktemp("keras")
     layers = [tf.keras.layers.Input((4,)), tf.keras.layers.Dense(3), tf.keras.layers.Dense(2, use_bias=False)]
     model = tf.keras.Sequential(layers)
@@ -142,7 +142,7 @@ def test_a_folder_of_the_same_name_does_not_matter(copied: Path) -> None:
 
 @pytest.mark.slow
 def test_variables_of_objects(keras: tuple[Path, Any]) -> None:
-    """Named by the model, also where TensorFlow names them by the optimiser that lists them."""
+    """Named by the model, also where TensorFlow names them by the optimizer that lists them."""
     folder, model = keras
     alone = read_tensorflow(folder / "model.index")
     both, everything = read_tensorflow(folder / "both.index"), read_tensorflow(folder / "all-1.index")
@@ -153,14 +153,14 @@ def test_variables_of_objects(keras: tuple[Path, Any]) -> None:
     for checkpoint in (alone, both, everything):
         assert {checkpoint.dense(name).tobytes() for name in alone.tensors} == weights
     others = set(everything.tensors) - set(alone.tensors) - {"step"}
-    assert others  # moments, the learning rate, the optimiser's own counter
+    assert others  # moments, the learning rate, the optimizer's own counter
     assert all(name.startswith("optimizer/") for name in others)
     assert (alone.step, both.step, everything.step) == (None, 1, 77)
 
 
 @pytest.mark.slow
 def test_slots_of_objects(tf: Any, tmp_path: Path) -> None:
-    """As TensorFlow 2 had them before Keras 3: beside the variable, with the optimiser in the name."""
+    """As TensorFlow 2 had them before Keras 3: beside the variable, with the optimizer in the name."""
     value, slot = "w/.ATTRIBUTES/VARIABLE_VALUE", "w/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE"
     names = [value, slot, "optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE"]
     tensors = [tf.ones(2), tf.zeros(2), tf.constant(5, tf.int64)]

@@ -24,7 +24,7 @@ from normgrowth.paper.published.figure2 import figure2
 from normgrowth.paper.published.tables import published
 from normgrowth.records import Records
 from normgrowth.report.figures.saturation import OTHERS, heat_map, levels
-from normgrowth.report.figures.style import GREY
+from normgrowth.report.figures.style import GRAY
 from normgrowth.report.sentences.saturation import checked_curves
 from normgrowth.report.terminal.saturation import show
 from normgrowth.results import load
@@ -86,7 +86,7 @@ def test_a_table_records_and_figures(configs, capsys):
 
 
 def _figures(result):
-    """The paper's numbers are grey and called published; measured ones have colours."""
+    """The paper's numbers are gray and called published; measured ones have colors."""
     figure = levels(result, published=figure2())
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
         "random weights,\nexact limit",
@@ -104,7 +104,7 @@ def _figures(result):
     ]
     for container in figure.axes[1].containers:
         line = container.lines[0]
-        assert (line.get_color() == GREY) == container.get_label().endswith("published")
+        assert (line.get_color() == GRAY) == container.get_label().endswith("published")
     drawn = next(c.lines[0] for c in figure.axes[1].containers if c.get_label() == "t5")
     (own,) = [x for x in result.curves if (x.run, x.c, x.baseline) == ("t5", 1000, False)]
     assert drawn.get_ydata() == pytest.approx(own.values[1:])

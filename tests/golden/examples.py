@@ -16,7 +16,7 @@ from synthetic_series import walk, write_series
 import normgrowth as ng
 from normgrowth.lab.run import CorpusSummary
 from normgrowth.network.measured import ModelInfo, TextInfo
-from normgrowth.paper.reproduction import Check, Judgement, Reproduction, StageOutcome, TableRow
+from normgrowth.paper.reproduction import Check, Judgment, Reproduction, StageOutcome, TableRow
 from normgrowth.records import Block
 from normgrowth.results import Result
 from normgrowth.trace.result import Trace
@@ -126,9 +126,9 @@ def _run() -> ng.Run:
 
 
 def _reproduction() -> Reproduction:
-    def claim(name: str, verdict: str, **fields: object) -> Judgement:
+    def claim(name: str, verdict: str, **fields: object) -> Judgment:
         facts = {"where": "§3", "statement": f"statement of {name}", "published": "1.5", "rule": "factor > 1"}
-        return Judgement(id=name, verdict=verdict, reason="the factor is 1.25", **facts, **fields)  # pyright: ignore[reportArgumentType]
+        return Judgment(id=name, verdict=verdict, reason="the factor is 1.25", **facts, **fields)  # pyright: ignore[reportArgumentType]
 
     check = Check(id="lemma-1", where="§A", stated="for all f", correct="for f > 0", measured={"f": 0.5})
     return Reproduction.of(

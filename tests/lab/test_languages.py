@@ -205,7 +205,7 @@ def test_mask_takes_one_pass_however_deep(name):
 
 
 @given(names, st.integers(3, 120), st.integers(0, 2**32), st.data())
-def test_long_words_and_their_neighbours(name, longest, seed, data):
+def test_long_words_and_their_neighbors(name, longest, seed, data):
     word = some_word(name, longest, seed)
     assert 0 < len(word) <= longest
     assert REFERENCE[name][1]("".join(word))
@@ -218,8 +218,8 @@ def test_long_words_and_their_neighbours(name, longest, seed, data):
     i, j = (data.draw(st.integers(0, len(word) - 1)) for _ in range(2))
     swapped = [word[j] if k == i else word[i] if k == j else word[k] for k in range(len(word))]
     changed = [*word[:i], data.draw(st.sampled_from(language(name).alphabet)), *word[i + 1 :]]
-    for neighbour in (swapped, changed, word[:i] + word[i + 1 :]):
-        assert language(name).contains(neighbour) == bool(REFERENCE[name][1]("".join(neighbour)))
+    for neighbor in (swapped, changed, word[:i] + word[i + 1 :]):
+        assert language(name).contains(neighbor) == bool(REFERENCE[name][1]("".join(neighbor)))
 
 
 @given(names, st.lists(st.integers(0, 3), max_size=40), st.integers(1, 80))

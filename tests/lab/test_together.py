@@ -98,7 +98,7 @@ def test_in_single_precision_they_agree_to_it():
         assert_same(found, train_alone(cell, PYDOC), rel=1e-4)
 
 
-def test_neighbours_do_not_matter():
+def test_neighbors_do_not_matter():
     """A sweep that goes on, with what is left of it in other groups, finds the same."""
     cells = [replace(TINY, lr=lr) for lr in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3)]
     whole = train_together(cells, PYDOC)

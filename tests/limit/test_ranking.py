@@ -115,7 +115,7 @@ def test_sums_of_sigmoids_rank_as_they_do(values):
 
 
 @given(values=st.permutations([-3.0, -2.5, -2.0, -1.0, -0.5]), share=st.booleans())
-def test_weights_normalised_by_a_vanishing_sum(values, share):
+def test_weights_normalized_by_a_vanishing_sum(values, share):
     """All sigmoids fall to 0; their ratios have a limit."""
     values = torch.tensor(values, dtype=torch.float64)
     if share:

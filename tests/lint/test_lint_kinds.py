@@ -144,13 +144,13 @@ def test_weights_scaled_at_one_step(base, tmp_path):
     check(tmp_path, base, [(40, "", "run")])
 
 
-def test_freshly_initialised(runs, base, tmp_path):
+def test_freshly_initialized(runs, base, tmp_path):
     base[40] = runs["other"][0]
     (finding,) = check(tmp_path, base, [(40, "", "initial")])
     assert "exactly 1 and 0" in finding.why
 
 
-def test_a_tensor_that_was_initialised_again(runs, base, tmp_path):
+def test_a_tensor_that_was_initialized_again(runs, base, tmp_path):
     base[40][QKV] = runs["other"][0][QKV]
     check(tmp_path / "once", base, [(40, QKV, "run")])
     for step in range(40, 61, 5):

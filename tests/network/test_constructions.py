@@ -13,7 +13,7 @@ from normgrowth.network.models.constructions import (
     counter,
     dyck1,
     majority,
-    recogniser,
+    recognizer,
     sensitivity,
     sufficient_scale,
 )
@@ -185,7 +185,7 @@ def test_an_argmax_head_averages_what_ties():
 
 
 def test_other_languages_by_their_rules():
-    network = recogniser("ab", equal=["ab"], never_more=["ba"], forbidden=["aa"])
+    network = recognizer("ab", equal=["ab"], never_more=["ba"], forbidden=["aa"])
     assert wrong(network, "ab", lambda w: w == "ab" * (len(w) // 2), range(11)) == 0
 
 

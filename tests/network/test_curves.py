@@ -87,7 +87,7 @@ def test_the_error_falls_as_the_theory_says(kind, bias, eps, law, power):
     assert power is None or network.rate.power == pytest.approx(power, rel=0.02)
 
 
-def test_with_and_without_biases_alike_at_random_initialisation():
+def test_with_and_without_biases_alike_at_random_initialization():
     """Figure 4: the cosines are close at every c, and go to 1 for both; the errors are orders of magnitude apart."""
     for bare, biased in zip(*[iter(paper_configs(2, 48))] * 2, strict=True):
         curves = {}

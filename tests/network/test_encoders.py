@@ -311,7 +311,7 @@ def test_gradients_reach_every_parameter(options, bias, tied):
         assert bias or "bias" not in name
 
 
-def test_initialisation_is_pytorchs_and_seeded():
+def test_initialization_is_pytorchs_and_seeded():
     def make(seed):
         torch.manual_seed(seed)
         return LanguageModel(EncoderConfig(vocabulary=500, max_length=50, width=256, layers=2, heads=4))

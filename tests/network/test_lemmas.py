@@ -79,9 +79,9 @@ def softmax(x):
 
 def layer_norm(x):
     """The paper's: over the norm, no eps."""
-    centred = [y - sum(x) / len(x) for y in x]
-    size = mpmath.sqrt(sum(y * y for y in centred))
-    return [y / size for y in centred]
+    centered = [y - sum(x) / len(x) for y in x]
+    size = mpmath.sqrt(sum(y * y for y in centered))
+    return [y / size for y in centered]
 
 
 # C. Approximate homogeneity ---------------------------------------------------------------------------
@@ -172,7 +172,7 @@ vectors = st.integers(0, 3).flatmap(lambda k: st.tuples(rays(k), rays(k), rays(k
 @some
 @given(vectors)
 def test_lemma_5_layer_norm(fs):
-    """Lemma 5, corrected: LN(f) is approximately 0-homogeneous if the limit of f, centred, is not 0."""
+    """Lemma 5, corrected: LN(f) is approximately 0-homogeneous if the limit of f, centered, is not 0."""
     assume(max(f.u for f in fs) - min(f.u for f in fs) > 0.1)
     assert rate(lambda r: layer_norm([f(r) for f in fs]), 0) > 0.8 * min(f.b for f in fs)
 

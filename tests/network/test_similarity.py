@@ -407,7 +407,7 @@ def test_a_result_is_saved_and_loaded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "runs", "exact"), [("minilm", 1, True), ("figure2", 4, True), ("t5_initialisation", 6, False)]
+    ("name", "runs", "exact"), [("minilm", 1, True), ("figure2", 4, True), ("t5_initialization", 6, False)]
 )
 def test_folders_of_an_earlier_version_load(name, runs, exact):
     result = load(Path(__file__).parents[2] / "docs/records" / name)

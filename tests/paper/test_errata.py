@@ -149,7 +149,7 @@ def test_the_authors_norms_are_of_all_parameters():
     assert found["their plots with SGD begin at"] == pytest.approx(
         found["of all parameters, embeddings too"], rel=1e-3
     )
-    assert found["norm of the blocks, at initialisation"] == pytest.approx(189.4, abs=0.1)
+    assert found["norm of the blocks, at initialization"] == pytest.approx(189.4, abs=0.1)
 
 
 def test_figures_of_departures_known_by_hand():

@@ -10,7 +10,7 @@ from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.departures import DEPARTURES
 from normgrowth.paper.errata import CAVEATS, ERRATA
 from normgrowth.paper.published.tables import TABLES
-from normgrowth.paper.reproduction import Check, Judgement, Verdict
+from normgrowth.paper.reproduction import Check, Judgment, Verdict
 from normgrowth.paper.statements import DISCREPANCIES, statements
 
 ROOT = Path(__file__).parents[2]
@@ -49,9 +49,9 @@ def test_every_claim_and_discrepancy_covers_a_statement():
         assert {name for one in ALL for name in one.ids(kind)} == known.keys()
 
 
-def test_verdicts_come_from_the_judgements():
+def test_verdicts_come_from_the_judgments():
     texts = {"where": "", "statement": "", "published": "", "rule": "", "reason": ""}
-    claims = {name: Judgement(id=name, verdict="not shown", **texts) for name in CLAIMS}
+    claims = {name: Judgment(id=name, verdict="not shown", **texts) for name in CLAIMS}
     checks = {
         name: Check(id=name, where="", stated="", correct="", differs=True)
         for name in (*ERRATA, *DEPARTURES, *CAVEATS)

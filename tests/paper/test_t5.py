@@ -43,14 +43,14 @@ def test_it_can_be_drawn_with_a_law_and_laid_over(tmp_path, capsys):
 
 
 def test_published_lines_are_grey_and_measured_ones_are_not():
-    from normgrowth.report.figures.style import BLUE, GREY
+    from normgrowth.report.figures.style import BLUE, GRAY
     from normgrowth.report.figures.trace import figure_alignment_step, figure_norm_direction
 
     published = t5_trace()
     measured = Trace(records=published.records, source="measured here")
     for make in (figure_norm_direction, figure_alignment_step):
         whole, layers = make(published, overlay=[measured]).axes[:2]
-        assert [line.get_color() for line in whole.lines if len(line.get_xdata()) > 2] == [BLUE, GREY]
+        assert [line.get_color() for line in whole.lines if len(line.get_xdata()) > 2] == [BLUE, GRAY]
         shades = [line.get_color()[:3] for line in layers.lines if len(line.get_xdata()) > 2]
         assert len(shades) == 12
         assert all(max(shade) - min(shade) < 0.02 for shade in shades)  # no hue

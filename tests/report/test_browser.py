@@ -92,7 +92,7 @@ def test_every_chart_is_drawn_with_its_numbers(one, open_page):
     _, norms = Records.read(one.parent / "walk").series("norm")
     drawn_norms = page.evaluate("Array.from(Bokeh.documents[0].roots()[0].renderers[0].data_source.data.y)")
     assert drawn_norms == pytest.approx(norms, rel=1e-6)
-    # Pixels, not only models: something in the canvas is coloured.
+    # Pixels, not only models: something in the canvas is colored.
     image = page.locator("#norm .plot").screenshot()
     assert len(set(image)) > 50
     assert len(image) > 5000

@@ -285,7 +285,7 @@ def test_pyplot_is_not_needed(trace, tmp_path):
 
 
 @pytest.mark.parametrize("stacks", [HOSTILE[:3], HOSTILE[3:6], HOSTILE[6:]])
-def test_hostile_names_are_drawn_as_spelt(trace, stacks):
+def test_hostile_names_are_drawn_as_spelled(trace, stacks):
     records = trace(layers=2, steps=3, stacks=stacks)
     for make in (figure_norm_direction, figure_budget):
         figure, file = make(of(records)), io.BytesIO()
@@ -294,7 +294,7 @@ def test_hostile_names_are_drawn_as_spelt(trace, stacks):
         assert all(any(label(stack) in text for text in texts(figure)) for stack in stacks)
 
 
-def test_hostile_roles_are_drawn_as_spelt(tmp_path):
+def test_hostile_roles_are_drawn_as_spelled(tmp_path):
     norm = np.arange(1.0, 1 + 3 * len(HOSTILE)).reshape(3, -1)
     records = Records.from_blocks(
         "run", [Block("role", HOSTILE, [None] * len(HOSTILE), HOSTILE, [0, 1, 2], {"norm": norm})]
@@ -390,8 +390,8 @@ def test_another_run_and_a_fitted_law_are_laid_over(trace):
     run = records.distinct("run")[0]
     np.testing.assert_array_equal(drawn["a·√t + b"].get_ydata(), norms + 1)
     np.testing.assert_array_equal(drawn[run].get_ydata(), norms)
-    grey = figure.axes[0].lines[0]
-    np.testing.assert_array_equal(grey.get_ydata(), other.series("norm")[1])
+    gray = figure.axes[0].lines[0]
+    np.testing.assert_array_equal(gray.get_ydata(), other.series("norm")[1])
     assert {text.get_text() for text in figure.axes[0].get_legend().get_texts()} >= {"a·√t + b"}
 
 
@@ -402,8 +402,8 @@ def test_runs_of_unlike_length_and_size_are_each_measured_by_themselves(trace):
     value[lengths] *= 50
     large = Records(in_place(in_place(other.table, "step", step), "value", value))
     figure = figure_norm_direction(of(records), overlay=[of(large)])
-    grey, ink = figure.axes[0].lines[:2]
-    for line, run in ((grey, large), (ink, records)):
+    gray, ink = figure.axes[0].lines[:2]
+    for line, run in ((gray, large), (ink, records)):
         steps, norms = run.series("norm")
         np.testing.assert_allclose(line.get_xdata(), steps / steps[-1])
         np.testing.assert_allclose(line.get_ydata(), norms / norms[0])

@@ -14,7 +14,7 @@ from normgrowth.paper.published.figure3 import figure3
 from normgrowth.records import Block, Records
 from normgrowth.report.dispatch import draw
 from normgrowth.report.figures.heads import (
-    COLOURS,
+    COLORS,
     atlas,
     patterns,
     positions,
@@ -115,7 +115,7 @@ def test_the_atlas_has_a_cell_for_each_head():
     soft, hard = figure.axes[:2]
     assert len(soft.patches) == len(hard.patches) == 15
     assert [patch.get_facecolor()[:3] for patch in soft.patches[:5]] == [
-        pytest.approx(_rgb(COLOURS[kind])) for kind in HEAD_KINDS
+        pytest.approx(_rgb(COLORS[kind])) for kind in HEAD_KINDS
     ]
     assert [text.get_text() for text in soft.texts[:4]] == ["A", "P", "S", "M"]
     assert len(atlas(known_heads(exact=False)).axes) == 1
@@ -163,7 +163,7 @@ def test_other_records_are_refused(trace):
         tables(Heads.from_stored(StoredResult(trace(layers=2, steps=2))))
 
 
-def _rgb(colour):
+def _rgb(color):
     from matplotlib.colors import to_rgb
 
-    return to_rgb(colour)
+    return to_rgb(color)

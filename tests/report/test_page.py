@@ -236,7 +236,7 @@ def test_hostile_names_are_text(trace, tmp_path):
     assert len(seen.scripts) == 4  # the data, the library's two, ours
     assert len(seen.ids) == len(set(seen.ids))
     shown = "".join(seen.words)
-    assert HOSTILE[1] in shown  # as it is spelt
+    assert HOSTILE[1] in shown  # as it is spelled
     assert "\u202e" not in shown
     assert "\u202e" not in str(json.loads(seen.scripts[0]))
     labels = [curve["label"] for curve in json.loads(seen.scripts[0])["charts"]["layers"]["curves"]]
@@ -258,11 +258,11 @@ def test_no_text_becomes_html(title, cell):
         "scope",
         "tabindex",
         "aria-label",
-        "aria-labelledby",
+        "aria-labeledby",
     }
-    spelt = document._inert(json.dumps({"label": cell}))
-    assert not set("<>&") & set(spelt)
-    assert json.loads(spelt) == {"label": cell}
+    spelled = document._inert(json.dumps({"label": cell}))
+    assert not set("<>&") & set(spelled)
+    assert json.loads(spelled) == {"label": cell}
 
 
 @given(st.integers(1, 3000), st.integers(20, 500), st.sampled_from(["even", "powers", "random"]))
@@ -457,7 +457,7 @@ def test_many_runs_stay_below_the_limit_or_are_refused(trace, tmp_path, monkeypa
         write_trace(trace(layers=24, steps=80, width=20, seed=i), folders[-1])
     path = report(folders, tmp_path / "p.html")
     assert path.stat().st_size < LARGEST
-    looks = {(c["colour"] % 6, c["dash"]) for c in data_of(path.read_text())["charts"]["norm"]["curves"]}
+    looks = {(c["color"] % 6, c["dash"]) for c in data_of(path.read_text())["charts"]["norm"]["curves"]}
     assert len(looks) == 12  # no two runs look alike
     monkeypatch.setattr(document, "LARGEST", 1_500_000)
     with pytest.raises(InputError, match="report fewer folders at once"):

@@ -236,7 +236,7 @@ def test_records_of_something_else_are_refused(trace):
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("width", [80, 200])
-def test_hostile_names_print_as_spelt(name, width):
+def test_hostile_names_print_as_spelled(name, width):
     records = known_trace(names=(f"{name}.0", f"{name}.1"))
     parameter = Parameter(name, (2,), name, name, 0, name, "parameter", False, name)
     for what, arguments in (
@@ -250,7 +250,7 @@ def test_hostile_names_print_as_spelt(name, width):
         assert not {c for c in out.getvalue() if unicodedata.category(c) in ("Cc", "Cf")} - {"\n"}
 
 
-def test_a_terminal_that_lacks_letters_gets_them_spelt_out():
+def test_a_terminal_that_lacks_letters_gets_them_spelled_out():
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding="ascii", write_through=True), width=80)
     print_trace(known_trace(), console, source="日本")

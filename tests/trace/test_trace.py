@@ -424,7 +424,7 @@ def test_asking_for_what_is_not_there_says_what_is(tmp_path):
     with pytest.raises(InputError, match="several series"):
         records.series("norm", level="layer")
     with pytest.raises(InputError, match="no column"):
-        records.where(colour="red")
+        records.where(color="red")
 
 
 def test_nothing_counted_is_an_error(tmp_path):

@@ -2,7 +2,7 @@
 
 Formats are told by content. A folder may be one checkpoint (shards and their index, a distributed
 one), hold a file for each step, or a folder for each step; all of that may be mixed with files that
-are no weights (optimiser, scheduler, arguments), which are passed over.
+are no weights (optimizer, scheduler, arguments), which are passed over.
 """
 
 import glob

@@ -93,7 +93,7 @@ def read_names(
 
     It takes the whole index, since a name alone does not say how many stacks there are. `select` takes
     the place of `include`, so that embeddings and scalars can be asked for; `exclude` takes away from
-    either. Nothing brings back buffers, optimiser state, or the further names of a tied tensor.
+    either. Nothing brings back buffers, optimizer state, or the further names of a tied tensor.
     """
     if include not in INCLUDE_CHOICES:
         raise InputError(f"include {include!r} is unknown; choose one of {', '.join(INCLUDE_CHOICES)}")
@@ -180,7 +180,7 @@ def _judge(
 
 # Whole components only: a model may well be called Optimus, or have a momentum encoder.
 _STATES = {
-    "optimiser state": re.compile(
+    "optimizer state": re.compile(
         r"optim(izers?)?|optimizer_(states?|slot)|opt_state|param_(states|groups)|(max_)?exp_avg(_sq)?|exp_inf"
         r"|exp_avg_sq_(row|col)|momentum_buffer|square_avg|acc_delta|\w+_slot_v?[cmrv]|adam_[mv]|adam(_1)?"
         r"|adafactor(_1)?|exponentialmovingaverage"

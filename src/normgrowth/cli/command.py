@@ -70,7 +70,7 @@ class Command:
             parser.add_argument("-o", "--out", metavar="DIR", help="output folder")
             parser.add_argument("--overwrite", action="store_true", help="replace another result there")
         if self.published is not None:
-            text = "show the paper's numbers, too; in figures they are grey"
+            text = "show the paper's numbers, too; in figures they are gray"
             parser.add_argument("--published", action="store_true", help=text)
         add_display(parser)
         if self.add is not None:

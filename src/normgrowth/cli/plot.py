@@ -27,7 +27,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="another trace, or published:t5, in grey",
+        help="another trace, or published:t5, in gray",
     )
     parser.add_argument("--formats", default="png,svg,pdf", metavar="LIST", help="file formats [png,svg,pdf]")
 

@@ -31,7 +31,7 @@ COMMAND = Command(
   normgrowth saturation runs/gpt/checkpoints --config runs/gpt/config.json -o out
                                                        (a series: norm and saturation over training)
 
-Figure 2 of the paper, with its numbers in grey (needs the hub, and the Brown corpus, one sentence per line):
+Figure 2 of the paper, with its numbers in gray (needs the hub, and the Brown corpus, one sentence per line):
   normgrowth saturation bert-base-cased roberta-base t5-base xlnet-base-cased \\
       --text brown.txt --random-init 3 --as-published --published -o figure2
 

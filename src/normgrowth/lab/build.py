@@ -42,7 +42,7 @@ def total_steps(settings: TrainSettings, corpus: Corpus) -> int:
 
 
 def new_model(settings: TrainSettings, corpus: Corpus) -> LanguageModel:
-    """As PyTorch initialises it, from the seed."""
+    """As PyTorch initializes it, from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         config = settings.encoder(len(corpus.vocabulary), corpus.positions)

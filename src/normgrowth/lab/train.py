@@ -1,6 +1,6 @@
 """`train`: a language model as in the paper, from words to a series of checkpoints that every command reads.
 
-The order of the sentences is a function of the seed and the epoch, and nothing else is random after initialisation: a
+The order of the sentences is a function of the seed and the epoch, and nothing else is random after initialization: a
 run that was killed goes on from its last state and ends with the same weights, to the bit, on the same machine with as
 many threads. Under torchrun every rank takes its part of each batch, and the loss is that of the whole batch.
 """

@@ -87,7 +87,7 @@ def _decoder_states(model: nn.Module, batch: Any) -> Sequence[Tensor]:
 
 
 def random_twin(model: nn.Module, seed: int) -> nn.Module:
-    """The same architecture with weights as its authors initialise them."""
+    """The same architecture with weights as its authors initialize them."""
     config: Any = getattr(model, "config", None)
     if config is None:
         raise InputError(

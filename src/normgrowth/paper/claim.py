@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from normgrowth.errors import InputError
 from normgrowth.paper.evidence import Evidence
-from normgrowth.paper.reproduction import Check, Judgement, Verdict, finite
+from normgrowth.paper.reproduction import Check, Judgment, Verdict, finite
 
 
 def number(label: str, **default: Any) -> Any:
@@ -126,11 +126,11 @@ def rule(claim: type[Claim]) -> str:
     return " ".join(cleandoc(claim.__doc__ or "").split())
 
 
-def judge(claim: type[Claim], evidence: Evidence) -> Judgement:
+def judge(claim: type[Claim], evidence: Evidence) -> Judgment:
     """A claim whose stage failed, or was not run, is not measured here."""
     numbers, why, measured = _measured(claim, evidence)
     ruling = measured.judge() if measured is not None else not_measured(f"Not measured: {why}.")
-    return Judgement(
+    return Judgment(
         id=claim.id,
         where=claim.where,
         statement=claim.statement,

@@ -150,7 +150,7 @@ class LanguageModelNorm(Discrepancy):
     id, where = "lm-norm", "§A, code of the language models"
     stated = "Its plots have the norm of all parameters, or the mean norm of the columns of linear maps."
     correct = "Norms of encoder parameters, without embeddings, as the text advises."
-    blocks: float = number("norm of the blocks, at initialisation")
+    blocks: float = number("norm of the blocks, at initialization")
     everything: float = number("of all parameters, embeddings too")
     sgd: float = number("their plots with SGD begin at")
     adamw: float = number("their plots with AdamW begin at")

@@ -34,7 +34,7 @@ ADVICE = "run `normgrowth reproduce` again"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class Judgment:
     """A claim, what was measured here, and the verdict of its rule. needs: stages; figure: of the paper, if any.
 
     scope: what the verdict is about. data: what it rests on. would_change: which measurement would change it.
@@ -116,7 +116,7 @@ class Reproduction(Result):
 
     scale: str = "demo"
     only: tuple[str, ...] = ()
-    claims: tuple[Judgement, ...] = ()
+    claims: tuple[Judgment, ...] = ()
     errata: tuple[Check, ...] = ()
     departures: tuple[Check, ...] = ()
     caveats: tuple[Check, ...] = ()
@@ -139,7 +139,7 @@ class Reproduction(Result):
         blocks = [_block(level, one.id, one.measured) for level, own in parts.items() for one in own]
         return replace(self, records=Records.from_blocks("reproduction", blocks or [_block("claim", "", {})]))
 
-    def __getitem__(self, name: str) -> Judgement | Check:
+    def __getitem__(self, name: str) -> Judgment | Check:
         """A claim, an erratum, a departure or a caveat by its id."""
         for one in (*self.claims, *self.errata, *self.departures, *self.caveats):
             if one.id == name:

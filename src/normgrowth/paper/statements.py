@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from normgrowth.paper.reproduction import Check, Judgement
+from normgrowth.paper.reproduction import Check, Judgment
 
 DISCREPANCIES = ("erratum", "departure", "caveat")
 
@@ -37,7 +37,7 @@ class Statement:
         """What it names of a kind: ids of errata ("erratum"), tables ("published"), functions ("test")."""
         return tuple(one.partition(":")[2] for one in self.by if one.startswith(f"{kind}:"))
 
-    def judged(self, claims: Mapping[str, Judgement], checks: Mapping[str, Check]) -> str:
+    def judged(self, claims: Mapping[str, Judgment], checks: Mapping[str, Check]) -> str:
         """The verdict and its reason: its own, or those of the claims and discrepancies that cover it."""
         if self.verdict:
             return f"{self.verdict}{f': {self.reason}' if self.reason else ''}"

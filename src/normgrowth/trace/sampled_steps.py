@@ -39,7 +39,7 @@ class SampledStep:
     label: str
     stored: int | None  # the step that the file itself gives
     names: tuple[str, ...]  # as the tensors were called when they were first seen
-    spelt: Mapping[str, str]  # ... and as they are called here, where that differs
+    spelled: Mapping[str, str]  # ... and as they are called here, where that differs
     hidden: frozenset[str]  # tensors that do not count here: buffers, further names of tied ones
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
@@ -57,7 +57,7 @@ class SampledStep:
         return self.pair.delta
 
     def spelling(self, name: str) -> str:
-        return self.spelt.get(name, name)
+        return self.spelled.get(name, name)
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -83,7 +83,7 @@ class StepSampler:
     match: Match | None = None
     buffers: dict[str, str] = field(default_factory=dict)  # tensors that look like one, and why
     origin: dict[tuple[str, tuple[int, ...]], Floats] = field(default_factory=dict)  # what sketches leave off
-    _spelt: dict[str, str] = field(default_factory=dict)  # name here -> name at first
+    _spelled: dict[str, str] = field(default_factory=dict)  # name here -> name at first
     _latest: dict[str, Floats] = field(default_factory=dict)  # the last sample of every tensor
     _shape: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _before: tuple[Checkpoint, SampledStep] | None = None
@@ -156,7 +156,7 @@ class StepSampler:
         self._size = size
         self._latest |= zip(names, values, strict=True)
         self._shape |= zip(names, shapes, strict=True)
-        self._spelt |= {here: name for name, here in spelling.items()}
+        self._spelled |= {here: name for name, here in spelling.items()}
         self._before = view, measured
         return measured
 
@@ -176,7 +176,7 @@ class StepSampler:
                 seen.samples[here] if seen else sample(checkpoint, here, self._size(prod(shape))[0])
             )
             self._shape[name] = shape
-            self._spelt[measured.spelling(name)] = name
+            self._spelled[measured.spelling(name)] = name
         self._before = checkpoint, measured
 
     def skip(self, measured: SampledStep) -> None:
@@ -184,7 +184,7 @@ class StepSampler:
         self._size = _sizes(measured.numel.tolist())
         self._latest |= dict.fromkeys(measured.names, np.zeros(0))
         self._shape |= zip(measured.names, measured.shapes, strict=True)
-        self._spelt |= {measured.spelling(name): name for name in measured.names}
+        self._spelled |= {measured.spelling(name): name for name in measured.names}
         self._before = None
 
     def _measure(self, view: Checkpoint, names: tuple[str, ...], paired: NDArray[np.bool_]) -> Moments:
@@ -215,7 +215,7 @@ class StepSampler:
         """Name at first -> name here. What is gone and what is new are one if their values say so."""
         named: dict[str, str] = {}
         for name in samples:
-            first = self._spelt.get(name, name)
+            first = self._spelled.get(name, name)
             named[name if first != name and first in samples else first] = name
         gone = [name for name in self._latest if name not in named and name not in tensors]
         new = [name for name in named if name not in self._latest]

@@ -64,9 +64,9 @@ def pattern(values: Floats) -> str:
     if values.size < 256:
         return ""
     with np.errstate(all="ignore"):
-        centred = values - values.mean()
-        variance = float(np.mean(centred**2))
-        kurtosis = float(np.mean(centred**4)) / variance**2 if variance > 0 else np.nan
+        centered = values - values.mean()
+        variance = float(np.mean(centered**2))
+        kurtosis = float(np.mean(centered**4)) / variance**2 if variance > 0 else np.nan
     # Four standard errors of the mean, five of a normal's kurtosis.
     if values.mean() ** 2 > 16 * variance / values.size:
         return ""

@@ -316,7 +316,7 @@ def _components(name: str) -> list[str]:
 
 
 def _is_step(name: str) -> bool:
-    """Whether it is the run's own counter, and not that of a parameter in the optimiser."""
+    """Whether it is the run's own counter, and not that of a parameter in the optimizer."""
     *path, last = _components(name)
     return last in STEP_KEYS and not any(part.startswith("opt") for part in path) and "state" not in path[:-1]
 

@@ -1,4 +1,4 @@
-"""Checkpoints out of order, checkpoints and tensors of another run, and weights as freshly initialised."""
+"""Checkpoints out of order, checkpoints and tensors of another run, and weights as freshly initialized."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -209,7 +209,7 @@ def _strange_tensors(model: _Way, said: set[int]) -> Iterator[Finding]:
             yield e.finding(way.row(k), routes.names[t], "initial" if fresh else "run", why)
 
 
-# As freshly initialised ------------------------------------------------------------------------------
+# As freshly initialized ------------------------------------------------------------------------------
 
 
 def _vectors(e: StepTable, row: int) -> list[int]:

@@ -25,11 +25,11 @@ def index_faults(e: StepTable) -> Iterator[Finding]:
     first = e.sampled[0]
     if all(
         (sample.names, sample.shapes, sample.dtypes) == (first.names, first.shapes, first.dtypes)
-        and not sample.spelt
+        and not sample.spelled
         for sample in e.sampled
     ):
         return
-    fields: dict[str, list[list[Hashable]]] = {"dtype": [], "shape": [], "spelt": [], "here": []}
+    fields: dict[str, list[list[Hashable]]] = {"dtype": [], "shape": [], "spelled": [], "here": []}
     entries = [
         dict(zip(k.names, zip(k.dtypes, k.shapes, map(k.spelling, k.names), strict=True), strict=True))
         for k in e.sampled
@@ -37,7 +37,7 @@ def index_faults(e: StepTable) -> Iterator[Finding]:
     for name in e.names:
         own = [found.get(name) for found in entries]
         known = [entry for entry in own if entry]
-        for i, field in enumerate(("dtype", "shape", "spelt")):
+        for i, field in enumerate(("dtype", "shape", "spelled")):
             # Where it is absent it takes what it had before, or has first.
             filled, last = [], known[0][i]
             for entry in own:
@@ -67,7 +67,7 @@ def index_faults(e: StepTable) -> Iterator[Finding]:
         why = f"shape {list(here)} {when}, {list(usual)} in other steps"  # type: ignore[call-overload]
         yield e.finding(row, name, "reshaped", why)
     renamed_and_stored: tuple[tuple[Kind, str, str], ...] = (
-        ("renamed", "spelt", "{usual} in other steps, renamed to {here} {when}: its values continue"),
+        ("renamed", "spelled", "{usual} in other steps, renamed to {here} {when}: its values continue"),
         (
             "dtype",
             "dtype",

@@ -28,7 +28,7 @@ Distance = Callable[[int, int], float]  # squared, between two places
 
 NEARER = 0.7  # of d², for an exchange to count: 1/2 in a random walk, 1/4 on a straight way, 1 in noise
 ONWARD = 1.1  # of d² over two intervals to that over the longer one: 2 in a random walk, 1 in noise
-CLOSED = 0.25  # of d²: the neighbours of a stray are half as far from each other as from it, or nearer
+CLOSED = 0.25  # of d²: the neighbors of a stray are half as far from each other as from it, or nearer
 FEWEST = 5  # checkpoints from which an order can be told
 REMEMBERED = 1 << 20  # sums of tensors
 MOVES = 20  # exchanges that are reported at most
@@ -57,7 +57,7 @@ class Trajectory:
 
     @cached_property
     def sums(self) -> Callable[[int, int], tuple[Floats, Floats, Floats, Floats]]:
-        """Of each tensor of i and j: d², ‖a‖², ⟨a,b⟩, ‖b‖². Remembered, since neighbours are asked for often."""
+        """Of each tensor of i and j: d², ‖a‖², ⟨a,b⟩, ‖b‖². Remembered, since neighbors are asked for often."""
 
         def compute(i: int, j: int) -> tuple[Floats, Floats, Floats, Floats]:
             apart = self.sketch[i].astype(np.float64) - self.sketch[j]
@@ -207,7 +207,7 @@ def _moves(line: list[int], distances: Floats) -> Iterator[Move]:
             moved = (line[min(k, other)], line[max(k, other)])
             yield Move(moved, old - new, new - old, partial(exchanged, k, other))
         for to in _takeable(d, k):
-            if abs(to - k) <= 1:  # one place on is an exchange of neighbours
+            if abs(to - k) <= 1:  # one place on is an exchange of neighbors
                 continue
             before, after = (to - 1, to) if to < k else (to, to + 1)
             sides = [line[p] for p in (before, after) if 0 <= p < n]

@@ -192,20 +192,20 @@ def counter(counted: str = "a", other: str = "b", max_length: int = 12) -> Const
 
 def anbn(max_length: int = 12) -> Construction:
     """aⁿbⁿ, n ≥ 0: as many a as b, and no a right after a b."""
-    return recogniser("ab", equal=["ab"], forbidden=["ba"], max_length=max_length)
+    return recognizer("ab", equal=["ab"], forbidden=["ba"], max_length=max_length)
 
 
 def anbncn(max_length: int = 12) -> Construction:
     """aⁿbⁿcⁿ, n ≥ 0: as many a as b as c, and never ba, ca, cb."""
-    return recogniser("abc", equal=["ab", "bc"], forbidden=["ba", "ca", "cb"], max_length=max_length)
+    return recognizer("abc", equal=["ab", "bc"], forbidden=["ba", "ca", "cb"], max_length=max_length)
 
 
 def dyck1(max_length: int = 12) -> Construction:
     """Balanced brackets: as many ( as ), and no prefix with more ) than (."""
-    return recogniser("()", equal=["()"], never_more=[")("], max_length=max_length)
+    return recognizer("()", equal=["()"], never_more=[")("], max_length=max_length)
 
 
-def recogniser(
+def recognizer(
     alphabet: str,
     equal: Sequence[str] = (),
     forbidden: Sequence[str] = (),

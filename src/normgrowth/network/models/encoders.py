@@ -7,7 +7,7 @@ With f an attention or a feedforward sublayer, x the residual stream and LN a la
     usual_pre_norm   x + f(LN(x))   what everyone else calls pre-norm (Xiong et al., 2020)
     post_norm        LN(x + f(x))   Vaswani et al. (2017), BERT
 
-They follow the paper's text: ReLU, scores over √d_k, no dropout, PyTorch's default initialisation
+They follow the paper's text: ReLU, scores over √d_k, no dropout, PyTorch's default initialization
 (§A), and a causal mask that hides the future. Where the text is silent, they follow BERT and the authors'
 code: learned positions added to the tokens, and no norm on the embeddings. LN divides by the standard
 deviation, as PyTorch does; the paper's, by the norm, is the same up to √width, which the gain absorbs.

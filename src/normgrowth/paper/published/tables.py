@@ -75,7 +75,7 @@ def published(name: str) -> Published:
     """One table of the paper; `TABLES` has their names.
 
     Derived tables have a row for each interval, under its later step: `interval` (its number of
-    optimiser steps), `step_size` ‖δ‖, `alignment` cos(δ, θ) with the earlier weights, `relative_step`,
+    optimizer steps), `step_size` ‖δ‖, `alignment` cos(δ, θ) with the earlier weights, `relative_step`,
     `angle`, the terms of the growth budget and the budget summed so far.
     """
     if name not in TABLES:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.network.behavior.behavior import Behavior, NetworkBehavior
-from normgrowth.report.figures.style import BLUE, GREY, ORANGE, drawing, label
+from normgrowth.report.figures.style import BLUE, GRAY, ORANGE, drawing, label
 from normgrowth.report.sentences.behavior import by_run
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def predictions(result: Behavior) -> "Figure | None":
         for quantity, name, color in SHARES:
             _draw(left, networks, quantity, name, color)
         if any(one.legal_share for one in networks):
-            _draw(left, networks, "legal_share", "legal", GREY)
+            _draw(left, networks, "legal_share", "legal", GRAY)
         _draw(right, networks, "loss", "loss", BLUE)
         left.set_title(label(run), parse_math=False)
         left.set_ylim(0, 1.02)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from normgrowth.report.figures.style import (
     BLUE,
-    GREY,
+    GRAY,
     INK,
     ORANGE,
     Layers,
@@ -67,15 +67,15 @@ def stack_or_lines(
         ax.fill_between(steps, 0, aligned, color=BLUE, alpha=0.75, linewidth=0)
         ax.fill_between(steps, aligned, aligned + stepped, color=ORANGE, alpha=0.75, linewidth=0)
     else:
-        ax.axhline(0, color=GREY, linewidth=0.6)
+        ax.axhline(0, color=GRAY, linewidth=0.6)
         line(ax, steps, aligned, color=BLUE, label="alignment")
         line(ax, steps, stepped, color=ORANGE, label="size")
     line(ax, steps, total, color=INK, label="growth")
     shares = [f", {percent(part / last[0])}" if min(last) >= 0 and last[0] > 0 else "" for part in last[1:]]
     if low < 0:
-        handles = [Line2D([], [], color=colour) for colour in (ORANGE, BLUE)]
+        handles = [Line2D([], [], color=color) for color in (ORANGE, BLUE)]
     else:
-        handles = [Patch(color=colour, alpha=0.75, linewidth=0) for colour in (ORANGE, BLUE)]
+        handles = [Patch(color=color, alpha=0.75, linewidth=0) for color in (ORANGE, BLUE)]
     ax.legend(
         [Line2D([], [], color=INK), *handles],
         ["growth of ‖θ‖²", f"size of the steps, Σ‖δ‖²{shares[1]}", f"alignment, Σ2⟨θ,δ⟩{shares[0]}"],
@@ -91,12 +91,12 @@ def _budget_by_layer(ax: "Axes", grids: Grids) -> None:
         rows = np.array([[grid.curve(name)[-1] for name in names] for grid in grid_of])
         total, *terms = np.where(np.isfinite(rows).all(axis=0), rows, np.nan)  # a term alone would mislead
         up, down = np.zeros(len(names)), np.zeros(len(names))
-        for height, colour in zip(np.nan_to_num(terms), (BLUE, ORANGE), strict=True):
+        for height, color in zip(np.nan_to_num(terms), (BLUE, ORANGE), strict=True):
             bottom = np.where(height >= 0, up, down)
-            ax.bar(position, height, 0.8, bottom=bottom, color=colour, alpha=0.75, linewidth=0)
+            ax.bar(position, height, 0.8, bottom=bottom, color=color, alpha=0.75, linewidth=0)
             up, down = np.maximum(up, bottom + height), np.minimum(down, bottom + height)
         size = min(3.0, 60 / len(grid_of[0].names))
         line(ax, position, total, color=INK, linestyle="", markevery=None, markersize=size, label="growth")
-    ax.axhline(0, color=GREY, linewidth=0.6)
+    ax.axhline(0, color=GRAY, linewidth=0.6)
     ax.set_title(f"by layer, at step {grid_of[0].steps[-1]:,}")
     value_axis(ax)

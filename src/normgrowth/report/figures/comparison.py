@@ -7,7 +7,7 @@ import numpy as np
 from normgrowth.compare.result import Comparison
 from normgrowth.errors import InputError
 from normgrowth.report.difference_grid import IDENTICAL, TITLES, difference_grid
-from normgrowth.report.figures.style import GREY, INK, drawing, label, line, step_axis
+from normgrowth.report.figures.style import GRAY, INK, drawing, label, line, step_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,7 +73,7 @@ def growth(result: Comparison) -> "Figure | None":
         ax,
         floor.steps,
         floor.values[:, 0],
-        color=GREY,
+        color=GRAY,
         linestyle="--",
         marker="",
         label=f"floor, {TITLES[result.main_stage]}",

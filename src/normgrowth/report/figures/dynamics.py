@@ -8,7 +8,7 @@ from normgrowth.dynamics.result import Dynamics
 from normgrowth.report.figures.budget import stack_or_lines
 from normgrowth.report.figures.style import (
     BLUE,
-    GREY,
+    GRAY,
     INK,
     ORANGE,
     drawing,
@@ -57,7 +57,7 @@ def figure_alignment(d: Dynamics) -> "Figure | None":
         return None
     figure, ax = _axes(d)
     line(ax, d.steps[-len(d.alignments) :], np.array(d.alignments), color=INK)
-    ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    ax.axhline(0, color=GRAY, linewidth=0.6, zorder=0)
     ax.set_ylabel("alignment cos(δ, θ)")
     value_axis(ax)
     return figure
@@ -97,8 +97,8 @@ def figure_plane(d: Dynamics) -> "Figure | None":
     points = ax.scatter(sizes, twice / 2, c=ends, s=14, cmap="viridis_r", linewidths=0, zorder=3)
     low, high = np.nanmin(sizes), np.nanmax(sizes)
     at = np.linspace(0 if low < 0.5 * high else 0.95 * low, 1.05 * high, 200)
-    ax.plot(at, -(at**2) / 2, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)), label="−½‖δ‖²: no growth")
-    ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    ax.plot(at, -(at**2) / 2, color=GRAY, linewidth=1.0, linestyle=(0, (4, 2)), label="−½‖δ‖²: no growth")
+    ax.axhline(0, color=GRAY, linewidth=0.6, zorder=0)
     ax.set_xlim(at[0], at[-1])
     ax.set_xlabel("step size ‖δ‖ between checkpoints")
     ax.set_ylabel("⟨θ, δ⟩")

@@ -7,7 +7,7 @@ import numpy as np
 from normgrowth.fit.result import Fits, LawFit, SeriesFit
 from normgrowth.report.figures.style import (
     BLUE,
-    GREY,
+    GRAY,
     INK,
     ORANGE,
     drawing,
@@ -65,7 +65,7 @@ def figure_residuals(fits: Fits) -> "Figure | None":
     else:
         for fit, color in zip(drawn, _shades(len(drawn)), strict=True):
             _residuals(ax, fit, chosen_laws(fit)[0], color, fit.name)
-    ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+    ax.axhline(0, color=GRAY, linewidth=0.6, zorder=0)
     ax.set_title("residuals of the laws" if len(fits.series) == 1 else "residuals of the best laws")
     ax.set_ylabel("measured − fitted")
     _steps(ax, drawn)

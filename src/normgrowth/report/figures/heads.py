@@ -1,6 +1,6 @@
 """Figures of heads: the paper's Figure 3 in its published and in its honest form, an atlas, and patterns of a sentence.
 
-Measured bars have colours; what the paper published is grey, and is called published.
+Measured bars have colors; what the paper published is gray, and is called published.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ import numpy as np
 from normgrowth.network.heads.heads import Heads, HeadTable
 from normgrowth.report.figures.style import (
     BLUE,
-    GREY,
+    GRAY,
     INK,
     Drawing,
     drawing,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, safe for color blindness; the letters help in black and white.
-COLOURS = {
+COLORS = {
     "argmax-like": "#0072b2",
     "previous-token": "#009e73",
     "sink": "#d55e00",
@@ -42,7 +42,7 @@ MOST_BARS = 60
 # Of the paper's two encoders
 PUBLISHED: tuple[dict[str, Any], ...] = (
     {"facecolor": "#cccccc", "edgecolor": "#cccccc", "linewidth": 0.6},
-    {"facecolor": "none", "edgecolor": GREY, "linewidth": 0.6, "hatch": "////"},
+    {"facecolor": "none", "edgecolor": GRAY, "linewidth": 0.6, "hatch": "////"},
 )
 
 
@@ -161,7 +161,7 @@ def atlas(result: Heads) -> "Figure | None":
     for ax in axes[-1]:
         ax.set_xlabel("head")
     handles = [
-        Patch(facecolor=COLOURS[kind], label=f"{LETTERS.get(kind, '')} {kind}".strip()) for kind in KINDS
+        Patch(facecolor=COLORS[kind], label=f"{LETTERS.get(kind, '')} {kind}".strip()) for kind in KINDS
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, handlelength=1.1, columnspacing=1.2)
     return figure
@@ -176,7 +176,7 @@ def _atlas(ax: "Axes", heads: HeadTable, kinds: Sequence[str]) -> None:
     for layer, kind in zip(heads.layers, kinds, strict=True):
         x, y = seen[layer], place.get(layer or 0, 0)
         seen[layer] += 1
-        look = {"facecolor": COLOURS[kind], "edgecolor": "white", "linewidth": 0.8}
+        look = {"facecolor": COLORS[kind], "edgecolor": "white", "linewidth": 0.8}
         ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **look))
         if kind in LETTERS and wide <= MOST_LETTERS:
             hue = "white" if kind in DARK else INK

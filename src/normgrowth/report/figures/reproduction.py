@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from normgrowth.paper.reproduction import Reproduction
-from normgrowth.report.figures.style import BLUE, GREY, ORANGE, drawing
+from normgrowth.report.figures.style import BLUE, GRAY, ORANGE, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,13 +20,13 @@ def figure_verdicts(result: Reproduction) -> "Figure | None":
         return None
     figure = Figure(figsize=(7.2, 0.8 + 0.22 * len(result.claims)))
     ax = figure.subplots()
-    colors = [COLORS.get(claim.verdict, GREY) for claim in result.claims]
+    colors = [COLORS.get(claim.verdict, GRAY) for claim in result.claims]
     ax.barh(range(len(colors)), 1, color=colors)
     ax.set_yticks(range(len(colors)), [f"{claim.id} ({claim.where})" for claim in result.claims])
     ax.set_xticks([])
     ax.invert_yaxis()
     found = dict.fromkeys(claim.verdict for claim in result.claims)
-    handles = [Patch(color=COLORS.get(verdict, GREY), label=verdict) for verdict in found]
+    handles = [Patch(color=COLORS.get(verdict, GRAY), label=verdict) for verdict in found]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 

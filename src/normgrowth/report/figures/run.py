@@ -6,14 +6,14 @@ import numpy as np
 
 from normgrowth.errors import InputError
 from normgrowth.report.figures import trace
-from normgrowth.report.figures.style import BLUE, GREY, INK, Drawing, drawing, line, step_axis, value_axis
+from normgrowth.report.figures.style import BLUE, GRAY, INK, Drawing, drawing, line, step_axis, value_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from normgrowth.lab.run import Run
 
-LOSSES = {"train_loss": ("training", GREY), "dev_loss": ("held out", BLUE)}
+LOSSES = {"train_loss": ("training", GRAY), "dev_loss": ("held out", BLUE)}
 ZERO_BELOW = 0.8  # the axis of norms begins at zero unless that would hide their growth
 
 

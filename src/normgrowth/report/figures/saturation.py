@@ -1,6 +1,6 @@
 """Saturation by layer (the paper's Figure 2), as a heat map, and over training.
 
-Measured lines have colors; what the paper published is grey, and is called published.
+Measured lines have colors; what the paper published is gray, and is called published.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from normgrowth.network.saturation.saturation import EMBEDDINGS, LayerCurve, Saturation
 from normgrowth.report.figures.style import (
     BLUE,
-    GREY,
+    GRAY,
     INK,
     Layers,
     drawing,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
-COLOURS = (BLUE, *FAMILIES[:-1])
+COLORS = (BLUE, *FAMILIES[:-1])
 TRAINED, RANDOM = "the model's weights", "random weights"
 OTHERS = "dotted: to other tokens' states"
 PROFILE = "saturation_profile"
@@ -45,7 +45,7 @@ PROFILE = "saturation_profile"
 
 @drawing("Saturation by layer, or over training")
 def levels(result: Saturation, published: Saturation | None = None) -> "Figure":
-    """Saturation by layer; for a series, over steps and against the norm. published: drawn in grey."""
+    """Saturation by layer; for a series, over steps and against the norm. published: drawn in gray."""
     return _over_training(result) if result.steps else _by_layer(result, published)
 
 
@@ -62,26 +62,26 @@ def _by_layer(result: Saturation, published: Saturation | None = None) -> "Figur
     theirs = published.curves if published is not None else []
     kinds = [kind for kind in (RANDOM, TRAINED) if any(_weights(line) == kind for line in drawn)]
     methods = list(dict.fromkeys(line.c for line in drawn))
-    colour = {run: COLOURS[i % len(COLOURS)] for i, run in enumerate(dict.fromkeys(x.run for x in drawn))}
+    color = {run: COLORS[i % len(COLORS)] for i, run in enumerate(dict.fromkeys(x.run for x in drawn))}
     dashes = {run: DASHES[i % len(DASHES)] for i, run in enumerate(dict.fromkeys(x.run for x in theirs))}
     figure = Figure(figsize=(1.9 + 2.9 * len(kinds), 0.4 + 2.3 * len(methods)))
     axes = figure.subplots(len(methods), len(kinds), squeeze=False, sharex=True, sharey=True)
     for ax, method, kind in _panels(axes, methods, kinds):
-        ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+        ax.axhline(0, color=GRAY, linewidth=0.6, zorder=0)
         for line in theirs:
             if (line.c, _weights(line)) == (method, kind):
                 look = {"linestyle": dashes[line.run], "linewidth": 1.0, "marker": "", "zorder": 1}
-                _curve(ax, line, color=GREY, label=f"{label(line.run)}, published", **look)
+                _curve(ax, line, color=GRAY, label=f"{label(line.run)}, published", **look)
         for line in drawn:
             if (line.c, _weights(line)) == (method, kind):
                 self_, mark = (", random baseline", "s") if line.baseline else ("", "o")
                 look = {"marker": mark, "markersize": 3.0, "linewidth": 1.4, "capsize": 1.5}
-                _curve(ax, line, color=colour[line.run], label=f"{label(line.run)}{self_}", **look)
+                _curve(ax, line, color=color[line.run], label=f"{label(line.run)}{self_}", **look)
                 blocks = line.blocks
                 if np.isfinite(line.others[blocks]).any():
                     look = {"linestyle": (0, (1, 1)), "linewidth": 1.0, "label": OTHERS}
                     at = np.array(line.layers)[blocks]
-                    ax.plot(at, line.others[blocks], color=colour[line.run], zorder=1, **look)
+                    ax.plot(at, line.others[blocks], color=color[line.run], zorder=1, **look)
         alone = len(kinds) == 1  # then the panel is narrower than a title of one line
         ax.set_title(f"{kind},{chr(10) if alone else ' '}{method_name(method)}")
     for ax in axes[:, 0]:
@@ -92,7 +92,7 @@ def _by_layer(result: Saturation, published: Saturation | None = None) -> "Figur
     entries: dict[str, Any] = {}
     for ax in axes.ravel():
         entries |= {name: handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    if entries.pop(OTHERS, None) is not None:  # of every colour
+    if entries.pop(OTHERS, None) is not None:  # of every color
         entries[OTHERS] = Line2D([], [], color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
     figure.legend(entries.values(), entries.keys(), loc="outside right upper")
     return figure
@@ -157,16 +157,16 @@ def _over_training(result: Saturation) -> "Figure":
     left, right = figure.subplots(1, 2, sharey=True)
     layers = Layers(profile.layers) if profile.layers.names else None
     for name in profile.layers.names:
-        colour: Any = layers.colour(name) if layers else GREY
-        draw_line(left, profile.steps, profile.layers.curve(name), color=colour, linewidth=1.1)
-        _path(right, profile.norms[name], profile.layers.curve(name), colour)
+        color: Any = layers.color(name) if layers else GRAY
+        draw_line(left, profile.steps, profile.layers.curve(name), color=color, linewidth=1.1)
+        _path(right, profile.norms[name], profile.layers.curve(name), color)
     draw_line(left, profile.steps, profile.level, color=INK, linewidth=2.0, label="mean of blocks")
     look = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1)), "marker": ""}
     draw_line(left, profile.steps, profile.others, label="… to other tokens' states", **look)
     left.legend(loc="best")
     step_axis(left, profile.steps)
     for ax in (left, right):
-        ax.axhline(1, color=GREY, linewidth=0.6, zorder=0)
+        ax.axhline(1, color=GRAY, linewidth=0.6, zorder=0)
     left.set_ylabel(f"cosine to the saturated\nnetwork ({method_name(profile.c)})")
     right.set_xlabel("norm of the layer's weights")
     value_axis(left, zero_below=1.0)
@@ -175,14 +175,14 @@ def _over_training(result: Saturation) -> "Figure":
     return figure
 
 
-def _path(ax: "Axes", norms: Floats, levels: Floats, colour: Any) -> None:
+def _path(ax: "Axes", norms: Floats, levels: Floats, color: Any) -> None:
     """The path of a layer through the plane, from a hollow dot to a full one."""
     good = np.flatnonzero(np.isfinite(norms) & np.isfinite(levels))
     if not len(good):
         return
-    ax.plot(norms[good], levels[good], color=colour, linewidth=1.1)
-    ax.plot(norms[good[0]], levels[good[0]], marker="o", markersize=4, color=colour, markerfacecolor="white")
-    ax.plot(norms[good[-1]], levels[good[-1]], marker="o", markersize=4, color=colour)
+    ax.plot(norms[good], levels[good], color=color, linewidth=1.1)
+    ax.plot(norms[good[0]], levels[good[0]], marker="o", markersize=4, color=color, markerfacecolor="white")
+    ax.plot(norms[good[-1]], levels[good[-1]], marker="o", markersize=4, color=color)
 
 
 FIGURES = {"levels": levels, "heat_map": heat_map}

@@ -1,6 +1,6 @@
 """Scaling curves: cosine to the saturated network against c, and how the error vanishes (the paper's Figure 4).
 
-Ink is without biases, red with them; a band spans the seeds. What the paper published is grey, and says so.
+Ink is without biases, red with them; a band spans the seeds. What the paper published is gray, and says so.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
-from normgrowth.report.figures.style import GREY, INK, Layers, drawing, label, line
+from normgrowth.report.figures.style import GRAY, INK, Layers, drawing, label, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ TITLES = {
 
 @drawing("Cosine to the saturated network as weights grow")
 def curves(result: Scaling, published: Scaling | None = None) -> "Figure":
-    """Cosine against c and distance against ‖cθ‖, a column for each kind of network. published: drawn in grey."""
+    """Cosine against c and distance against ‖cθ‖, a column for each kind of network. published: drawn in gray."""
     from matplotlib.figure import Figure
 
     own = result.curves
@@ -46,7 +46,7 @@ def curves(result: Scaling, published: Scaling | None = None) -> "Figure":
         for group in published.curves if published else []:
             if group.kind == kind:
                 look = {"marker": "o" if group.bias else "s", "markersize": 3.2, "linestyle": ""}
-                look |= {"markerfacecolor": "none", "markeredgecolor": GREY, "markeredgewidth": 0.8}
+                look |= {"markerfacecolor": "none", "markeredgecolor": GRAY, "markeredgewidth": 0.8}
                 name = f"published as {'with biases' if group.bias else 'without'}"
                 top.plot(group.scales, group.mean("cosine_flattened"), label=name, zorder=1, **look)
         top.set_title(TITLES.get(kind, label(kind)), parse_math=False)
@@ -54,7 +54,7 @@ def curves(result: Scaling, published: Scaling | None = None) -> "Figure":
         top.set_xlabel("scale c of the weights")
         if all((group.mean(quantity)[group.scales >= UP_TO] > 0.99).all() for group in own):
             top.set_xlim(0.9, min(UP_TO, float(own[0].scales[-1])))
-        top.axhline(1, color=GREY, linewidth=0.6, zorder=0)
+        top.axhline(1, color=GRAY, linewidth=0.6, zorder=0)
         bottom.set_xscale("log")
         bottom.set_yscale("log")
         bottom.set_xlabel("norm of the weights ‖cθ‖")
@@ -69,11 +69,11 @@ def _draw_group(
     ax: "Axes", group: ScalingCurves, x: Floats, quantity: str, middle: Callable[..., Any]
 ) -> None:
     values = group.of(quantity)
-    colour = RED if group.bias else INK
+    color = RED if group.bias else INK
     name = {None: "last state", True: "measured, with biases", False: "measured, without"}[group.bias]
-    line(ax, x, middle(values, axis=0), color=colour, label=name, marker="", zorder=3)
+    line(ax, x, middle(values, axis=0), color=color, label=name, marker="", zorder=3)
     if len(values) > 1:
-        ax.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0, zorder=2)
+        ax.fill_between(x, values.min(0), values.max(0), color=color, alpha=0.15, linewidth=0, zorder=2)
 
 
 def _geometric(values: Floats, axis: int) -> Floats:
@@ -87,7 +87,7 @@ def _draw_layers(figure: "Figure", result: Scaling, top: "Axes", bottom: "Axes")
         found = result.matrix(quantity)
         x = found.steps if ax is top else result.curves[0].mean("scaled_norm")
         for name in found.names:
-            line(ax, x, found.curve(name), color=layers.colour(name), linewidth=0.9, marker="")
+            line(ax, x, found.curve(name), color=layers.color(name), linewidth=0.9, marker="")
     layers.key(figure, [top, bottom])
 
 

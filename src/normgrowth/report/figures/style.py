@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import XAxis, YAxis
     from matplotlib.figure import Figure
 
-INK, GREY, BLUE, ORANGE = "#1a1a1a", "#8c8c8c", "#0072b2", "#e69f00"
+INK, GRAY, BLUE, ORANGE = "#1a1a1a", "#8c8c8c", "#0072b2", "#e69f00"
 FORMATS = ("png", "svg", "pdf")
 MARK = "drawn by normgrowth"  # in the metadata of every figure
 MOST_ENTRIES = 6  # layers that a legend lists; more are a bar
@@ -238,8 +238,8 @@ def label_ends(ax: "Axes", ends: Sequence[tuple[float, str, str]]) -> None:
     spots[-1] = min(spots[-1], 1.0)
     for i in range(len(spots) - 2, -1, -1):
         spots[i] = min(spots[i], spots[i + 1] - gap)
-    for spot, (_, name, colour) in zip(spots, ordered, strict=True):
-        look = {"color": colour, "fontsize": 8, "va": "center", "parse_math": False}
+    for spot, (_, name, color) in zip(spots, ordered, strict=True):
+        look = {"color": color, "fontsize": 8, "va": "center", "parse_math": False}
         ax.text(1.01, float(spot), label(name), transform=ax.transAxes, **look)
 
 
@@ -266,11 +266,11 @@ class Layers:
         else:
             self.numbers = list(range(len(grid.names)))
             self.depth = {name: i for i, name in enumerate(grid.names)}
-        # Without the palest yellow, which is invisible on paper. Published data are grey in all figures.
-        colours, ends = ("Greys", (0.35, 0.9)) if published else ("viridis", (0.9, 0.0))
-        self._shades = matplotlib.colormaps[colours](np.linspace(*ends, max(len(self.numbers), 2)))
+        # Without the palest yellow, which is invisible on paper. Published data are gray in all figures.
+        colors, ends = ("Greys", (0.35, 0.9)) if published else ("viridis", (0.9, 0.0))
+        self._shades = matplotlib.colormaps[colors](np.linspace(*ends, max(len(self.numbers), 2)))
 
-    def colour(self, name: str) -> Any:
+    def color(self, name: str) -> Any:
         return tuple(self._shades[self.depth.get(name, 0)])
 
     def key(self, figure: "Figure", axes: list["Axes"]) -> None:

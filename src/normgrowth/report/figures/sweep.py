@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.report.figures.style import BLUE, GREY, INK, ORANGE, drawing
+from normgrowth.report.figures.style import BLUE, GRAY, INK, ORANGE, drawing
 from normgrowth.report.sweep_grid import SweepGrid
 from normgrowth.text import visible
 
@@ -52,7 +52,7 @@ def _phase(ax: "Axes", found: SweepGrid, figure: "Figure") -> None:
     bar.set_label("norm at the end over that at the start")
     for cells, mark in ((found.diverged, "×"), (found.lost & ~found.diverged, "?")):
         for i, j in np.argwhere(cells):
-            ax.text(x[i], y[j], mark, ha="center", va="center", color=GREY, fontsize=7)
+            ax.text(x[i], y[j], mark, ha="center", va="center", color=GRAY, fontsize=7)
     if len(found.records.where(level="column")):
         _edges(ax, found, x, y)
     for set_scale, axis in ((ax.set_xscale, found.x), (ax.set_yscale, found.y)):
@@ -67,7 +67,7 @@ def _phase(ax: "Axes", found: SweepGrid, figure: "Figure") -> None:
     ax.set_ylim(_corners(y)[[0, -1]])
     if ax.get_legend_handles_labels()[0]:
         legend = ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderpad=0.2, columnspacing=1.0)
-        legend.set_in_layout(False)  # it may reach over the colour bar
+        legend.set_in_layout(False)  # it may reach over the color bar
 
 
 def _edges(ax: "Axes", found: SweepGrid, x: Any, y: Any) -> None:
@@ -97,9 +97,9 @@ def _edges(ax: "Axes", found: SweepGrid, x: Any, y: Any) -> None:
     default = DEFAULT.get(optimizer)
     scaled = _logarithmic(found.x) and _logarithmic(found.y)
     if optimizer in DECOUPLED and scaled and (LEAST / x > y[0]).any():
-        ax.plot(x, LEAST / x, color=GREY, linestyle=":", linewidth=1.2)
+        ax.plot(x, LEAST / x, color=GRAY, linestyle=":", linewidth=1.2)
         said = "below the dots float32 loses decay"
-        ax.text(0.015, 0.015, said, transform=ax.transAxes, color=GREY, fontsize=6.5)
+        ax.text(0.015, 0.015, said, transform=ax.transAxes, color=GRAY, fontsize=6.5)
     if default and default[1] > 0:
         ax.plot(
             *(
@@ -143,19 +143,19 @@ def edge(result: "Sweep") -> "Figure | None":
     left.plot(x, np.where(inside, edge, np.nan), color=BLUE, marker="o", markersize=3, label="measured")
     left.plot(x, predicted, color=ORANGE, linestyle="--", label="λ* of random gradients")
     rows = [float(v) for v in found.y.values]
-    left.axhspan(rows[0], rows[-1], color=GREY, alpha=0.08, linewidth=0)
+    left.axhspan(rows[0], rows[-1], color=GRAY, alpha=0.08, linewidth=0)
     left.set_xscale("log")
     left.set_yscale("log")
     left.set_xlabel(WORDS["lr"])
     left.set_ylabel("weight decay λ where growth ends")
     left.legend()
-    for quantity, colour, label in (
+    for quantity, color, label in (
         ("alignment", BLUE, "alignment 2⟨θ, δ⟩"),
         ("steps", ORANGE, "steps ‖δ‖²"),
     ):
-        right.plot(x, found.column(f"edge_{quantity}"), color=colour, marker="o", markersize=3, label=label)
-    right.axhline(0, color=GREY, linewidth=0.6)
-    right.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
+        right.plot(x, found.column(f"edge_{quantity}"), color=color, marker="o", markersize=3, label=label)
+    right.axhline(0, color=GRAY, linewidth=0.6)
+    right.axhline(1, color=GRAY, linewidth=0.6, linestyle=":")
     right.set_xscale("log")
     right.set_xlabel(WORDS["lr"])
     right.set_ylabel("growth by the term / loss by decay")

@@ -1,9 +1,9 @@
 """Figures of a trace, ready to print: the paper's Figures 1 and 5 for any series, the budget, the roles.
 
 The same trace gives the same bytes. Each figure is built on its own, without pyplot, so that neither
-the user's settings nor an earlier figure shows in it. One colour means one thing: ink is the whole
+the user's settings nor an earlier figure shows in it. One color means one thing: ink is the whole
 model, light to dark are the layers in their order, blue is what alignment adds to the norm, orange
-what the size of the steps adds. Where runs measured here lie over published ones, those are grey and these blue.
+what the size of the steps adds. Where runs measured here lie over published ones, those are gray and these blue.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from normgrowth.report.figures import budget
 from normgrowth.report.figures.style import (
     BLUE,
-    GREY,
+    GRAY,
     INK,
     ORANGE,
     Layers,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FAMILIES = ("#009e73", "#d55e00", "#7b3294", "#56b4e9", "#a07800", GREY)  # of roles; none means a term above
+FAMILIES = ("#009e73", "#d55e00", "#7b3294", "#56b4e9", "#a07800", GRAY)  # of roles; none means a term above
 DASHES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 LABELS = {
     "norm": "norm ‖θ‖",
@@ -95,15 +95,15 @@ def figure_angle(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None"
 
     grids = Grids(trace)
     curves = [(grids.model("angle"), INK, "model")]
-    curves += [(other.model("angle"), GREY, other.run) for other in map(Grids, overlay)]
+    curves += [(other.model("angle"), GRAY, other.run) for other in map(Grids, overlay)]
     curves = [((t[(t > 0) & (y > 0)], y[(t > 0) & (y > 0)]), *look) for (t, y), *look in curves]
     steps, angles = curves[0][0]
     if len(steps) < 3:
         return None
     figure = Figure(figsize=(4.2, 2.9))
     ax: Axes = figure.subplots()
-    for (t, y), colour, name in reversed(curves):
-        line(ax, t, y, color=colour, label=label(name))
+    for (t, y), color, name in reversed(curves):
+        line(ax, t, y, color=color, label=label(name))
     middle = len(steps) // 2
     slope = angles[middle] * steps[middle] / steps
     ax.plot(
@@ -143,14 +143,14 @@ def figure_roles(trace: Trace) -> "Figure | None":
     figure = Figure(figsize=(5.6, 3.4))
     ax: Axes = figure.subplots()
     ends: list[tuple[float, str, str]] = []
-    families: dict[str, int] = {}  # colour for the family ("attention"), dashes for its members
+    families: dict[str, int] = {}  # color for the family ("attention"), dashes for its members
     for name, factor in drawn.items():
         family = name.partition(".")[0]
         member = families.setdefault(family, 0)
         families[family] += 1
-        colour = FAMILIES[list(families).index(family) % len(FAMILIES)]
-        line(ax, norm.steps, factor, color=colour, linestyle=DASHES[member % len(DASHES)], label=name)
-        ends.append((float(factor[np.isfinite(factor)][-1]), name, colour))
+        color = FAMILIES[list(families).index(family) % len(FAMILIES)]
+        line(ax, norm.steps, factor, color=color, linestyle=DASHES[member % len(DASHES)], label=name)
+        ends.append((float(factor[np.isfinite(factor)][-1]), name, color))
     steps, model = grids.model("norm")
     if len(steps) > 1 and steps[0] == norm.steps[0] and model[0] > 0:
         line(ax, steps, model / model[0], color=INK, linewidth=2.0, label="model")
@@ -159,13 +159,13 @@ def figure_roles(trace: Trace) -> "Figure | None":
         ax.set_yscale("log")
     else:
         value_axis(ax)
-    ax.axhline(1, color=GREY, linewidth=0.6, zorder=0)
+    ax.axhline(1, color=GRAY, linewidth=0.6, zorder=0)
     ax.set_ylabel(f"norm relative to step {norm.steps[0]:,}")
     step_axis(ax, [int(step) for step in norm.steps])
     label_ends(ax, ends)
     if left_out := ", ".join(label(name) for name in factors if name not in drawn):
         note = f"not drawn, since their norm at the first step is zero or not finite: {left_out}"
-        figure.supxlabel(note, fontsize=7, color=GREY, parse_math=False, wrap=True)
+        figure.supxlabel(note, fontsize=7, color=GRAY, parse_math=False, wrap=True)
     return figure
 
 
@@ -195,7 +195,7 @@ def _over_steps(
     others = list(map(Grids, overlay))
     scale = Scale.of(grids, others)
     layers = Layers(grids.of("layer", quantities[0]), published=trace.published)
-    own, theirs_colour = (GREY, BLUE) if trace.published and others else (INK, GREY)
+    own, theirs_color = (GRAY, BLUE) if trace.published and others else (INK, GRAY)
     columns = 1 + len(layers.stacks)
     figure = Figure(figsize=((3.9, 7.2, 9.4, 11.6)[columns - 1], 0.3 + 2.35 * len(quantities)))
     axes: NDArray[Any] = figure.subplots(len(quantities), columns, squeeze=False, sharex=True)
@@ -206,10 +206,10 @@ def _over_steps(
             ax.sharey(comparable[0])
             ax.tick_params(labelleft=False)
         model, grid = (grids.of(level, quantity) for level in levels)
-        for i, other in enumerate(others):  # behind this run, in grey, with different dashes
+        for i, other in enumerate(others):  # behind this run, in gray, with different dashes
             theirs, dashes = other.of("model", quantity), DASHES[i % len(DASHES)]
             xy = scale.x(other, theirs.steps), scale.y(other, quantity, theirs.curve("model"))
-            line(row[0], *xy, color=theirs_colour, linestyle=dashes, label=label(other.run))
+            line(row[0], *xy, color=theirs_color, linestyle=dashes, label=label(other.run))
         xy = scale.x(grids, model.steps), scale.y(grids, quantity, model.curve("model"))
         line(row[0], *xy, color=own, label=label(grids.run) if others else "model")
         if quantity == "norm" and fitted is not None:
@@ -220,13 +220,13 @@ def _over_steps(
         for ax, names in zip(row[1:], layers.stacks.values(), strict=True):
             width = 1.2 if len(names) <= 16 else 0.8
             for name in names:
-                x, colour = scale.x(grids, grid.steps), layers.colour(name)
-                line(ax, x, grid.curve(name), color=colour, linewidth=width, label=name)
+                x, color = scale.x(grids, grid.steps), layers.color(name)
+                line(ax, x, grid.curve(name), color=color, linewidth=width, label=name)
         row[0].set_ylabel(scale.label(quantity))
         for ax in row:
             value_axis(ax, zero_below=LENGTHS.get(quantity, 0.0))
             if quantity == "alignment":
-                ax.axhline(0, color=GREY, linewidth=0.6, zorder=0)
+                ax.axhline(0, color=GRAY, linewidth=0.6, zorder=0)
     axes[0, 0].set_title(label(model_title(trace.selection)), parse_math=False)
     for ax, stack in zip(axes[0, 1:], layers.stacks, strict=True):
         ax.set_title(f"{label(stack)}, by layer" if columns > 2 else "by layer", parse_math=False)
@@ -290,7 +290,7 @@ def _one_step(grids: Grids, title: str) -> "Figure | None":
             position,
             values,
             "o-",
-            color=GREY,
+            color=GRAY,
             linewidth=0.8,
             markersize=4,
             markerfacecolor=INK,

@@ -31,11 +31,11 @@ class Entry(Generic[R]):
 
 @dataclass(frozen=True)
 class ShownRun:
-    """One run of a result. colour: by its place on the page. fits: growth laws of "model" and of each layer."""
+    """One run of a result. color: by its place on the page. fits: growth laws of "model" and of each layer."""
 
     label: str
     result: Measured
-    colour: int = 0
+    color: int = 0
     fits: Mapping[str, SeriesFit] = field(default_factory=dict)
 
     @property

@@ -28,7 +28,7 @@ class PackedCurve:
     run: str
     x: int
     y: int
-    colour: int
+    color: int
     shade: float | None
     dash: int
     dots: bool
@@ -131,7 +131,7 @@ def _curve(curve: Curve, arrays: Arrays, most: int, *, spikes: bool) -> PackedCu
         run=visible(curve.run),
         x=arrays.add(x[kept], exact=True),
         y=arrays.add(y[kept]),
-        colour=curve.colour,
+        color=curve.color,
         shade=curve.shade,
         dash=curve.dash,
         dots=curve.dots,

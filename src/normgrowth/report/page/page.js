@@ -28,7 +28,7 @@
     return made;
   }
 
-  // --- colours ---------------------------------------------------------------------------------------------------
+  // --- colors ---------------------------------------------------------------------------------------------------
   const dark = () => document.documentElement.dataset.theme === "dark";
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -38,11 +38,11 @@
     return `rgb(${mixed.join(",")})`;
   }
 
-  function colour(curve) {
+  function color(curve) {
     if (curve.provenance === "published") return style("--published");
     if (curve.shade !== null) return between(VIRIDIS, dark() ? 0.3 + 0.7 * curve.shade : 0.85 * (1 - curve.shade));
     const hues = HUES[dark() ? "dark" : "light"];
-    return hues[curve.colour % hues.length];
+    return hues[curve.color % hues.length];
   }
 
   // Values around 0: red above, blue below; what is small must still be seen, so its root decides.
@@ -143,7 +143,7 @@
       this.plot.dataset.visible = this.spec.curves.filter((_, i) => this.visible(i)).length;
       this.list?.querySelectorAll(".swatch").forEach((one) => {
         const curve = this.spec.curves[one.dataset.curve];
-        one.style.background = colour(curve);
+        one.style.background = color(curve);
         one.classList.toggle("dashed", curve.dash > 0);
       });
     }
@@ -154,7 +154,7 @@
       const y = Float64Array.from(array(curve.y), (v) => (this.log && v <= 0 ? NaN : v));
       const words = Array.from(step, (v) => this.spec.x.ticks[v] ?? "");
       const data_source = new Bokeh.ColumnDataSource({ data: { x, y, step: Array.from(step), said: curve.said ?? words } });
-      const hue = colour(curve), at = { x: { field: "x" }, y: { field: "y" } }, glyphs = [];
+      const hue = color(curve), at = { x: { field: "x" }, y: { field: "y" } }, glyphs = [];
       if (!curve.dots) {
         glyphs.push(new Bokeh.Line({ ...at, line_color: hue, line_width: curve.shade === null ? 2 : 1.3,
                                      line_dash: DASHES[curve.dash % DASHES.length] }));

@@ -22,13 +22,13 @@ class Axis:
 
 @dataclass(frozen=True)
 class Curve:
-    """colour: the index of a run. shade: of a layer, from 0 for the first to 1 for the last."""
+    """color: the index of a run. shade: of a layer, from 0 for the first to 1 for the last."""
 
     label: str
     x: Any
     y: Any
     run: str = ""
-    colour: int = 0
+    color: int = 0
     shade: float | None = None
     dash: int = 0
     dots: bool = False  # points without a line

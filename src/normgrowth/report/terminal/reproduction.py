@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from normgrowth.paper.reproduction import Check, Judgement, Reproduction, TableRow
+from normgrowth.paper.reproduction import Check, Judgment, Reproduction, TableRow
 from normgrowth.report.sentences.reproduction import DIFFERS, failure_sentences, measured_numbers
 from normgrowth.report.terminal.console import Cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_table
@@ -35,7 +35,7 @@ def show(result: Reproduction, console: "Console") -> None:
     say_remarks(console, result)
 
 
-def _claims(claims: Sequence[Judgement], console: "Console") -> None:
+def _claims(claims: Sequence[Judgment], console: "Console") -> None:
     columns = [
         Cells("claim", [claim.id for claim in claims], right=False),
         Cells("in the paper", [claim.where for claim in claims], 1, right=False),

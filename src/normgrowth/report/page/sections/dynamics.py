@@ -43,7 +43,7 @@ def _chart(entry: Entry[Dynamics], place: int) -> Chart:
     curves = [Curve("measured", d.steps, d.norms)]
     for i, fit in enumerate(one for one in (d.aligned, d.misaligned) if one is not None):
         near = fit.predicted[-1] <= FAR * max(d.norms)  # beyond, it would hide the measured growth
-        look = {"colour": i + 1, "dash": 1, "shown": near, "provenance": "derived"}
+        look = {"color": i + 1, "dash": 1, "shown": near, "provenance": "derived"}
         curves.append(Curve(f"{fit.model} dynamics", d.steps, fit.predicted, **look))
     title = f"Norm of {d.name}, measured{' and predicted' if len(curves) > 1 else ''}: {entry.label}"
     alt = few([visible(text) for text in sentences.findings(d)[-2:]])

@@ -8,7 +8,7 @@ from normgrowth.report.page.run_tables import law_table
 from normgrowth.report.sentences.fits import estimate, r2, share, verdict
 from normgrowth.text import visible
 
-COLOURS = 6
+COLORS = 6
 
 
 def sections(content: Content) -> list[Section]:
@@ -37,16 +37,16 @@ def _chart(entry: Entry[Fits], place: int) -> Chart | None:
     for i, (name, one) in enumerate(fits.series.items()):
         if not one.steps:
             continue
-        colour, dash = i % COLOURS, i // COLOURS
+        color, dash = i % COLORS, i // COLORS
         curves.append(
-            Curve(name or "measured", one.steps, one.measured, colour=colour, dash=dash, dots=not several)
+            Curve(name or "measured", one.steps, one.measured, color=color, dash=dash, dots=not several)
         )
         if one.best_law:
             law = one.best
             label = f"{name}: {law.law}" if several else law.law
-            colour, fitted = (i + 1 - several) % COLOURS, law.predict(one.steps)
+            color, fitted = (i + 1 - several) % COLORS, law.predict(one.steps)
             look = {"dash": 1, "shown": not several, "provenance": "derived"}
-            curves.append(Curve(label, one.steps, fitted, colour=colour, **look))
+            curves.append(Curve(label, one.steps, fitted, color=color, **look))
             said.append(f"{visible(name or fits.quantity)}: {law.law} fits best.")
     if not curves:
         return None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import nan
 
-from normgrowth.paper.reproduction import Check, Judgement, Reproduction, TableRow
+from normgrowth.paper.reproduction import Check, Judgment, Reproduction, TableRow
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Picture, Section, Table, column, words
 from normgrowth.report.page.run_tables import counted_notes
@@ -47,7 +47,7 @@ def _sections(result: Reproduction, pictures: Sequence[Picture], place: int) -> 
     return [replace(section, id=f"{section.id}-{place}") for section in found] if place else found
 
 
-def _claims(claims: Sequence[Judgement]) -> Table:
+def _claims(claims: Sequence[Judgment]) -> Table:
     published = [
         f"{claim.published} ({claim.source})" if claim.source else claim.published for claim in claims
     ]

@@ -16,7 +16,7 @@ def sections(content: Content) -> list[Section]:
             if len(steps):
                 name = quantity.replace("_", " ")
                 label = f"{run.label}: {name}" if len(runs) > 1 else name
-                curves.append(Curve(label, steps, values, run.label, run.colour, dash=dash))
+                curves.append(Curve(label, steps, values, run.label, run.color, dash=dash))
     if not curves:
         return []
     ends = [f"{visible(c.label)} from {c.y[0]:.3f} to {c.y[-1]:.3f}." for c in curves]

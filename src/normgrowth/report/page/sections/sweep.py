@@ -44,7 +44,7 @@ def _phase(found: SweepGrid, place: int, name: str) -> Map:
     ]
     over = []
     columns = np.arange(found.shape[0], dtype=float)
-    for quantity, label, colour, dash in (
+    for quantity, label, color, dash in (
         ("edge", "growth ends", 0, 0),
         ("edge_predicted", "λ* of random gradients", 1, 1),
     ):
@@ -52,7 +52,7 @@ def _phase(found: SweepGrid, place: int, name: str) -> Map:
         if np.isfinite(rows).any():
             kind = "derived" if dash else "measured"
             said = [f"{label} at {number(value, 3)}" for value in found.column(quantity)]
-            over.append(Curve(label, columns, rows, "", colour, dash=dash, provenance=kind, said=said))
+            over.append(Curve(label, columns, rows, "", color, dash=dash, provenance=kind, said=said))
     x, y = (_axis(axis) for axis in (found.x, found.y))
     grown, trained = int((factor > 0).sum()), int(np.isfinite(factor).sum())
     gone = int(found.diverged.sum())

@@ -25,7 +25,7 @@ from normgrowth.report.sentences.trace import budget_sentence, growth_sentence, 
 from normgrowth.report.sentences.trace import sentences as trace_sentences
 from normgrowth.text import visible
 
-COLOURS = 6  # of runs; further runs repeat them with other dashes
+COLORS = 6  # of runs; further runs repeat them with other dashes
 FIRST_TENSORS = 8  # shown at first
 # quantity and reference -> title, label, whether the axis is logarithmic at first
 QUANTITIES = {
@@ -95,7 +95,7 @@ def _norm(runs: Sequence[ShownRun]) -> Chart | None:
                     steps,
                     law.predict(steps),
                     run.label,
-                    run.colour + (len(runs) == 1),
+                    run.color + (len(runs) == 1),
                     dash=1,
                     provenance="derived",
                 )
@@ -104,7 +104,7 @@ def _norm(runs: Sequence[ShownRun]) -> Chart | None:
         if len(steps):
             said = f"{run.label}: where steps and decay would settle"
             look = {"dash": 2, "shown": False, "provenance": "derived"}
-            curves.append(Curve(said, steps, settled, run.label, run.colour, **look))
+            curves.append(Curve(said, steps, settled, run.label, run.color, **look))
     return _chart("norm", "Norm of the model", few(_said(runs, growth_sentence)), "norm ‖θ‖", False, curves)
 
 
@@ -114,8 +114,8 @@ def _said(runs: Sequence[ShownRun], sentence: Callable[[Grids], str]) -> list[st
 
 
 def _of(run: ShownRun, label: str, x: Any, y: Any, **look: Any) -> Curve:
-    look = {"dash": run.colour // COLOURS} | look  # the seventh run is not the first
-    return Curve(label, x, y, run.label, run.colour, provenance=run.provenance, **look)
+    look = {"dash": run.color // COLORS} | look  # the seventh run is not the first
+    return Curve(label, x, y, run.label, run.color, provenance=run.provenance, **look)
 
 
 def _chart(
@@ -234,8 +234,8 @@ def _roles(runs: Sequence[ShownRun]) -> Chart | None:
         for i, (name, values) in enumerate(zip(grid.names, grid.values.T, strict=True)):
             if len(grid.steps) > 1 and values[0] > 0:
                 label, relative = f"{prefix}{name}", values / values[0]
-                dash = place if len(runs) > 1 else i // COLOURS
-                curves.append(Curve(label, grid.steps, relative, run.label, i % COLOURS, dash=dash))
+                dash = place if len(runs) > 1 else i // COLORS
+                curves.append(Curve(label, grid.steps, relative, run.label, i % COLORS, dash=dash))
     alt = f"The norm of each kind of parameters over its first, {len(curves)} curves."
     return _chart("roles", "Growth by role", alt, "norm over that at the first step", False, curves)
 
