@@ -38,7 +38,7 @@ def trace(
     lags: cosines to the checkpoint that many places back, beside the previous one.
     first: also compare with the first checkpoint (for a hub series that keeps one more on disk).
     scalars: also compare every single weight with the first checkpoint: the share that grew, the share that changed its
-    sign, quantiles of log(|θ|/|θ₀|), by tensor, layer, role and model. Remote files are then read step by step.
+    sign, quantiles of log(abs(θ/θ₀)), by tensor, layer, role and model. Remote files are then read step by step.
     tokens_per_step, run: as the folder remembers them, if not given.
     lint: also run the integrity checks of `normgrowth.lint`; faults are warnings, `findings` has all that was found.
     engine: where to work, else threads of this process, as many as `workers`. memory: bytes of checkpoints that come
