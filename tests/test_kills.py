@@ -183,8 +183,8 @@ def assert_same(job: Job, out: Path, whole: Path) -> None:
 
 
 def rows(records: Records) -> dict[tuple[object, ...], float]:
-    names = ("run", "step", "level", "name", "layer", "role", "reference", "quantity")
-    found = {tuple(row[name] for name in names): row["value"] for row in records.table.to_pylist()}
+    names = ("run", "step", "level", "name", "layer", "role", "reference", "scale", "quantity")
+    found = {tuple(row.get(name) for name in names): row["value"] for row in records.table.to_pylist()}
     assert len(found) == len(records)
     return {key: value for key, value in sorted(found.items(), key=str) if key[-1] not in APART}
 

@@ -247,7 +247,7 @@ def test_a_law_that_was_not_fitted_says_why():
     law = LawFit("sqrt", "a·√t + b", {}, reason="<too few> points")
     assert tables(law)[0][1:] == [["not fitted", "<too few> points"]]
     series = SeriesFit(name="", laws={"sqrt": law}, steps=(1.0,), measured=(2.0,))
-    assert repr(series) == "SeriesFit(1 laws on 1 points; none is best)"
+    assert repr(series) == "SeriesFit(1 laws on 1 points; no best law)"
 
 
 def test_dynamics_show_the_verdict_in_a_line_and_all_sentences(tmp_path):

@@ -267,7 +267,7 @@ def test_too_little_to_say(traced):
     assert np.isnan(found.q)
     assert found.verdict == "undecided"
     assert len(direction_sentences(found)) == 3
-    assert not found.doubled.steps
+    assert len(found.doubled.steps) == 1, "a trend needs more than one pair"
 
 
 def test_uniform_growth_and_its_opposite(traced):
@@ -320,7 +320,7 @@ def test_a_layer_that_began_at_zero_has_no_factor(traced):
     found = uniformity(traced(path, every=1, lags=()))
     assert found.factor[1] == np.inf
     assert found.spread == 1
-    assert "too little" in uniformity_sentence(found)
+    assert "too few" in uniformity_sentence(found)
 
 
 # --- step sizes of a tracker, and of a series with gaps ---------------------------------------------

@@ -27,7 +27,9 @@ def folder(path, tmp_path_factory):
 
 
 def fields(found):
-    return {key: value for key, value in results.to_plain(found).items() if key != "provenance"}
+    return {
+        key: value for key, value in results.to_plain(found).items() if key not in ("provenance", "source")
+    }
 
 
 def test_a_schedule_and_its_text_are_the_same(folder):
@@ -98,5 +100,5 @@ def test_the_published_trace_has_its_schedule():
     found = ng.dynamics("published:t5")
     assert str(found.schedule) == "inverse_sqrt:lr=0.01,hold=10000"
     assert found.verdict == "between"
-    with pytest.raises(InputError, match="no published result is called 't6'"):
+    with pytest.raises(InputError, match="published:t6 is not a trace"):
         ng.dynamics("published:t6")

@@ -15,7 +15,7 @@ def test_few_points(n):
     steps = np.arange(n)
     norms = 3 + 2 * np.sqrt(steps) + 0.1 * np.cos(7 * steps)
     if n < 2:
-        with pytest.raises(InputError, match=f"{n} point"):
+        with pytest.raises(InputError, match=f"too few points.*: {n}$"):
             fit(steps, norms)
         return
     fits = fit(steps, norms)
@@ -128,23 +128,23 @@ def test_the_ends_of_the_scale(last, size):
 @pytest.mark.parametrize(
     ("steps", "norms", "more", "said"),
     [
-        ([-1, 2, 3], [1, 2, 3], {}, "step -1 is negative"),
-        ([1, 2, 3], [1, -2, 3], {}, "norm -2 at step 2 is negative"),
-        ([1, 2, 3], [1, 2], {}, "same length, not 3 and 2"),
-        ([[1, 2]], [[1, 2]], {}, "two rows"),
-        (3, 4, {}, "two rows"),
+        ([-1, 2, 3], [1, 2, 3], {}, "steps must be >= 0, got -1"),
+        ([1, 2, 3], [1, -2, 3], {}, "norms must be >= 0, got -2 at step 2"),
+        ([1, 2, 3], [1, 2], {}, "same length, got 3 and 2"),
+        ([[1, 2]], [[1, 2]], {}, "one-dimensional.*got 1×2 and 1×2"),
+        (3, 4, {}, "one-dimensional.*a single number"),
         (["a"], [1], {}, "must be real numbers"),
         ([[1, 2], [3]], [1, 2], {}, "must be real numbers"),
         ([1j], [1], {}, "real numbers"),
-        ([1, 2, 1e16], [1, 2, 3], {}, "steps of the size of 1e\\+16 are beyond 1e-15 to 1e\\+15"),
-        ([0, 1e-320, 2e-320], [1, 2, 3], {}, "steps of the size of .*e-320 are beyond"),
-        ([1, 2, 3], [1, 2, 1e200], {}, "norms of the size of 1e\\+200"),
-        ([1, 2, 3], [1, 2, 3], {"laws": "cubic"}, "no law is called 'cubic'; there are sqrt, sqrt2"),
+        ([1, 2, 1e16], [1, 2, 3], {}, "largest step must be between 1e-15 and 1e\\+15, got 1e\\+16"),
+        ([0, 1e-320, 2e-320], [1, 2, 3], {}, "largest step must be between .*e-320"),
+        ([1, 2, 3], [1, 2, 1e200], {}, "largest norm .*got 1e\\+200"),
+        ([1, 2, 3], [1, 2, 3], {"laws": "cubic"}, "unknown law 'cubic'; known: sqrt, sqrt2"),
         ([1, 2, 3], [1, 2, 3], {"laws": []}, "no law to fit"),
         ([1, 2, 3], [1, 2, 3], {"confidence": 1.0}, "between 0 and 1"),
-        ([1, 2, 3], [1, 2, 3], {"bootstrap": 10}, "10 replicates give no interval of 0.95: 40 are needed"),
+        ([1, 2, 3], [1, 2, 3], {"bootstrap": 10}, "0.95 needs at least 40 .*got 10"),
         ([1, 2, 3], [1, 2, 3], {"seed": -1}, "seed must be >= 0, got -1"),
-        ([0, 0, 0], [1, 2, 3], {}, "1 point cannot"),
+        ([0, 0, 0], [1, 2, 3], {}, "too few points.*: 1$"),
     ],
 )
 def test_bad_input_is_said_in_one_line(steps, norms, more, said):

@@ -177,6 +177,17 @@ def test_functions_of_two_elements(name, orders, a, b):
     expect(limit(f, a, b, orders=orders), each(reference), a, b, tolerance=1e-6)
 
 
+@pytest.mark.parametrize("orders", [1, 3])
+def test_a_binary_logarithm_that_cancels_takes_the_next_order(orders):
+    """log2(2^-1 + 2^(-1 + 1/c)) is 0 to the leading order and 1/(2c) to the next."""
+    f, reference = BINARY["binary log of a sum"]
+    a, b = (
+        {0: torch.full((1, 1), -1.0).double()},
+        {0: torch.full((1, 1), -1.0).double(), -1: torch.ones(1, 1).double()},
+    )
+    expect(limit(f, a, b, orders=orders), each(reference), a, b, tolerance=1e-6)
+
+
 @with_orders
 @few
 @given(a=powers(SHAPE), b=powers(SHAPE, coefficients=POSITIVE))

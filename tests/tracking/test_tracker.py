@@ -316,10 +316,10 @@ def test_news_are_told_once():
         optimizer.step()
         found = tracker.latest(("norm", "gradient_norm", "total_growth", "learning_rate"), ("model", "layer"))
         assert tracker.latest() == {}
-    blocks = {f"{name}/{q}" for name in ("model", "layer.0", "layer.1") for q in ("norm", "gradient_norm")}
-    assert found.keys() == blocks | {"model/learning_rate"}
+    blocks = {f"{q}/{name}" for name in ("model", "layer.0", "layer.1") for q in ("norm", "gradient_norm")}
+    assert found.keys() == blocks | {"learning_rate/model"}
     assert found["norm/model"] == row_of(tracker.trace.records, 2, "model", "model")["norm"]
-    assert found["layer.1/norm"] == pytest.approx(
+    assert found["norm/layer.1"] == pytest.approx(
         np.sqrt(sum(np.sum(values(p, p) ** 2) for p in model.layers[1].parameters())), rel=1e-12
     )
 

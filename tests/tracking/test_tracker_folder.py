@@ -98,7 +98,7 @@ def test_without_a_close_records_are_written_when_the_tracker_goes(tmp_path):
     assert not (tmp_path / "records.parquet").exists()
     del optimizer  # whose hooks hold the tracker
     gc.collect()
-    assert Records.read_files(tmp_path).distinct("step") == [0, 1, 2, 3]
+    assert StoredResult.read_files(tmp_path).records.distinct("step") == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("back", [0, 3, 8])

@@ -69,12 +69,16 @@ TRACED = (
 )
 SENTENCES = 200  # of the development part, as in the paper's Figure 3
 KINDS: tuple[Kind, ...] = ("paper_pre_norm", "usual_pre_norm", "post_norm")
+SMALL_STEPS, SMALL_EPOCHS = 2000, 1000  # of small models; the steps end before the epochs
 OPTIMIZERS: tuple[Optimizers, ...] = ("adamw", "sgd")
 
 
 @dataclass(frozen=True)
 class LanguageModels(StageSettings):
-    """Which models are trained. small: 4 layers of 64 and 300 steps, else the paper's size and 5 epochs."""
+    """Which models are trained: of the paper's size for 5 epochs, or small ones with high learning rates.
+
+    small: 4 layers of width 32 and 2,000 steps. At these rates the norm of the weights doubles within a minute.
+    """
 
     corpora: tuple[str, ...]
     small: bool
@@ -84,20 +88,30 @@ class LanguageModels(StageSettings):
         return replace(self, corpora=(corpus,), min_count=min_count)
 
     def models(self) -> dict[str, TrainSettings]:
-        """By name: each kind of network with AdamW and SGD; two of them with the authors' leaking mask, too."""
+        """By name: each kind of network with AdamW and SGD; two of them with the authors' leaking mask, too.
+
+        Small models also with a rate that falls as 1/√t, as that of T5 does.
+        """
         found = {}
         for corpus in self.corpora:
             base = preset("paper", corpus, evaluate="powers")
             if self.small:
-                shape = replace(base, layers=4, width=64, heads=4, feedforward=128, min_count=self.min_count)
-                base = replace(shape, steps=300, dev_sentences=100)
+                shape = replace(base, layers=4, width=32, heads=4, feedforward=64, positions=32)
+                base = replace(
+                    shape, min_count=self.min_count, epochs=SMALL_EPOCHS, steps=SMALL_STEPS, dev_sentences=100
+                )
             for optimizer in OPTIMIZERS:
                 for kind in KINDS:
-                    own = replace(_with_rates(base, kind, optimizer), final_norm=kind == "usual_pre_norm")
+                    rates = _small_rates if self.small else _with_rates
+                    own = replace(rates(base, kind, optimizer), final_norm=kind == "usual_pre_norm")
                     leaks = optimizer == "adamw" and kind != "usual_pre_norm"
                     for leaking in (False, True) if leaks else (False,):
                         name = f"{corpus}-{kind}-{optimizer}{'-leaking' if leaking else ''}"
                         found[name] = replace(own, leaking=leaking)
+            if self.small:
+                constant = found[f"{corpus}-paper_pre_norm-adamw"]
+                falling = replace(constant, schedule="inverse_sqrt", lr=0.03, hold=100)
+                found[f"{corpus}-paper_pre_norm-adamw-inverse_sqrt"] = falling
         return found
 
 
@@ -107,6 +121,14 @@ def _with_rates(base: TrainSettings, kind: Kind, optimizer: Optimizers) -> Train
     if optimizer == "sgd":
         return replace(own, lr=0.3, clip=1.0, warmup=100)
     return replace(own, lr=5e-4, warmup=100) if kind == "post_norm" else replace(own, lr=1e-3)
+
+
+def _small_rates(base: TrainSettings, kind: Kind, optimizer: Optimizers) -> TrainSettings:
+    """The same for small models, which also learn at rates that make their weights grow within 2,000 steps."""
+    own = replace(base, kind=kind, optimizer=optimizer)
+    if optimizer == "sgd":
+        return replace(own, lr=1.0, clip=1.0, warmup=100)
+    return replace(own, lr=0.01, warmup=100) if kind == "post_norm" else replace(own, lr=0.01)
 
 
 def measured(
@@ -256,7 +278,7 @@ def _only(records: Records, quantities: Sequence[str]) -> Records:
 LANGUAGE_MODELS = Stage(
     name="language_models",
     title="language models, their growth, saturation and heads",
-    version=2,
+    version=3,
     settings={
         "demo": LanguageModels(corpora=("pydoc",), small=True, min_count=3),
         "paper": LanguageModels(corpora=("wikitext-2", "penn"), small=False),

@@ -133,12 +133,13 @@ def _log_sum_of_rows(operation: Operation, x: Series) -> Series:
         most = torch.where(most.isfinite(), most, torch.zeros_like(most))
         shifted = exponential(exp, add(x, constant(most), -1))
         found = logarithm(log, shifted.map(lambda value: value.sum(-1, keepdim=True)))
-        return add(found, constant(most)).map(lambda value: value.squeeze(-1))
+        return summed(operation, found, constant(most)).map(lambda value: value.squeeze(-1))
     shares = distribution(operation, x, -1)
     share = shares.top.value
     winner = share.argmax(-1, keepdim=True)
     several = -share.gather(-1, winner).squeeze(-1).log()
-    found = add(_largest(x, winner, share), Series((Term(ZERO, several, shares.sources),), shares.rest))
+    count = Series((Term(ZERO, several, shares.sources),), shares.rest)
+    found = summed(operation, _largest(x, winner, share), count)
     return replace(found, lost=True)
 
 
