@@ -97,6 +97,8 @@ class Schedule:
     points: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
+        # From JSON they come as lists.
+        object.__setattr__(self, "points", tuple((int(step), float(rate)) for step, rate in self.points))
         if self.shape == RECORDED and self.points:
             return
         if self.shape not in SHAPES:

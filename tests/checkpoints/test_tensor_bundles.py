@@ -359,11 +359,15 @@ def test_reading_is_linear(tmp_path):
     """Eight times the variables, at most some twenty times as long."""
 
     def seconds(count: int) -> float:
+        """Of the fastest of three readings: other work on the machine adds to some."""
         state = {f"block/{i:06}/kernel": np.ones(1, "f4") for i in range(count)}
         index = write_bundle(tmp_path / str(count) / "m", state)
-        begun = time.process_time()
-        assert len(read_tensorflow(index).tensors) == count
-        return time.process_time() - begun
+        taken = []
+        for _ in range(3):
+            begun = time.process_time()
+            assert len(read_tensorflow(index).tensors) == count
+            taken.append(time.process_time() - begun)
+        return min(taken)
 
     seconds(100)
     assert seconds(16_000) < 20 * max(seconds(2000), 0.02)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,15 +29,20 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
         line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()
     ]
     for command in commands:
-        done = subprocess.run(
-            command.split(),
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        for _ in range(3):
+            done = subprocess.run(
+                command.split(),
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            if "(SIGABRT)" not in done.stderr:
+                break
+            # Now and then a thread of gloo outlives its process group, and aborts the process as it ends.
+            shutil.rmtree(tmp_path / command.split()[-1])
         expected = 1 if command.endswith("compare runs/ddp runs/fsdp-scaled") else 0
         assert done.returncode == expected, f"{command}: {done.stderr[-2000:]}"
         printed[command] = done.stdout

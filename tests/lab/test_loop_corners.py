@@ -159,9 +159,9 @@ def test_records_that_cannot_be_written(tmp_path, words):
 def test_a_run_in_the_present_folder_has_its_name(tmp_path, words, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    records = train(TINY, ".", corpus=words)
-    assert records.distinct("run") == ["here"]
-    assert shown(records).startswith("here: paper_pre_norm")
+    run = train_run(TINY, ".", corpus=words)
+    assert run.records.distinct("run") == ["here"]
+    assert shown(run).startswith("here: paper_pre_norm")
 
 
 def test_a_schedule_that_cannot_be_takes_no_folder(tmp_path, words):
@@ -185,9 +185,9 @@ def test_words_so_short_that_a_symbol_is_never_seen(tmp_path, name):
 def test_one_token_at_a_time(tmp_path):
     for part in ("train", "valid", "test"):
         (tmp_path / f"{part}.txt").write_text("a b a\n")
-    records = train(replace(TINY, corpus=str(tmp_path), positions=1, min_count=1), tmp_path / "run")
-    assert "Saturation, mean over blocks, went from" in shown(records)
-    assert "other tokens" not in shown(records)
+    run = train_run(replace(TINY, corpus=str(tmp_path), positions=1, min_count=1), tmp_path / "run")
+    assert "Saturation, mean over blocks, went from" in shown(run)
+    assert "other tokens" not in shown(run)
 
 
 def test_word_frequencies_are_judged_where_the_model_is(tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 from normgrowth.checkpoints.selection import CountedParameters, Selection
 from normgrowth.errors import InputError
 from normgrowth.lab.settings import TrainSettings, every
+from normgrowth.record_schema import AXES
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.trace.result import Trace
@@ -64,7 +65,13 @@ class Run(Result):
         table = self.records.table
         evaluated = [name for name in self.records.distinct("quantity") if _is_evaluated(name)]
         own = np.isin(table["quantity"].to_pylist(), evaluated)
-        rows = Records(table.filter(~own))
+        tracked = table.filter(~own)
+        unused = [
+            name
+            for name in AXES
+            if name in tracked.column_names and not tracked[name].is_valid().to_numpy().any()
+        ]
+        rows = Records(tracked.drop_columns(unused))
         if not len(rows):
             raise InputError("the run has not ended: its norms so far are in its folder `tracker`")
         run = rows.single_run()
