@@ -66,11 +66,8 @@ class Run(Result):
         evaluated = [name for name in self.records.distinct("quantity") if _is_evaluated(name)]
         own = np.isin(table["quantity"].to_pylist(), evaluated)
         tracked = table.filter(~own)
-        unused = [
-            name
-            for name in AXES
-            if name in tracked.column_names and not tracked[name].is_valid().to_numpy().any()
-        ]
+        columns = [name for name in AXES if name in tracked.column_names]
+        unused = [name for name in columns if tracked[name].null_count == len(tracked)]
         rows = Records(tracked.drop_columns(unused))
         if not len(rows):
             raise InputError("the run has not ended: its norms so far are in its folder `tracker`")
