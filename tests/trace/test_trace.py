@@ -417,7 +417,7 @@ def test_zero_tensors_are_no_trouble(tmp_path):
 
 def test_asking_for_what_is_not_there_says_what_is(tmp_path):
     records = trace(write_series(tmp_path / "series", walk(2))).records
-    with pytest.raises(InputError, match=r"no nrm at level model; there is norm, rms"):
+    with pytest.raises(InputError, match=r"no nrm at level model; available: norm, rms"):
         records.series("nrm")
     with pytest.raises(InputError, match=r"of layer\.9"):
         records.series("norm", level="layer", name="layer.9")
