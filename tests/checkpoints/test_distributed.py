@@ -254,7 +254,7 @@ def test_any_partition(tmp_path: Path, cut: tuple, dtype: torch.dtype) -> None:
     assert same_bits(checkpoint, "w", whole)
     if len(kept) > 1:  # the smallest lie: one box is not there, or there twice
         missing = dict(list(kept.items())[1:])
-        assert "do not make it up" in refused(write(tmp_path / "run", missing, shape))
+        assert "do not cover it" in refused(write(tmp_path / "run", missing, shape))
 
 
 def test_older_newer_and_other_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,8 +453,8 @@ def test_links(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("boxes", "shape", "reason"),
     [
-        ({(0, 0): torch.ones(2, 2)}, (2, 3), "do not make it up"),
-        ({(0, 0): torch.ones(2, 2), (0, 1): torch.ones(2, 2)}, (2, 3), "do not make it up"),
+        ({(0, 0): torch.ones(2, 2)}, (2, 3), "do not cover it"),
+        ({(0, 0): torch.ones(2, 2), (0, 1): torch.ones(2, 2)}, (2, 3), "do not cover it"),
         ({(0, 0): torch.ones(2, 2), (1, 1): torch.ones(1, 2)}, (2, 3), "overlap"),
         ({(0, 0): torch.ones(2, 3), (1, 1): torch.ones(2, 3)}, (3, 4), "overlap"),
         ({(0, 1): torch.ones(2, 3)}, (2, 3), "does not fit"),
@@ -513,7 +513,7 @@ def test_items_in_safetensors(tmp_path: Path) -> None:
     format_ = dcp.filesystem.SerializationFormat.SAFETENSORS
     writer = dcp.FileSystemWriter(tmp_path / "run", serialization_format=format_)
     dcp.save({"w": torch.randn(100, 3)}, storage_writer=writer, no_dist=True)
-    assert "no torch archive" in refused(tmp_path / "run")
+    assert "not a valid torch archive" in refused(tmp_path / "run")
 
 
 def test_nothing_says_where(tmp_path: Path) -> None:

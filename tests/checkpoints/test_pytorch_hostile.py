@@ -150,20 +150,20 @@ REFUSED = {
     "5,000 models deep": (chain(5000, tensor(), "model"), "deep"),
     "2^24 paths": (doubled(24), "again and again"),
     "a list that many share": (shared(5000), "again and again"),
-    "a stride of 0": (dictionary(w=tensor((2**28,), (0,))), "repeat the same bytes"),
-    "more values than memory": (dictionary(w=tensor((2**31, 2**31 - 1), (0, 0))), "repeat the same bytes"),
-    "2^62 values": (dictionary(w=tensor((2**62,), (0,))), "no plain tensor"),
+    "a stride of 0": (dictionary(w=tensor((2**28,), (0,))), "refer to the same bytes"),
+    "more values than memory": (dictionary(w=tensor((2**31, 2**31 - 1), (0, 0))), "refer to the same bytes"),
+    "2^62 values": (dictionary(w=tensor((2**62,), (0,))), "not a plain tensor"),
     "beyond its storage": (dictionary(w=tensor((2, 4))), "larger than its storage"),
     "an offset beyond": (dictionary(w=tensor(offset=1)), "larger than its storage"),
-    "a negative size": (dictionary(w=tensor((-2, 3))), "no plain tensor"),
-    "a negative stride": (dictionary(w=tensor((2, 3), (-3, 1))), "no plain tensor"),
+    "a negative size": (dictionary(w=tensor((-2, 3))), "not a plain tensor"),
+    "a negative stride": (dictionary(w=tensor((2, 3), (-3, 1))), "not a plain tensor"),
     "200 dimensions": (dictionary(w=tensor((1,) * 200)), "dimensions"),
     "a storage of another size": (dictionary(w=tensor(count=7)), "28 bytes"),
     "a storage that is not there": (dictionary(w=tensor(key="9")), "without data/9"),
-    "sizes that are texts": (dictionary(w=tensor()).replace(number(3), text("3")), "no plain tensor"),
+    "sizes that are texts": (dictionary(w=tensor()).replace(number(3), text("3")), "not a plain tensor"),
     "a tensor without arguments": (
         dictionary(w=call(name("torch._utils", "_rebuild_tensor_v2"))),
-        "no plain tensor",
+        "not a plain tensor",
     ),
     "a storage that is none": (dictionary(w=tensor().replace(b"Q", b"")), "no storage"),
     "a name of two lines": (b"}(" + text("a\nb") + tensor() + b"u", "name"),
@@ -364,7 +364,7 @@ def test_other_files_with_the_start_of_an_archive(tmp_path):
         file.writestr("readme.txt", "x")
     assert "data.pkl" in refused(read_pytorch, tmp_path / "a.pt")
     (tmp_path / "b.pt").write_bytes(pickle.dumps({"w": 1}))
-    assert "no PyTorch file" in refused(read_pytorch, tmp_path / "b.pt")
+    assert "not a PyTorch file" in refused(read_pytorch, tmp_path / "b.pt")
 
 
 def test_a_pickle_of_too_many_operations(tmp_path, monkeypatch):

@@ -304,7 +304,7 @@ def test_a_machine_with_other_code_of_the_same_version_is_named():
     assert (same[0], pickle.loads(same[1])) == ("done", 1)
     kind, reason = cluster._runner(version("normgrowth"), "another digest")(function, task, None, 1.0)
     assert kind == "unfit"
-    assert "has other code" in reason
+    assert "has different code" in reason
 
 
 class TwoWords(Exception):

@@ -33,9 +33,7 @@ class Processes:
             raise InputError(UNGUARDED)
         self.workers = workers or available_cores()
         self._folder = tempfile.TemporaryDirectory(prefix="normgrowth-")
-        self._function: tuple[Any, Path] | None = (
-            None  # the last function, and the file that it is pickled to
-        )
+        self._function: tuple[Any, Path] | None = None  # the last function, and its pickle file
         self._started = Path(self._folder.name, "started")  # exists once a worker has imported the script
         self._pool, self._restarts = self._new_pool(), 0
 
