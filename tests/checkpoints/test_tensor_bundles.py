@@ -119,7 +119,7 @@ def test_what_is_no_number(tmp_path):
     checkpoint = read_tensorflow(write_bundle(tmp_path / "m", state))
     assert set(checkpoint.tensors) == {"w", "phase"}
     assert checkpoint.tensors["phase"].dtype == "tensorflow.complex128"
-    assert checkpoint.notes == ("variables without numbers left out: words (string)",)
+    assert checkpoint.notes == ("skipped variables that are not numeric: words (string)",)
 
 
 @pytest.mark.parametrize(
@@ -283,10 +283,10 @@ def changed(number: int, value: int | bytes | float) -> list:
         (changed(2, shape_field([1] * 65)), "65 axes"),
         (changed(2, message([(3, 1)])), "no shape"),
         (changed(2, 7), "not a message"),
-        (changed(1, b"x"), "no number"),
+        (changed(1, b"x"), "not a number"),
         (changed(3, 1), "of data file 1 of 1"),
         (changed(3, -1), "of data file -1"),
-        (changed(4, -16), "at byte -16"),
+        (changed(4, -16), ": byte -16"),
         (changed(4, 2**62), "truncated"),
         (changed(5, -1), "at byte 0"),
         ([*ENTRY, (7, message([(1, b"")]))], "with 1 axes, not 2"),
