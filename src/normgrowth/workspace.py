@@ -295,7 +295,7 @@ class Workspace:
         except OSError as error:
             # Errors from reading are already InputErrors, so this one comes from writing here.
             raise InputError(
-                f"{error.filename or folder}: {error.strerror or error}; what was saved before is kept in {folder}"
+                f"{error.filename or folder}: {error.strerror or error}; results saved earlier are kept in {folder}"
             ) from error
         finally:
             shutil.rmtree(folder / ".scratch", ignore_errors=True)
@@ -316,7 +316,7 @@ class Workspace:
             result.write(self.folder)
 
     def check(self, request: Mapping[str, Any]) -> None:
-        """Raise FolderMismatch if the folder holds another result, unless it is to be overwritten."""
+        """Raise FolderMismatch if the folder holds another result, unless overwrite is set."""
         request = _plain(request)
         if self.found is None or self.overwrite or not self.found.differs(self.kind, request):
             return

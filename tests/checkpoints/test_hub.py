@@ -411,7 +411,7 @@ def test_a_mirror_that_says_no_sizes(server, into):
 
 def test_a_place_that_cannot_be_written(server, tmp_path):
     (tmp_path / "file").write_text("")
-    assert "cannot hold a download" in refused(fetch, first(server), tmp_path / "file")
+    assert "cannot write the download" in refused(fetch, first(server), tmp_path / "file")
 
 
 def test_the_terminal_stays_clean(server, into, capfd, monkeypatch):

@@ -62,7 +62,7 @@ class LocalFile:
     def open(self) -> Checkpoint:
         checkpoint = self._read()
         if not checkpoint.tensors:
-            raise InputError(f"{self.path}: holds no tensors")
+            raise InputError(f"{self.path}: has no tensors")
         checkpoint.label = str(self.path)
         if (old_name := without_wrappers(checkpoint.tensors)) is not None:
             checkpoint = checkpoint.renamed(old_name)

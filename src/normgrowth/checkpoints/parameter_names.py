@@ -198,7 +198,7 @@ _BUFFERS = {
         r"(running|moving)_(mean|var(iance)?)|num_batches_tracked|cluster_(size|usage)|embed_(avg|sum)"
     ),
     "routing balance": re.compile(r"e_score_correction_bias|balancing_biases"),
-    "quantisation": re.compile(
+    "quantization": re.compile(
         r"(act|fc|weight)_scaling_factor|(x|input|output)_(min|max)|\w+_integer|weight_scale(_inv)?|input_scale"
         r"|q?zeros|scales|g_idx|scb|(nested_)?(absmax|quant_map)|quant_state|bitsandbytes\w*"
     ),

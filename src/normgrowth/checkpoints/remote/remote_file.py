@@ -124,7 +124,7 @@ class RemoteFile:
                         stop, where = min(start + PART, info.size), named(self.label, file)
                         out.write(self.store.read(file, start, stop, where, info).data)
         except OSError as error:
-            raise InputError(f"{folder}: cannot hold a download: {error.strerror or error}") from error
+            raise InputError(f"{folder}: cannot write the download: {error.strerror or error}") from error
         return folder if self.format == "distributed" else folder / self.name
 
 
