@@ -288,11 +288,11 @@ def changed(number: int, value: int | bytes | float) -> list:
         (changed(3, -1), "of data file -1"),
         (changed(4, -16), ": byte -16"),
         (changed(4, 2**62), "truncated"),
-        (changed(5, -1), "at byte 0"),
+        (changed(5, -1), ": byte 0"),
         ([*ENTRY, (7, message([(1, b"")]))], "with 1 axes, not 2"),
-        ([*ENTRY, (7, message([(1, message([(1, -1)])), (1, b"")]))], "before it"),
-        ([*ENTRY, (7, message([(1, b""), (1, b"")]))], "does not say where"),
-        ([*ENTRY, (7, message([(1, message([(1, 5), (2, 1)])), (1, b"")]))], "does not fit"),
+        ([*ENTRY, (7, message([(1, message([(1, -1)])), (1, b"")]))], "with a negative start or size"),
+        ([*ENTRY, (7, message([(1, b""), (1, b"")]))], "has no entry for the part of"),
+        ([*ENTRY, (7, message([(1, message([(1, 5), (2, 1)])), (1, b"")]))], "exceeds its shape"),
     ],
 )
 def test_an_entry_that_lies(tmp_path, fields, said):
@@ -310,7 +310,7 @@ def test_an_unknown_dtype_stays_in_the_index(tmp_path):
 
 def test_tensors_that_share_bytes(tmp_path):
     put_data(tmp_path / "m", [bytes(64)])
-    assert "share bytes" in message_of(put_index(tmp_path / "m", {"v": changed(4, 8), "w": ENTRY}))
+    assert "overlapping bytes" in message_of(put_index(tmp_path / "m", {"v": changed(4, 8), "w": ENTRY}))
 
 
 def test_tables_that_lie(tmp_path):
