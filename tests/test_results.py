@@ -156,7 +156,7 @@ def test_a_matrix_of_several_seeds_is_refused():
         records.matrix("norm")
     assert caught.value.columns == ("seed",)
     assert records.where(seed=4).matrix("norm").values.tolist() == [[1.0], [2.0]]
-    with pytest.raises(AmbiguousRows, match="repeated") as caught:
+    with pytest.raises(AmbiguousRows, match="duplicate") as caught:
         seeds(3, 3).matrix("norm")
     assert caught.value.columns == ()
 
@@ -182,7 +182,7 @@ def refused(folder: Path) -> InputError:
 
 def test_no_folder_a_file_and_an_empty_folder_are_refused(tmp_path):
     assert "no such folder" in str(refused(tmp_path / "nowhere"))
-    assert "no result" in str(refused(tmp_path))
+    assert "no normgrowth result" in str(refused(tmp_path))
     (tmp_path / "some.txt").write_text("a file")
     assert "a file" in str(refused(tmp_path / "some.txt"))
     sample().save(tmp_path / "below")

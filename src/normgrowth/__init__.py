@@ -1,37 +1,37 @@
-"""normgrowth: how a transformer's weights grow during training, what that does, and why.
+"""normgrowth: how a transformer's weights grow during training, why they grow, and what the growth does.
 
-The public names; each is loaded when it is first used, so that ``import normgrowth`` is instant.
+The public names. Most are loaded on first use, so ``import normgrowth`` is fast.
 
-    trace(source, out)        a series of checkpoints -> Trace
-    parameters(source)        how each tensor is read, and which count -> Parameters
-    open_source(source)       the series itself: steps, checkpoints, tensors
-    Records                   the tidy table that every measurement writes
-    load(folder)              a result that was saved, as the type that its verb returned
-    Moments, quantities       the sums, and everything that follows from them
-    lint(source)              what in a series cannot be trusted -> Findings
-    compare(a, b)             where two runs part and why, and their growth side by side -> Comparison
-    fit(trace)                which growth law, with intervals and evidence -> Fits; also fit(steps, norms)
+    trace(source, out)        measure a series of checkpoints -> Trace
+    parameters(source)        layer and role of each tensor, and which ones are counted -> Parameters
+    open_source(source)       open a series: its steps, checkpoints and tensors
+    Records                   the tidy table of measured values
+    load(folder)              load a saved result as the type that its verb returned
+    Moments, quantities       sums over tensors, and the quantities computed from them
+    lint(source)              check the integrity of a series -> Findings
+    compare(a, b)             where two runs diverge and why, with their growth side by side -> Comparison
+    fit(trace)                fit growth laws, with confidence intervals -> Fits; also fit(steps, norms)
     dynamics(trace, schedule) why the norm grew: budget, direction, aligned or misaligned -> Dynamics
-    predict_norm, equilibrium what a schedule predicts: aligned, misaligned, under weight decay
-    scaled_weights(model, c)  a context in which the parameters are c times themselves
-    load_model(source)        a model by its name, with its tokenizer -> LoadedModel
-    saturated(model)          the exact limit of the network as they grow
-    degrees(model, inputs)    the degree of every part, which terms are dropped, what vanishes -> Degrees
-    saturated_attention       attention as argmax or mean
+    predict_norm, equilibrium the norm that a schedule predicts: aligned, misaligned, with weight decay
+    scaled_weights(model, c)  context manager that multiplies the parameters by c
+    load_model(source)        load a model by name, with its tokenizer -> LoadedModel
+    saturated(model)          the exact limit of the network as its weights grow
+    degrees(model, inputs)    homogeneity degree of every module, and terms that vanish in the limit -> Degrees
+    saturated_attention       attention in the limit: the argmax, or the mean over ties
     saturation(model, texts)  how close a network is to its saturated limit, layer by layer -> Saturation;
-                              with config=, the same for every checkpoint of a series
-    heads(model, texts)       what every attention head does, as it is and saturated -> Heads
-    scaling(model)            how it approaches its saturated limit as the weights grow -> Scaling
+                              with config=, for every checkpoint of a series
+    heads(model, texts)       what every attention head does, soft and saturated -> Heads
+    scaling(model)            how a model approaches its saturated limit as its weights grow -> Scaling
     behavior(model, texts)    what a language model predicts, soft and saturated -> Behavior
-    train(settings, out)      a language model as in the paper, with everything measured on the way -> Run
-    preset(name, corpus)      settings of such a run: "tiny", "small" or "paper" -> TrainSettings
-    sweep(settings, out)      where growth ends, over learning rate and weight decay or any two settings (Axis)
-    reproduce(out)            the claims of the paper with verdicts, its figures, one page
-    NormTracker(model, opt)   the quantities of trace in a training run, at each measured step
-    NormCallback(every=10)    a NormTracker in the Trainer of transformers
-    report(results)           one self-contained HTML page on results and folders -> Page
-    InputError                what bad input raises: one line, with the way out
-    UnsupportedOperation      what `saturated` raises for an operation without a rule; NoLimit: for a value without one
+    train(settings, out)      train a language model as in the paper, and measure it during training -> Run
+    preset(name, corpus)      settings of a training run: "tiny", "small" or "paper" -> TrainSettings
+    sweep(settings, out)      final growth over learning rate and weight decay, or any two settings (Axis) -> Sweep
+    reproduce(out)            reproduce the claims of the paper, with verdicts and figures -> Reproduction
+    NormTracker(model, opt)   measure the quantities of `trace` during a training run
+    NormCallback(every=10)    a NormTracker for the Trainer of transformers
+    report(results)           one self-contained HTML page for results and folders -> Page
+    InputError                raised for invalid input; its message says what to do
+    UnsupportedOperation      raised by `saturated` for an operation without a rule; NoLimit: a value has no limit
 """
 
 from normgrowth.compare import compare
@@ -41,7 +41,7 @@ from normgrowth.lint import lint
 from normgrowth.report import report
 from normgrowth.trace import trace
 
-TYPE_CHECKING = False  # as in typing, whose import takes long enough for a Ctrl-C to fall into
+TYPE_CHECKING = False  # importing typing is slow, and Ctrl-C during an import prints a traceback
 if TYPE_CHECKING:
     from typing import Any
 

@@ -1,6 +1,6 @@
-"""The entry point of the command line; ``python -m normgrowth`` runs it, too.
+"""The entry point of the command line, also run by ``python -m normgrowth``.
 
-It imports nothing large before it is ready for Ctrl-C, which else prints a traceback of what is being imported.
+It handles Ctrl-C before it imports anything large: an interrupted import would print a traceback.
 """
 
 import signal
@@ -15,14 +15,15 @@ def main() -> int:
         interrupted = True
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is to be ignored
+    # A parent process may have set the signal to be ignored.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
         from normgrowth.cli.main import main as command
 
         return command()
     except Exception:
-        if not interrupted:  # a library that is interrupted while it is imported may raise anything
+        if not interrupted:  # an interrupted import can raise any exception
             raise
     except KeyboardInterrupt:
         pass

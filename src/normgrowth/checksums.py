@@ -1,8 +1,8 @@
-"""Checksums inside the files that are kept, so that a damaged one is noticed when it is read.
+"""Checksums inside the files of a result, so that a damaged file is detected when it is read.
 
-A parquet file ends with its footer, and readers find everything else by the offsets in it. So a checksum has room
-between the last page and the footer, where every reader of parquet passes over it. A JSON object has an entry for its
-checksum. Other files begin with theirs.
+A parquet file ends with a footer that has the offsets of all other parts. So the checksum is stored between the last
+page and the footer, where parquet readers ignore it. A JSON object has an entry for its checksum. Other files begin
+with their checksum.
 """
 
 import hashlib
@@ -23,32 +23,32 @@ TAIL = 8  # length of the footer, and parquet's magic bytes
 
 
 class ChecksumError(ValueError):
-    """A file is not what was written."""
+    """The content of a file does not match its checksum."""
 
     def __init__(self) -> None:
         super().__init__("its checksum does not match: it was changed or damaged")
 
 
 def seal(content: bytes) -> bytes:
-    """The content with its checksum before it."""
+    """The checksum followed by the content."""
     return hashlib.sha256(content).digest() + content
 
 
 def unseal(content: bytes) -> bytes:
-    """What was sealed. Raises ChecksumError."""
+    """The content without its checksum. Raises ChecksumError if they do not match."""
     if hashlib.sha256(content[SIZE:]).digest() != content[:SIZE]:
         raise ChecksumError
     return content[SIZE:]
 
 
 def seal_json(content: Mapping[str, Any]) -> JsonObject:
-    """A JSON object with its checksum as a further entry."""
-    plain = json.loads(json.dumps(dict(content)))  # as it will be read back
+    """A JSON object with an additional entry for its checksum."""
+    plain = json.loads(json.dumps(dict(content)))  # convert values as reading back does
     return {**plain, CHECKSUM: _json_checksum(plain)}
 
 
 def unseal_json(content: JsonObject) -> JsonObject:
-    """The object without its checksum, if it has one. Raises ChecksumError."""
+    """The object without its checksum entry. Raises ChecksumError if there is one and it does not match."""
     rest = {name: value for name, value in content.items() if name != CHECKSUM}
     if CHECKSUM in content and content[CHECKSUM] != _json_checksum(rest):
         raise ChecksumError
@@ -60,7 +60,7 @@ def _json_checksum(content: Mapping[str, Any]) -> str:
 
 
 def to_parquet(table: "pa.Table", **options: Any) -> tuple[bytes, str]:
-    """A parquet file with a checksum, and the checksum."""
+    """The content of a parquet file that includes its checksum, and the checksum."""
     import pyarrow.parquet as pq
 
     buffer = BytesIO()
@@ -73,7 +73,7 @@ def to_parquet(table: "pa.Table", **options: Any) -> tuple[bytes, str]:
 
 
 def from_parquet(content: bytes) -> "tuple[pa.Table, str | None]":
-    """The table of a parquet file, and its checksum; None if it has none. Raises ChecksumError."""
+    """The table of a parquet file, and its checksum or None. Raises ChecksumError if it does not match."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -92,5 +92,5 @@ def from_parquet(content: bytes) -> "tuple[pa.Table, str | None]":
 
 
 def _footer(content: bytes) -> int:
-    """Where the footer begins."""
+    """The offset of the footer."""
     return len(content) - TAIL - int.from_bytes(content[-TAIL:-4], "little")

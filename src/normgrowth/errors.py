@@ -1,4 +1,4 @@
-"""Errors that a person can act on, and remarks that do not stop the work."""
+"""Errors that a user can act on, and warnings."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -9,14 +9,14 @@ from normgrowth.text import printable
 
 
 class InputError(ValueError):
-    """The input is wrong: one line that names the file or the value, and what to do."""
+    """The input is invalid. The message is one line that names the file or value, and what to do."""
 
     def __str__(self) -> str:
-        """Printable, whatever names of a damaged file it quotes."""
+        """The message with unprintable characters escaped: it can quote names from a damaged file."""
         return printable(super().__str__())
 
     def __reduce__(self) -> "tuple[Any, ...]":
-        """Pickle the message and the fields: subclasses take other arguments than the message."""
+        """Pickle the message and the fields, because subclasses have constructors with other arguments."""
         return _again, (type(self), self.args, vars(self))
 
 
@@ -27,7 +27,7 @@ def _again(kind: "type[InputError]", args: tuple[Any, ...], fields: dict[str, An
 
 
 def raised_here(error: BaseException) -> bool:
-    """Whether the traceback ends in code of this package, not in a library that it called."""
+    """Whether the error was raised by code of this package, not by a library that it called."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -50,7 +50,7 @@ class FolderLocked(InputError):
 
 
 class FolderMismatch(InputError):
-    """An output folder holds the result of another command or request. found, wanted: kind and what differs."""
+    """An output folder holds another result. found, wanted: the kind and the differing values."""
 
     def __init__(
         self,
@@ -68,18 +68,18 @@ class FolderMismatch(InputError):
 
 
 class CheckpointChanged(InputError):
-    """A checkpoint has other weights than when its step was measured."""
+    """The weights of a checkpoint have changed since its step was measured."""
 
     def __init__(self, folder: Path, label: str, step: int) -> None:
         self.folder, self.label, self.step = folder, label, step
         super().__init__(
-            f"{label}: has other weights than when step {step} was measured for {folder} (was the run restarted?); "
-            "measure all again with --overwrite (overwrite=True), or choose another output folder"
+            f"{label}: its weights have changed since step {step} was measured for {folder} (was the run restarted?); "
+            "measure again with --overwrite (overwrite=True), or choose another output folder"
         )
 
 
 class UnscalableParameter(InputError):
-    """A parameter, or a module's packed weights, that cannot be multiplied by c."""
+    """A parameter, or the packed weights of a module, cannot be multiplied by c."""
 
     def __init__(self, name: str, kind: str, advice: str) -> None:
         self.name, self.kind = name, kind
@@ -93,7 +93,7 @@ class RecordsMismatch(InputError):
         self.folder = folder
         super().__init__(
             f"{folder}: records.parquet and records.json were not written together (a command was killed between "
-            "the two, or a file was replaced); run the command that made them again"
+            "the two writes, or a file was replaced); run the command again"
         )
 
 
@@ -105,7 +105,7 @@ def _described(said: Mapping[str, Any]) -> str:
 
 
 class SchemaError(InputError):
-    """A file that normgrowth writes has other content. place: a key or column, empty for the whole file."""
+    """A file of a result has unexpected content. place: the key or column; empty for the whole file."""
 
     def __init__(self, path: object, place: str, problem: str, advice: str = "") -> None:
         self.path, self.place, self.problem, self.advice = path, place, problem, advice
@@ -114,19 +114,19 @@ class SchemaError(InputError):
 
 
 class AmbiguousRows(InputError):
-    """Several rows belong into one cell of a matrix. columns: those that tell them apart; none if rows repeat."""
+    """Several rows belong to one cell of a matrix. columns: those that differ; empty for duplicates."""
 
     def __init__(self, quantity: str, level: str, axis: str, columns: Sequence[str]) -> None:
         self.quantity, self.level, self.axis, self.columns = quantity, level, axis, tuple(columns)
         said = f"{quantity} at level {level} has several rows for the same name and {axis}"
         select = " and ".join(columns)
         chosen = ", ".join(f"{column}=..." for column in columns)
-        way = f"select a single {select} with records.where({chosen})" if columns else "remove repeated rows"
+        way = f"select a single {select} with records.where({chosen})" if columns else "remove duplicate rows"
         super().__init__(f"{said}; {way}")
 
 
 class MissingDependency(InputError):
-    """A package that is not installed is needed. install: the command that installs it."""
+    """A required package is not installed. install: the command that installs it."""
 
     def __init__(self, package: str, install: str) -> None:
         self.package, self.install = package, install
@@ -134,21 +134,21 @@ class MissingDependency(InputError):
 
 
 class TooFewPoints(InputError):
-    """A series has too few points to choose a law. needed: how many it takes."""
+    """A series has too few points to choose a growth law. needed: the minimum."""
 
     def __init__(self, points: int, needed: int) -> None:
         self.points, self.needed = points, needed
         super().__init__(
-            f"too few points to choose a law: {points}; these laws need {needed}; name one instead"
+            f"too few points to choose a growth law: got {points}, need {needed}; choose one law yourself"
         )
 
 
 class SeriesWarning(UserWarning):
-    """A series was measured, but something about it affects the result."""
+    """A series was measured, but a property of it affects the result."""
 
 
 class UnsupportedDtype(InputError):
-    """A tensor is stored in a dtype whose values cannot be read."""
+    """A tensor has a dtype that is not supported."""
 
     def __init__(self, checkpoint: str, tensor: str, dtype: str) -> None:
         super().__init__(
@@ -170,8 +170,8 @@ class DamagedTensor(InputError):
 class UnsupportedOperation(InputError):
     """The limit of a network cannot be computed because of one operation.
 
-    operation: its name, for example "aten.i0.default". module: the name of the module that runs it. degrees: of its
-    arguments that grow; None is exactly zero.
+    operation: its name, for example "aten.i0.default". module: the name of the module that runs it. degrees: those of
+    its growing arguments; None stands for an argument that is exactly zero.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class UnsupportedOperation(InputError):
 
 
 class NoLimit(UnsupportedOperation):
-    """A value grows faster than any power of c. parameters: those that it depends on."""
+    """A value grows faster than any power of c. parameters: those that the value depends on."""
 
     def __init__(
         self,
@@ -210,12 +210,12 @@ def _place(operation: str, module: str, degrees: tuple[Fraction | None, ...]) ->
 
 
 def _held_fixed(parameters: tuple[str, ...]) -> str:
-    """Which parameters to hold fixed. One or two are parameters of each layer: a pattern takes them all."""
+    """Advice on which parameters to hold fixed; for one or two, a pattern that matches them in every layer."""
     if not parameters:
         return ""
     some = ", ".join(parameters[:3]) + (f" and {len(parameters) - 3} more" if len(parameters) > 3 else "")
     if len(parameters) > 2:
-        return f"; it depends on {some}: hold those fixed that make it grow (fixed=[...], --fixed)"
+        return f"; it depends on {some}: hold fixed those that make it grow (fixed=[...], --fixed)"
     patterns = sorted({f"*.{name.rpartition('.')[2]}" if "." in name else name for name in parameters})
     words = " ".join(repr(pattern) for pattern in patterns)
     return f"; it depends on {some}: hold {'it' if len(parameters) == 1 else 'them'} fixed with " + (
@@ -224,7 +224,7 @@ def _held_fixed(parameters: tuple[str, ...]) -> str:
 
 
 class FileChanged(InputError):
-    """A file is not what it was when it was opened."""
+    """A file has changed since it was opened."""
 
     def __init__(self, file: str, what: str) -> None:
         super().__init__(
@@ -234,7 +234,7 @@ class FileChanged(InputError):
 
 
 class ConfigError(InputError):
-    """A value in a model's config.json that no model can be made from."""
+    """A model's config.json has an invalid value."""
 
     def __init__(self, file: object, key: str, value: object, problem: str) -> None:
         self.file, self.key, self.value, self.problem = file, key, value, problem
@@ -243,17 +243,17 @@ class ConfigError(InputError):
 
 
 def _short(value: object) -> str:
-    """A value from a file, on one line and not longer than a message can hold."""
+    """A value from a file as one line of at most 60 characters."""
     said = ascii(value) if isinstance(value, str) else " ".join(str(value).split())
     return said if len(said) <= 60 else f"{said[:57]}..."
 
 
 class RanksDiffer(InputError):
-    """A plain parameter is not the same on all ranks, so that no rank has the whole model."""
+    """A plain (unsharded) parameter differs between ranks, so no rank has the whole model."""
 
     def __init__(self, name: str, rank: int) -> None:
         self.name, self.rank = name, rank
         super().__init__(
-            f"{name} differs between rank 0 and rank {rank}: a model that is split over ranks in plain tensors "
+            f"{name} differs between rank 0 and rank {rank}: a model that is split over ranks as plain tensors "
             "(Megatron, expert or pipeline parallelism) cannot be tracked; use DTensor (FSDP2, parallelize_module)"
         )

@@ -1,20 +1,20 @@
-"""Files in the place of weights that hold none: what they are, by their first bytes, and what to do about it."""
+"""Files that are not readable as weights: recognize their type by the first bytes, and say what to do."""
 
 from pathlib import Path
 
 _STARTS = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself: run `git lfs pull`"),
-    (b"\x89HDF\r\n", "an HDF5 file (Keras), which is not read: save the weights as safetensors"),
+    (b"\x89HDF\r\n", "an HDF5 file (Keras), which is not supported: save the weights as safetensors"),
     (b"\x93NUMPY", "a single numpy array: save the weights by name, with numpy.savez"),
     (b"<", "a web page or XML, not weights: was the download refused?"),
-    (b"GGUF", "a GGUF file, which is not read: trace the checkpoints that it was made from"),
+    (b"GGUF", "a GGUF file, which is not supported: trace the checkpoints that it was converted from"),
 )
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _PICKLE = "a plain pickle, not a file of torch.save: load it, and save the weights with torch.save"
 
 
 def foreign_kind(path: Path) -> str:
-    """What a file is that cannot be read as weights; "" if that is not known."""
+    """The type of a file that is not readable as weights, and what to do; "" if the type is unknown."""
     try:
         with path.open("rb") as file:
             start = file.read(64)
@@ -22,11 +22,11 @@ def foreign_kind(path: Path) -> str:
         return ""
     if (
         start.startswith(_PICKLES) and b"\x8a\nl\xfc\x9c" not in start
-    ):  # torch's legacy format has this number
+    ):  # the magic number of torch's legacy format
         return _PICKLE
     return next((kind for mark, kind in _STARTS if start.lstrip(b"\xef\xbb\xbf \r\n").startswith(mark)), "")
 
 
 def is_pointer(path: Path) -> bool:
-    """Whether it stands for a file that Git LFS holds elsewhere."""
+    """Whether the file is a Git LFS pointer instead of the content."""
     return foreign_kind(path) == _STARTS[0][1]

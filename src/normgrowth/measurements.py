@@ -1,7 +1,7 @@
 """Measurements that verbs take as input: a result, its records, its folder, or data by name ("published:t5").
 
-The numbers of the paper lie in `normgrowth.paper`, above the verbs. So that verbs need not know it, `PROVIDERS` says
-where the data of each prefix are found; they are loaded when they are asked for.
+The published numbers are in `normgrowth.paper`, which imports the verbs. To avoid a circular import, `PROVIDERS` maps
+each prefix to the module that has its data; the module is imported on first use.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ PROVIDERS = {"published": "normgrowth.paper.published.by_name"}
 
 @dataclass(frozen=True)
 class Measurement:
-    """Records, their source, which parameters their norms count; schedule and optimizer where these are known."""
+    """Records, their source, and the counted parameters; also the schedule and the optimizer if they are known."""
 
     records: Records
     source: str
@@ -31,7 +31,7 @@ class Measurement:
 
 
 def read_measurement(data: Result | Records | Path | str) -> Measurement:
-    """What any of the forms holds that a verb takes a measurement in."""
+    """The measurement of a result, of records, of a folder, or of data by name."""
     if isinstance(data, Result):
         return _of_result(data)
     if isinstance(data, Records):
@@ -56,7 +56,7 @@ def _of_result(result: Result, place: str = "") -> Measurement:
 
 
 def _recorded_schedule(records: Records) -> Schedule | None:
-    """What a tracker recorded, if all parameters had the same rates: step n is the update after n − 1 others."""
+    """The learning rates that a tracker recorded; None unless all parameters share them. Step n is update n − 1."""
     rows = records.where(level="model", quantity="learning_rate").to_rows()
     rates = {row["step"] - 1: row["value"] for row in rows if row["step"] > 0}
     return recorded(rates) if rates else None
@@ -67,22 +67,22 @@ def _of_records(records: Records, place: str = "") -> Measurement:
 
 
 def is_named(source: object) -> bool:
-    """Whether this names data: "published:t5" is no path."""
+    """Whether the source is a name of data, such as "published:t5", and not a path."""
     return isinstance(source, str) and ":" in source and source.partition(":")[0] in PROVIDERS
 
 
 def is_named_trace(source: object) -> bool:
-    """Whether this names data that have the levels and quantities of a trace."""
+    """Whether the source is a name of data with the levels and quantities of a trace."""
     return is_named(source) and _provider(str(source)).is_trace(_name(str(source)))
 
 
 def named_result(source: str) -> Result:
-    """The result of a name: "published:t5" is a trace."""
+    """The result with this name: "published:t5" is a trace."""
     return _provider(source).load(_name(source))
 
 
 def named_series(source: str, quantity: str = "norm") -> tuple[str, dict[str, tuple[Any, Any]]]:
-    """Where the numbers come from, and steps and values of each series."""
+    """The origin of the numbers, and the steps and values of each series."""
     return _provider(source).series(_name(source), quantity)
 
 
@@ -92,5 +92,5 @@ def _name(source: str) -> str:
 
 def _provider(source: str) -> Any:
     if not is_named(source):
-        raise InputError(f"{source}: no such data; known prefixes: {', '.join(PROVIDERS)}")
+        raise InputError(f"{source}: unknown data; known prefixes: {', '.join(PROVIDERS)}")
     return import_module(PROVIDERS[source.partition(":")[0]])

@@ -1,4 +1,4 @@
-"""The columns of `records.parquet`, checked when it is read, and how earlier versions wrote them."""
+"""The columns of `records.parquet`: check them on reading, and convert those of earlier versions."""
 
 import re
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from normgrowth.errors import SchemaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA = 2  # of results on disk: the columns of the table, and the way that fields are written
+SCHEMA = 2  # version of results on disk: the columns of the table, and the encoding of fields
 COLUMNS = ("run", "step", "level", "name", "layer", "role", "quantity", "reference", "value")
-# Columns that only some records have, with their types.
+# Optional columns, with their types.
 AXES = {"tokens": "double", "scale": "double", "cell": "int64", "seed": "int64"}
 NULLABLE = ("layer", "role", "reference", *AXES)
-# Kinds of results whose records are not about training steps.
+# Kinds of results whose records have no training step.
 WITHOUT_STEPS = ("fits", "degrees", "scaling", "comparison", "parameters", "findings")
 ADVICE = "run the command that wrote it again"
 
 
 def conformed(table: "pa.Table", path: Path, kind: str | None = None) -> "pa.Table":
-    """The columns of records in their order and types. Raises SchemaError where a conversion would lose anything.
+    """The table with the columns of records, in their order and types; other columns are dropped.
 
-    Columns that records do not have are left out.
+    Raises SchemaError if a column is missing or cannot be converted without loss.
     """
     import pyarrow as pa
 
@@ -36,12 +36,12 @@ def conformed(table: "pa.Table", path: Path, kind: str | None = None) -> "pa.Tab
     for name in names:
         if (count := table.column_names.count(name)) != 1:
             raise SchemaError(
-                path, f"column {name}", "missing" if not count else f"there {count} times", ADVICE
+                path, f"column {name}", "missing" if not count else f"occurs {count} times", ADVICE
             )
         column = table.column(name)
         try:
             column = _cast(column, kinds[name])
-            column.validate(full=True)  # text that is no UTF-8, and codes beyond the words
+            column.validate(full=True)  # finds text that is not UTF-8, and dictionary indices out of range
         except (pa.ArrowException, TypeError) as error:
             said = f"expected {_name(kinds[name])}, got {column.type} ({str(error).splitlines()[0]})"
             raise SchemaError(path, f"column {name}", said, ADVICE) from error
@@ -54,7 +54,7 @@ def conformed(table: "pa.Table", path: Path, kind: str | None = None) -> "pa.Tab
 
 
 def refuse_newer(content: Mapping[str, Any], path: Path) -> None:
-    """Raise SchemaError if a later version of normgrowth wrote a result; the earliest ones state no schema."""
+    """Raise SchemaError if a later version of normgrowth wrote the result. Results without a schema have version 1."""
     schema = content.get("schema", 1)
     if not isinstance(schema, int):
         raise SchemaError(path, "schema", f"expected an integer, got {str(schema)[:60]!r}", ADVICE)
@@ -71,7 +71,7 @@ COMPARISONS = (
 
 
 def from_schema_1(table: "pa.Table") -> "pa.Table":
-    """Records as earlier versions wrote them: the level is called scope, references are part of the quantity."""
+    """Convert records of schema 1, where the level is called scope and the reference is part of the quantity."""
     import pyarrow as pa
 
     quantities = pa.array(table["quantity"].to_pylist(), pa.string()).dictionary_encode()
@@ -91,14 +91,14 @@ def from_schema_1(table: "pa.Table") -> "pa.Table":
     return renamed.append_column("reference", column(references))
 
 
-# Earlier versions wrote the factor of the weights into the quantity: saturation_c1000_others, attended_share_c1000.
+# Earlier versions wrote the scale of the weights into the quantity: saturation_c1000_others, attended_share_c1000.
 SCALED = re.compile(
     r"(saturation|attended(?:_share|_spread|_window)?)_c(\d+(?:\.\d+)?(?:e[+-]?\d+)?)((?:_\w+)?)"
 )
 
 
 def with_scales(table: "pa.Table") -> "pa.Table":
-    """Records in which the factor of the weights is in the column scale."""
+    """Move the scale of the weights from the quantity into the column scale."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -141,7 +141,7 @@ def _name(kind: "pa.DataType") -> str:
 
 
 def with_include(content: dict[str, Any]) -> dict[str, Any]:
-    """A request or provenance; earlier versions called `include` scope."""
+    """A request or provenance in which scope, the name that earlier versions used, is renamed to `include`."""
     if isinstance(content.get("scope"), str) and "include" not in content:
         content = {"include" if key == "scope" else key: value for key, value in content.items()}
     parts = {key: content[key] for key in ("selection", "settings") if isinstance(content.get(key), dict)}

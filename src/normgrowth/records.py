@@ -1,18 +1,18 @@
-"""Records: the one tidy table that every measurement writes and that reports read.
+"""Records: the tidy table that every measurement writes and every report reads.
 
-One row is one number. A new analysis adds quantities; nobody has to change the table.
+Each row is one number. New analyses add quantities, not columns.
 
     run       string   which series or training run
-    step      int64    training step; null where another axis takes its place
-    level     string   "tensor", "layer", "role", "head" or "model": what was summed over
-    name      string   which tensor, layer ("encoder.3"), role ("attention.query"), head ("encoder.3.head.5"); "model"
+    step      int64    training step; null in records over another axis
+    level     string   "tensor", "layer", "role", "head" or "model": the unit of the sums
+    name      string   tensor, layer ("encoder.3"), role ("attention.query"), head ("encoder.3.head.5") or "model"
     layer     int32    block index, counted from 0; null outside blocks and for role and model
-    role      string   role of a tensor or of a role row; null otherwise
+    role      string   role, at levels tensor and role; null otherwise
     quantity  string   "norm", "cosine", "step_size", ...: see `normgrowth.moments.moments`
-    reference string   what a comparison is with: "previous", "first" or "lag10" (checkpoint or step); null otherwise
+    reference string   what the value is compared with: "previous", "first" or "lag10" checkpoint or step; else null
     value     float64  NaN where the quantity is undefined (the direction of a zero tensor)
 
-Some results have further axes, each a column of its own: tokens (float64, seen in training up to the step), scale
+Some results have further axes, each in its own column: tokens (float64, seen in training up to the step), scale
 (float64, the factor of the weights), cell (int64, of a sweep), seed (int64, of random weights).
 
 `normgrowth.stored_result` writes and reads the table.
@@ -34,7 +34,8 @@ from normgrowth.text import html_table, listed, visible
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COMMON = ("norm", "step_size", "cosine", "alignment", "saturation", "dev_loss")  # shown of the model
+# Quantities of the model that a notebook shows.
+COMMON = ("norm", "step_size", "cosine", "alignment", "saturation", "dev_loss")
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Block:
     steps: Sequence[int] | Sequence[float]
     values: Mapping[str, NDArray[np.float64]]  # quantity -> (steps, items)
     reference: str | None = None  # of all quantities
-    axis: str = "step"  # the column that `steps` are values of
-    constants: Mapping[str, float] = field(default_factory=dict)  # further axis columns, with one value each
+    axis: str = "step"  # the column that `steps` belongs to
+    constants: Mapping[str, float] = field(default_factory=dict)  # other axis columns, each with one value
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Matrix:
         return bool(np.isfinite(self.values).any())
 
     def stacks(self) -> dict[str, list[str]]:
-        """Names of layers by what they are layers of: {"encoder": ["encoder.0", ...], ...}."""
+        """Names of layers by stack: {"encoder": ["encoder.0", ...], ...}."""
         stacks: dict[str, list[str]] = {}
         for name, layer in zip(self.names, self.layers, strict=True):
             stacks.setdefault(_stack(name, layer), []).append(name)
@@ -91,7 +92,7 @@ class Matrix:
 
 
 def installed(package: str) -> Any:
-    """A package that normgrowth does not depend on, imported."""
+    """Import an optional package. Raises MissingDependency if it is not installed."""
     try:
         return import_module(package)
     except ImportError as error:
@@ -104,7 +105,7 @@ def _stack(name: str, layer: int | None) -> str:
 
 @dataclass(frozen=True)
 class Records:
-    """The table."""
+    """The table of measured values, with methods to select and convert rows."""
 
     table: "pa.Table"
 
@@ -121,12 +122,12 @@ class Records:
         return self.table.num_rows
 
     def __repr__(self) -> str:
-        """One line: Arrow would show the first rows of every column."""
+        """One line, because Arrow's repr shows the first rows of every column."""
         runs = visible(listed(self.distinct("run")))
         return f"Records({len(self):,} rows; runs: {runs}; steps: {self._steps()})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: what is in the table, and how the model changed. Ten million rows take a second."""
+        """The notebook view: the content of the table, and the change of the model. Ten million rows take a second."""
         pairs = self.table.unify_dictionaries().group_by(["level", "name"]).aggregate([])
         names = [(pair["values"], pair["counts"]) for pair in pairs["level"].value_counts().to_pylist()]
         there = [
@@ -149,7 +150,7 @@ class Records:
         return f"{count:,}, from {first:,} to {last:,}" if count else "none"
 
     def _ends(self) -> list[Sequence[object]]:
-        """Of each run and common quantity of the model: the first step that has it with the value, and the last."""
+        """For each run and common quantity of the model: step and value of the first and of the last row."""
         model = (
             self.where(level="model", scale=None).compared_with().table.unify_dictionaries().sort_by("step")
         )
@@ -159,9 +160,9 @@ class Records:
         return [[row[c] for c in columns] for name in COMMON for row in found if row["quantity"] == name]
 
     def where(self, **equals: Any) -> "Records":
-        """The rows whose columns equal what is given: ``records.where(level="layer", quantity="norm")``.
+        """The rows whose columns have the given values: ``records.where(level="layer", quantity="norm")``.
 
-        None stands for no value: ``records.where(role=None)``. An axis that the records do not have has no values.
+        None selects null: ``records.where(role=None)``. A missing axis column counts as null.
         """
         import pyarrow.compute as pc
 
@@ -179,13 +180,13 @@ class Records:
         return Records(table)
 
     def without_tensors(self) -> "Records":
-        """The rows of all levels but single tensors."""
+        """The rows of all levels except tensor."""
         import pyarrow.compute as pc
 
         return Records(self.table.filter(pc.not_equal(self.table["level"], "tensor")))  # pyright: ignore[reportAttributeAccessIssue]
 
     def with_tokens(self, tokens_per_step: float) -> "Records":
-        """With the axis column tokens: the tokens seen in training up to each step."""
+        """The records with a column tokens: the tokens seen in training up to each step."""
         import pyarrow.compute as pc
 
         tokens = pc.multiply(self.table["step"].cast("float64"), tokens_per_step)  # pyright: ignore[reportAttributeAccessIssue]
@@ -196,7 +197,7 @@ class Records:
         return self.table[column].unique().to_pylist()
 
     def single_run(self) -> str:
-        """The run that all rows are of; an error if there are several."""
+        """The run of all rows. Raises InputError if there are several."""
         runs = self.distinct("run")
         if len(runs) > 1:
             more = f" and {len(runs) - 4} more" if len(runs) > 4 else ""
@@ -207,7 +208,7 @@ class Records:
         return str(runs[0]) if runs else ""
 
     def compared_with(self, reference: str | None = None) -> "Records":
-        """The rows with this reference; None: those without one and those compared with the previous checkpoint."""
+        """The rows with this reference. None: rows without one and those compared with the previous checkpoint."""
         import pyarrow.compute as pc
 
         if reference is not None:
@@ -225,10 +226,10 @@ class Records:
         reference: str | None = None,
         scale: float | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Steps and values of one quantity of one thing, in the order of steps.
+        """Steps and values of one quantity of one item, in the order of steps.
 
-        reference: of a comparison; without one, the previous checkpoint. scale: the factor of the weights; without
-        one, the rows that have none.
+        reference: of a comparison; the default is the previous checkpoint. scale: the factor of the weights; the
+        default selects rows without a scale.
         """
         named = {} if name is None else {"name": name}
         rows = self.where(quantity=quantity, level=level, scale=scale, **named)
@@ -240,12 +241,12 @@ class Records:
             known = same or there.distinct("quantity") or self.distinct("level")
             what = f"{quantity}{f' to {reference}' if reference else ''}"
             raise InputError(
-                f"no {what} at level {level}{f' of {name}' if name else ''}; there is {', '.join(known)}"
+                f"no {what} at level {level}{f' of {name}' if name else ''}; available: {', '.join(known)}"
             )
         rows.single_run()
         if len(things) > 1:
             raise InputError(
-                f"{quantity} at level {level} has several series: {', '.join(things[:5])}; name one"
+                f"{quantity} at level {level} has several series: {', '.join(things[:5])}; choose one with name=..."
             )
         steps = rows.table["step"].to_numpy()
         values = rows.table["value"].to_numpy()
@@ -261,10 +262,10 @@ class Records:
         axis: str = "step",
         scale: float | None = None,
     ) -> Matrix:
-        """A row per value of the axis, a column per name; stacks as they come, layers by number.
+        """A matrix with a row per value of the axis and a column per name, with layers in order within each stack.
 
-        reference, scale: as for `series`; of the axis "scale" every value is taken.
-        Raises AmbiguousRows if several rows have the same name and value of the axis, such as those of several seeds.
+        reference, scale: as for `series`; scale is ignored for the axis "scale".
+        Raises AmbiguousRows if several rows have the same name and axis value, for example those of several seeds.
         """
         rows = self.where(level=level, quantity=quantity).compared_with(reference)
         rows = rows if axis == "scale" else rows.where(scale=scale)
@@ -299,16 +300,16 @@ class Records:
         return Matrix(ordered, [layer_of[name] for name in ordered], steps, values, axis)
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame, a row per number."""
+        """A pandas DataFrame with a row per number."""
         installed("pandas")
         return self.table.to_pandas()
 
     def to_polars(self) -> Any:
-        """A polars DataFrame, a row per number."""
+        """A polars DataFrame with a row per number."""
         return installed("polars").from_arrow(self.table)
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Plain rows for JSON, where NaN has no place: None instead."""
+        """The rows as dictionaries for JSON; values that are not finite become None."""
         rows = self.table.to_pylist()
         for row in rows:
             if not np.isfinite(row["value"]):
@@ -317,20 +318,20 @@ class Records:
 
     @staticmethod
     def read(folder: Path | str) -> "Records":
-        """The records of a folder, also of a run that goes on or was killed."""
+        """The records in a folder, also of a run that is still going or was killed."""
         from normgrowth.stored_result import StoredResult
 
         return StoredResult.read(folder).records
 
     def write(self, folder: Path | str) -> None:
-        """Write the table without the fields of a result; `Result.save` writes both."""
+        """Write only the table; `Result.save` also writes the fields of a result."""
         from normgrowth.stored_result import StoredResult
 
         StoredResult(self).write(folder)
 
 
 def concatenated(tables: "Sequence[pa.Table]") -> "pa.Table":
-    """Tables of records as one, its words stored once."""
+    """The concatenated tables, with one shared dictionary per text column."""
     import pyarrow as pa
 
     if not tables:
@@ -339,7 +340,7 @@ def concatenated(tables: "Sequence[pa.Table]") -> "pa.Table":
 
 
 def coded(column: "pa.ChunkedArray") -> tuple[list[str], NDArray[np.int64]]:
-    """The words of a column, and for each row the place of its word: millions of rows are not looped over."""
+    """The distinct words of a column, and for each row the index of its word; avoids a loop over millions of rows."""
     import pyarrow as pa
 
     words = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
@@ -348,7 +349,7 @@ def coded(column: "pa.ChunkedArray") -> tuple[list[str], NDArray[np.int64]]:
 
 
 def storable(word: str) -> str:
-    """Names come from files and file systems and need not be valid text; what is not is spelled out."""
+    """The word with invalid UTF-8 escaped: names from files and file systems can contain it."""
     return word if word.isascii() else word.encode("utf-8", "backslashreplace").decode()
 
 
@@ -367,7 +368,7 @@ def _block_table(run: str, block: Block) -> "pa.Table":
             pa.array(own, mask=own < 0), pa.array(known, pa.string()), safe=False
         )
 
-    # Rows run through quantities, then items, then steps: one series lies together.
+    # Rows are ordered by quantity, item and step, so the rows of one series are contiguous.
     item = np.tile(np.repeat(np.arange(items, dtype=np.int32), steps), count)
     layer = np.array([-1 if n is None else n for n in block.layers], np.int32)[item]
     value = [np.ascontiguousarray(v.T).reshape(-1) for v in block.values.values()]

@@ -1,14 +1,14 @@
 """Results: what every verb returns.
 
-A result is a frozen dataclass with typed fields and a tidy table. It prints, plots, saves and loads itself:
+A result is a frozen dataclass with typed fields and a tidy table. It can be printed, plotted, saved and loaded:
 
     trace = ng.trace("checkpoints/")
-    print(trace)                          # the table of the terminal
+    print(trace)                          # a table
     trace.plot()                          # a matplotlib figure; trace.plot.names lists the others
     trace.matrix("norm", by="layer")      # steps × layers
     trace.save("traces/gpt"); ng.load("traces/gpt")
 
-On disk a result is `records.parquet` and a JSON file beside it with the kind, the schema version and all fields.
+On disk a result is `records.parquet` and `records.json`, which has the kind, the schema version and all fields.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ from normgrowth.text import one_line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Where each kind of result is defined. A new kind is added here and gets its files in `normgrowth.report`.
+# The class of each kind of result. To add a kind, add it here and add its renderers in `normgrowth.report`.
 KINDS: dict[str, str] = {
     "parameters": "normgrowth.checkpoints.parameter_list:Parameters",
     "trace": "normgrowth.trace.result:Trace",
@@ -49,12 +49,12 @@ KINDS: dict[str, str] = {
     "sweep": "normgrowth.lab.sweep_result:Sweep",
     "reproduction": "normgrowth.paper.reproduction:Reproduction",
 }
-CLAIMS = "claims.json"  # holds a reproduction, whose records are made from it
+CLAIMS = "claims.json"  # a reproduction; its records are computed from this file
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What made a result, and when."""
+    """The versions that computed a result, and the time."""
 
     version: str = ""  # of normgrowth
     python: str = ""
@@ -72,7 +72,7 @@ class Provenance:
 
     @staticmethod
     def of_earlier(content: Mapping[str, Any]) -> "Provenance":
-        """As folders of earlier versions state it."""
+        """The provenance in a folder of an earlier version."""
         found = content.get("versions")
         versions = found if isinstance(found, dict) else {}
         own, python, numpy = (str(versions.get(name, "")) for name in ("normgrowth", "python", "numpy"))
@@ -81,7 +81,7 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What all results have. notes: remarks; problems: what a reader must know before using the numbers."""
+    """Base class of all results. notes: remarks; problems: what to know before using the numbers."""
 
     kind: ClassVar[str]
     schema: ClassVar[int] = SCHEMA
@@ -92,7 +92,7 @@ class Result:
     provenance: Provenance = field(default_factory=Provenance, repr=False)
 
     def __init_subclass__(cls) -> None:
-        # Before @dataclass adds a repr with every field, which can be pages long.
+        # Set before @dataclass adds a repr with every field, which can be pages long.
         if "__repr__" not in cls.__dict__:
             cls.__repr__ = one_line
 
@@ -115,7 +115,7 @@ class Result:
     ) -> Matrix:
         """One quantity as a matrix: a row per step, a column per layer (or tensor, role, head).
 
-        scale: the factor of the weights, where the quantity was measured at several.
+        scale: the factor of the weights, for a quantity that was measured at several factors.
         """
         rows = self.records if run is None else self.records.where(run=run)
         return rows.matrix(quantity, level=by, reference=reference, scale=scale)
@@ -123,7 +123,7 @@ class Result:
     def to_json(self, *, tensors: bool = True) -> JsonObject:
         """All fields and the records as plain values for JSON; NaN and infinity become None.
 
-        tensors: with the rows of single tensors, which can be millions.
+        tensors: include the rows of single tensors, of which there can be millions.
         """
         rows = self.records if tensors else self.records.without_tensors()
         return _without_nonfinite({**to_plain(self), "records": rows.to_rows()})
@@ -142,9 +142,9 @@ class Result:
         return Plots(self)
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> Path:
-        """Write the result into an output folder and return the path.
+        """Write the result into an output folder; returns the path.
 
-        A folder that holds another result is refused unless overwrite is set.
+        A folder that already holds another result is refused unless overwrite is set.
         """
         from normgrowth.workspace import Workspace
 
@@ -159,12 +159,12 @@ class Result:
 
     @property
     def stored(self) -> StoredResult:
-        """What the files of the result hold."""
+        """The content of the result's files."""
         return StoredResult(self.records, to_plain(self))
 
     @classmethod
     def from_stored(cls, stored: StoredResult) -> Self:
-        """The result whose table and fields were read from a folder. Raises SchemaError if a field has another type."""
+        """The typed result from stored table and fields. Raises SchemaError if a field has another type."""
         return cls(records=stored.records, **_fields_of(cls, stored.fields))
 
 
@@ -176,7 +176,7 @@ class Plots:
 
     @property
     def names(self) -> list[str]:
-        """The figures for which the result has the data."""
+        """The names of the figures for which the result has data."""
         return [name for name, drawing in self._drawings().items() if drawing.has_data(self._result)]
 
     def _drawings(self) -> Mapping[str, Any]:
@@ -185,18 +185,18 @@ class Plots:
         return figures(self._result)
 
     def __call__(self, **options: Any) -> "Figure":
-        """The first figure for which the result has the data."""
+        """Draw the first figure for which the result has data."""
         drawings = self._drawings()
         if not drawings:
-            raise InputError(f"there are no figures for results of kind {self._result.kind!r}")
+            raise InputError(f"results of kind {self._result.kind!r} have no figures")
         for place, (name, drawing) in enumerate(drawings.items()):
             if drawing.has_data(self._result):
-                return self._draw(name, {} if place else options)  # these belong to the main figure
+                return self._draw(name, {} if place else options)  # options belong to the main figure
         raise InputError(f"this result has no data for its figures: {', '.join(drawings)}")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._drawings():
-            raise AttributeError(f"no figure {name!r}; there are {', '.join(self.names)}")
+            raise AttributeError(f"no figure {name!r}; available: {', '.join(self.names)}")
         return lambda **options: self._draw(name, options)
 
     def _draw(self, name: str, options: Mapping[str, Any]) -> "Figure":
@@ -220,17 +220,17 @@ def render(result: Result) -> str:
 
 
 def load(folder: Path | str) -> Result:
-    """The result that a folder holds, as the type that its verb returned."""
+    """The result in a folder, as the type that its verb returned."""
     folder = Path(folder)
     if not folder.is_dir():
-        said = "a file; give the folder that it is in" if folder.is_file() else "no such folder"
+        said = "a file; pass its folder instead" if folder.is_file() else "no such folder"
         raise InputError(f"{folder}: {said}")
     if holds_reproduction(folder):
         return type_of("reproduction").read(folder)  # pyright: ignore[reportAttributeAccessIssue]
     if not has_records(folder):
         below = sorted(path.name for path in folder.iterdir() if path.is_dir() and has_records(path))
-        more = f"; the folders {', '.join(below[:5])} in it have results" if below else ""
-        raise InputError(f"{folder}: no result of normgrowth is here{more}")
+        more = f"; its subfolders {', '.join(below[:5])} have results" if below else ""
+        raise InputError(f"{folder}: no normgrowth result here{more}")
     return result_of(StoredResult.read(folder), folder)
 
 
@@ -239,7 +239,7 @@ def holds_reproduction(folder: Path | str) -> bool:
 
 
 def result_of(stored: StoredResult, folder: Path | str) -> Result:
-    """What was read from a folder, as a typed result."""
+    """The typed result of a stored one. folder: for error messages."""
     sidecar, kind = Path(folder) / SIDECAR, stored.kind
     refuse_newer(stored.fields, sidecar)
     if not isinstance(kind, str) or kind not in KINDS:
@@ -260,7 +260,7 @@ def type_of(kind: str) -> type[Result]:
 
 
 def load_all(folder: Path | str, depth: int = 2) -> Iterator[tuple[Path, Result]]:
-    """The results in a folder, else in the folders below it, up to depth levels down."""
+    """The result in a folder; if there is none, the results in its subfolders, up to depth levels down."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
@@ -272,7 +272,7 @@ def load_all(folder: Path | str, depth: int = 2) -> Iterator[tuple[Path, Result]
 
 
 def to_plain(result: Result) -> JsonObject:
-    """The kind, the schema and all fields but the records, as plain values."""
+    """The kind, the schema and all fields except the records, as plain values."""
     import msgspec
 
     content = {one.name: getattr(result, one.name) for one in fields(result) if one.name != "records"}
@@ -281,14 +281,14 @@ def to_plain(result: Result) -> JsonObject:
 
 
 def _with_lists(value: Any) -> Any:
-    """As JSON gives it back: no tuples."""
+    """The value with tuples replaced by lists, as JSON returns them."""
     if isinstance(value, dict):
         return {key: _with_lists(item) for key, item in value.items()}
     return [_with_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _fields_of(kind: type[Result], content: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a result but the records, converted to their types. Raises SchemaError."""
+    """All fields except the records, converted to their types. Raises SchemaError if that fails."""
     content = dict(content)
     content.setdefault("provenance", asdict(Provenance.of_earlier(content)))
     if not _names_parameters(content.get("selection")):
@@ -304,7 +304,7 @@ def _fields_of(kind: type[Result], content: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _names_parameters(selection: object) -> bool:
-    """Earlier versions wrote an empty selection, or one without a value, where it was unknown."""
+    """Whether the selection is usable: earlier versions wrote an empty or null `include` if it was unknown."""
     return not isinstance(selection, dict) or bool(selection.get("include"))
 
 
@@ -313,7 +313,7 @@ def _encoded(value: Any) -> Any:
         return str(value)
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise NotImplementedError(f"results hold no {type(value).__name__}")
+    raise NotImplementedError(f"cannot store a {type(value).__name__} in a result")
 
 
 def _decoded(kind: type, value: Any) -> Any:
@@ -321,7 +321,7 @@ def _decoded(kind: type, value: Any) -> Any:
         return kind(value)
     if kind is np.ndarray:
         return np.array(value)
-    raise NotImplementedError(f"results hold no {kind.__name__}")
+    raise NotImplementedError(f"cannot store a {kind.__name__} in a result")
 
 
 def _without_nonfinite(value: Any) -> Any:

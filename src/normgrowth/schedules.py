@@ -1,18 +1,18 @@
 """Schedules: the learning rate η as a function of the step.
 
-Steps are counted from 0: η(t) is the rate of the update that t updates came before, as in PyTorch's
-`LambdaLR`; the weights of a checkpoint at step s have seen η(0), …, η(s − 1). A warm-up of w steps gives
-η(t) = lr·t/w for t < w, so that the first of them is 0, as in transformers; without one η(0) is lr.
-After its last step a schedule stays at `end`.
+Steps are counted from 0: η(t) is the rate of the update after t earlier updates, as in PyTorch's `LambdaLR`.
+The weights of a checkpoint at step s have received updates with η(0), …, η(s − 1). A warm-up of w steps gives
+η(t) = lr·t/w for t < w, so η(0) is 0, as in transformers; without a warm-up, η(0) is lr. After its last step,
+a schedule stays at `end`.
 
-A schedule is called on a number or an array, of whole or of real steps, and knows ∫η and ∫η² in closed
-form. `parse` reads one from text; `str` writes it back.
+Call a schedule with a number or an array of steps, which need not be integers. `integral` computes ∫η and ∫η² in
+closed form. `parse` reads a schedule from text; `str` converts it back.
 
     constant(3e-4)                              linear(1e-3, steps=10_000, warmup=500)
     cosine(1e-3, steps=10_000, end=1e-4)        inverse_sqrt(5e-4, warmup=4_000)
     inverse_sqrt(0.01, hold=10_000)             T5's 1/√max(t, 10⁴)
     inverse_sqrt(1.0)                           the 1/√t of §5.3, with η(0) = η(1) = 1
-    recorded({0: 1e-3, 500: 1e-4})              what a run logged, straight lines between these steps
+    recorded({0: 1e-3, 500: 1e-4})              the rates that a run logged, interpolated linearly
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,30 +30,30 @@ Curve = Callable[[Floats], Floats]
 
 
 RECORDED = "recorded"
-STRAIGHT = 1e-9  # how far from a line, relative to its ends, a recorded rate is still on it
+STRAIGHT = 1e-9  # tolerance, relative to the rates, for a recorded rate to be on a line
 
 
 @dataclass(frozen=True)
 class OptimizerGroup:
-    """What an optimizer was given for some of the parameters. parameters: how many values these have."""
+    """Settings of an optimizer for a group of parameters. parameters: the number of values in the group."""
 
     parameters: int
     weight_decay: float = 0.0
-    decoupled: bool = False  # the decay takes ηλθ from the weights; else λθ goes into the gradient
-    betas: tuple[float, float] | None = None  # of Adam and its kin
+    decoupled: bool = False  # True: ηλθ is subtracted from the weights; False: λθ is added to the gradient
+    betas: tuple[float, float] | None = None  # of Adam and its variants
     momentum: float | None = None  # of SGD
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How the rate falls: h with h(0) = 1, and its integrals ∫h and ∫h² from 0, in units of the decay."""
+    """The decay of the rate: h with h(0) = 1, and ∫h and ∫h² from 0, in units of the decay's length."""
 
     h: Curve
     once: Curve
     twice: Curve
 
 
-# u is the time since the end of the warm-up, in units of the decay; h ends at u = 1, and stays.
+# u is the time since the end of the warm-up, in units of the decay's length; h is constant from u = 1 on.
 SHAPES = {
     "constant": Shape(np.ones_like, lambda u: u, lambda u: u),
     "linear": Shape(
@@ -66,7 +66,7 @@ SHAPES = {
         lambda u: (np.minimum(u, 1) + _sin(np.minimum(u, 1))) / 2,
         lambda u: (1.5 * np.minimum(u, 1) + 2 * _sin(np.minimum(u, 1)) + _sin(2 * np.minimum(u, 1)) / 4) / 4,
     ),
-    # Here u is the step itself over that from which on the rate falls.
+    # Here u is the step, divided by the step at which the decay begins.
     "inverse_sqrt": Shape(
         lambda u: 1 / np.sqrt(np.maximum(u, 1)),
         lambda u: np.minimum(u, 1) + 2 * (np.sqrt(np.maximum(u, 1)) - 1),
@@ -82,10 +82,10 @@ def _sin(u: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Schedule:
-    """η(t), made by `constant`, `linear`, `cosine`, `inverse_sqrt`, `recorded` or `parse`.
+    """η(t), created by `constant`, `linear`, `cosine`, `inverse_sqrt`, `recorded` or `parse`.
 
-    lr: the peak. steps: where a decay ends. warmup: its length. end: the rate after `steps`.
-    hold: inverse_sqrt stays at its peak up to this step. points: of a recorded one, steps and their rates.
+    lr: the peak. steps: the step at which the decay ends. warmup: the number of warm-up steps. end: the rate after
+    `steps`. hold: inverse_sqrt stays at its peak up to this step. points: steps and rates of a recorded schedule.
     """
 
     shape: str
@@ -102,20 +102,20 @@ class Schedule:
         if self.shape == RECORDED and self.points:
             return
         if self.shape not in SHAPES:
-            raise InputError(f"schedule {self.shape!r} is none of {', '.join(SHAPES)}")
+            raise InputError(f"unknown schedule {self.shape!r}; choose one of {', '.join(SHAPES)}")
         for name in ("lr", "end"):
             value = getattr(self, name)
             if not (isfinite(value) and value >= 0):
-                raise InputError(f"schedule {self.shape}: {name} must be 0 or more, not {value}")
+                raise InputError(f"schedule {self.shape}: {name} must be >= 0, got {value}")
         for name in ("steps", "warmup", "hold"):
             value = getattr(self, name)
             if value is not None and not (float(value).is_integer() and value >= 0):
                 raise InputError(
-                    f"schedule {self.shape}: {name} must be a whole number of steps, not {value}"
+                    f"schedule {self.shape}: {name} must be a whole number of steps, got {value}"
                 )
         if self.shape in ("linear", "cosine") and (self.steps is None or self.steps <= self.warmup):
             raise InputError(
-                f"schedule {self.shape}: steps ({self.steps}) must be more than those of the warm-up ({self.warmup})"
+                f"schedule {self.shape}: steps ({self.steps}) must be greater than warmup ({self.warmup})"
             )
 
     @overload
@@ -123,7 +123,7 @@ class Schedule:
     @overload
     def __call__(self, step: NDArray[Any] | Sequence[float]) -> Floats: ...
     def __call__(self, step: Any) -> Any:
-        """η at a step, or at each of an array of steps."""
+        """η at a step, or at each step of an array."""
         t = _checked(step)
         if self.points:
             eta = np.interp(t, *self._curve())
@@ -140,7 +140,7 @@ class Schedule:
     def integral(self, step: Any, power: int = 1) -> Any:
         """∫η dt (power 1) or ∫η² dt (power 2) from 0 to a step, in closed form."""
         if power not in (1, 2):
-            raise InputError(f"there is a closed form of the integral of η and of η², not of power {power}")
+            raise InputError(f"power must be 1 or 2, got {power}")
         if self.points:
             found = self._recorded_integral(_checked(step), power)
             return found if np.ndim(step) else float(found)
@@ -155,7 +155,7 @@ class Schedule:
         return body if np.ndim(step) else float(body)
 
     def knots(self) -> tuple[float, ...]:
-        """The steps where the curve has a corner."""
+        """The steps at which the curve has a corner."""
         if self.points:
             return tuple(float(step) for step, _ in self.points if step)
         origin, unit = self._decay()
@@ -186,7 +186,7 @@ class Schedule:
         return steps, rates
 
     def _recorded_integral(self, t: Floats, power: int) -> Floats:
-        """The exact integral of straight lines, which go on level before the first point and after the last."""
+        """The exact integral of the linear interpolation, which is constant outside the recorded steps."""
         steps, rates = self._curve()
         corners = np.unique(np.concatenate([[0.0], steps, np.ravel(t)]))
         eta = np.interp(corners, steps, rates)
@@ -195,7 +195,7 @@ class Schedule:
         return np.concatenate([[0.0], np.cumsum(pieces)])[np.searchsorted(corners, t)]
 
     def _decay(self) -> tuple[float, float]:
-        """Where u is 0, and how many steps it takes to reach 1."""
+        """The step at which u is 0, and the number of steps until u is 1."""
         if self.shape == "inverse_sqrt":
             return 0.0, float(max(self.warmup, self.hold, 1))
         return float(self.warmup), float((self.steps or self.warmup + 1) - self.warmup)
@@ -215,7 +215,7 @@ class Schedule:
 def _checked(step: Any) -> Floats:
     t = np.asarray(step, np.float64)
     if not (t >= 0).all():
-        raise InputError(f"steps are counted from 0; {t[~(t >= 0)].flat[0]} is none")
+        raise InputError(f"step must be >= 0, got {t[~(t >= 0)].flat[0]}")
     return t
 
 
@@ -225,36 +225,36 @@ def constant(lr: float, *, warmup: int = 0) -> Schedule:
 
 
 def linear(lr: float, steps: int, *, warmup: int = 0, end: float = 0.0) -> Schedule:
-    """From lr at the end of the warm-up in a straight line to `end` at `steps`."""
+    """Linear decay from lr at the end of the warm-up to `end` at `steps`."""
     return Schedule("linear", lr, steps, warmup, end)
 
 
 def cosine(lr: float, steps: int, *, warmup: int = 0, end: float = 0.0) -> Schedule:
-    """From lr at the end of the warm-up along half a cosine to `end` at `steps`."""
+    """Cosine decay from lr at the end of the warm-up to `end` at `steps`."""
     return Schedule("cosine", lr, steps, warmup, end)
 
 
 def inverse_sqrt(lr: float, *, warmup: int = 0, hold: int = 0) -> Schedule:
     """lr·√(m/max(t, m)) with m = max(warmup, hold, 1): the peak, then 1/√t.
 
-    With a warm-up that of fairseq and transformers; with hold and no warm-up that of T5.
+    With a warm-up, the schedule of fairseq and transformers; with hold and no warm-up, the schedule of T5.
     """
     return Schedule("inverse_sqrt", lr, warmup=warmup, hold=hold)
 
 
 def recorded(rates: Mapping[int, float]) -> Schedule:
-    """The learning rates that a run logged, by step; between these steps in straight lines."""
+    """The learning rates that a run logged, by step, with linear interpolation between them."""
     points = sorted((int(step), float(rate)) for step, rate in rates.items())
     kept = points[:1]
     for i in range(1, len(points)):
-        if i + 1 < len(points):  # a point on the line between its neighbors is no corner
+        if i + 1 < len(points):  # drop a point on the line between its neighbors
             (x, a), (step, rate), (y, b) = kept[-1], points[i], points[i + 1]
             line = a + (b - a) * (step - x) / (y - x)
             if abs(rate - line) <= STRAIGHT * max(abs(a), abs(b)):
                 continue
         kept.append(points[i])
     if not kept or any(step < 0 or not (isfinite(rate) and rate >= 0) for step, rate in kept):
-        raise InputError(f"recorded learning rates must be 0 or more, at steps from 0 on, not {dict(rates)}")
+        raise InputError(f"recorded learning rates and their steps must be >= 0, got {dict(rates)}")
     return Schedule(RECORDED, max(rate for _, rate in kept), points=tuple(kept))
 
 
@@ -268,7 +268,7 @@ NEEDED = {"constant": ("lr",), "linear": ("lr", "steps"), "cosine": ("lr", "step
 
 
 def parse(text: str) -> Schedule:
-    """A schedule from text, such as ``cosine:lr=1e-3,steps=1000,warmup=100``; a number alone is constant."""
+    """A schedule from text, such as ``cosine:lr=1e-3,steps=1000,warmup=100``; a single number is a constant rate."""
     text = text.strip()
     given, _, rest = text.partition(":")
     shape = given.strip().replace("-", "_")
@@ -277,15 +277,17 @@ def parse(text: str) -> Schedule:
             lr = float(text)
         except ValueError:
             raise InputError(
-                f"schedule {text!r}: {given!r} is none of {', '.join(SHAPES)}, nor is it a learning rate alone; "
-                f"write 3e-4, or {EXAMPLES['cosine']}"
+                f"schedule {text!r}: {given!r} is neither one of {', '.join(SHAPES)} nor a learning rate; "
+                f"examples: 3e-4, {EXAMPLES['cosine']}"
             ) from None
         return constant(lr)
     values: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if name not in KEYWORDS[shape]:
-            raise InputError(f"schedule {text!r}: {shape} takes {', '.join(KEYWORDS[shape])}, not {name!r}")
+            raise InputError(
+                f"schedule {text!r}: unknown option {name!r}; {shape} takes {', '.join(KEYWORDS[shape])}"
+            )
         if name in values:
             raise InputError(f"schedule {text!r}: {name} is given twice")
         try:
@@ -293,9 +295,9 @@ def parse(text: str) -> Schedule:
             values[name] = number if name in ("lr", "end") or int(number) != number else int(number)
         except (ValueError, OverflowError):
             said = f"{value!r} is not a number" if equals else "it has no value"
-            raise InputError(f"schedule {text!r}: {name}: {said}; write {EXAMPLES[shape]}") from None
+            raise InputError(f"schedule {text!r}: {name}: {said}; example: {EXAMPLES[shape]}") from None
     if missing := [name for name in NEEDED[shape] if name not in values]:
-        raise InputError(f"schedule {text!r}: {missing[0]} is missing, as in {EXAMPLES[shape]}")
+        raise InputError(f"schedule {text!r}: {missing[0]} is missing; example: {EXAMPLES[shape]}")
     return Schedule(shape, **values)
 
 

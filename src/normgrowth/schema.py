@@ -1,4 +1,4 @@
-"""JSON that normgrowth writes, checked when it is read: it must have the type that the reader declares."""
+"""Read JSON files and check that their content has the type that the caller declares."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from normgrowth.checksums import ChecksumError, unseal_json
 from normgrowth.errors import SchemaError
 
 T = TypeVar("T")
-# How messages call the types of JSON values.
+# Names of JSON types in messages.
 NAMES = {
     "object": "an object",
     "array": "a list",
@@ -22,9 +22,9 @@ NAMES = {
 
 
 def read_json(path: Path, kind: type[T], *, advice: str = "") -> T:
-    """The content of a JSON file. Raises SchemaError if it cannot be read or is not of this type.
+    """The content of a JSON file as `kind`. Raises SchemaError if it cannot be read or has another type.
 
-    An object with a checksum must have the right one, and is returned without it.
+    The checksum of an object, if it has one, is verified and removed.
     """
     try:
         content = path.read_bytes()
@@ -34,7 +34,7 @@ def read_json(path: Path, kind: type[T], *, advice: str = "") -> T:
 
 
 def parse_json(content: bytes, kind: type[T], path: Path, *, advice: str = "") -> T:
-    """The same for content that was read from `path`, or from a part of it."""
+    """Like `read_json`, for content that was already read from `path`."""
     try:
         value = json.loads(content)
         value = unseal_json(value) if isinstance(value, dict) else value
@@ -48,9 +48,9 @@ def parse_json(content: bytes, kind: type[T], path: Path, *, advice: str = "") -
 def converted(
     value: Any, kind: type[T], path: object, *, place: str = "", advice: str = "", **options: Any
 ) -> T:
-    """Plain values as a type, such as a dataclass. Raises SchemaError that names the part which has another type.
+    """Plain values converted to a type, such as a dataclass. Raises SchemaError that names the entry with another type.
 
-    place: of the value in the file, if it is not the whole. options: of msgspec.convert.
+    place: the key of the value in the file, empty for the whole file. options: passed to msgspec.convert.
     """
     import msgspec
 

@@ -1,7 +1,7 @@
 """The files of a result: ``records.parquet`` has the table, ``records.json`` the kind, the schema and all fields.
 
-Both files have checksums, and ``records.json`` that of the table it was written with: damaged files, and files of two
-different runs, are refused.
+Both files have checksums, and ``records.json`` also stores the checksum of its table. Damaged files, and files of two
+different results, are refused.
 """
 
 import time
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE, SIDECAR = "records.parquet", "records.json"
-LOG_FOLDER, JOURNAL = "steps", "journal"  # measured steps of a run: `tracking.step_log`, and earlier versions
+LOG_FOLDER, JOURNAL = "steps", "journal"  # measured steps of a run; JOURNAL: of earlier versions
 PAIRED = "records_sha256"  # in records.json: the checksum of the records.parquet that was written with it
-PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds to wait for a writer that has replaced one of the two files
+PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds: a writer may have replaced only one of the two files yet
 # Folders of earlier versions name the command that wrote them instead of a kind.
 COMMANDS = {"train": "run", "reproduce": "reproduction", "tracker": "trace"}
 
 
 @dataclass(frozen=True)
 class StoredResult:
-    """A result as its files have it. fields: JSON values; `Result.from_stored` converts them to types."""
+    """The content of a result's files. fields: JSON values; `Result.from_stored` converts them to types."""
 
     records: Records
     fields: JsonObject = field(default_factory=dict)
 
     @property
     def kind(self) -> Any:
-        """The kind that the fields state; None if they state none."""
+        """The kind of result; None if the fields do not have it."""
         said = self.fields.get("kind") or self.fields.get("command")
         return COMMANDS.get(said, said) if isinstance(said, str) else said
 
     def write(self, folder: Path | str) -> None:
-        """Write both files. A reader sees the old pair or the new pair, never one file of each."""
+        """Write both files. A reader gets the old pair or the new pair, never a mix."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         checksum = write_parquet(self.records.table, folder / FILE)
@@ -48,7 +48,7 @@ class StoredResult:
 
     @staticmethod
     def read(folder: Path | str) -> "StoredResult":
-        """The result of a folder, also of a run that goes on or was killed."""
+        """The result in a folder, also of a run that is still going or was killed."""
         folder = Path(folder)
         if has_log(folder):
             from normgrowth.tracking.log.log_reader import read_run
@@ -58,27 +58,27 @@ class StoredResult:
 
     @staticmethod
     def read_files(folder: Path | str, *, torn: bool = False) -> "StoredResult":
-        """The content of both files. Raises RecordsMismatch if they do not belong together.
+        """The content of both files. Raises RecordsMismatch if they were not written together.
 
-        torn: read them all the same, as where a journal of an earlier version knows what was written last.
+        torn: accept files that were not written together; the journal of an earlier version has the latest values.
         """
         folder = Path(folder)
         path = folder / FILE
         if not path.is_file():
             missing = f"{FILE} is missing" if folder.exists() else "no such folder"
-            raise InputError(f"{folder}: no records here ({missing}); `normgrowth trace -o` makes them")
+            raise InputError(f"{folder}: no records here ({missing}); create them with `normgrowth trace -o`")
         table, said = _read_pair(folder, torn)
         refuse_newer(said, folder / SIDECAR)
         return StoredResult(Records(conformed(table, path, said.get("kind"))), with_include(said))
 
 
 def has_log(folder: Path) -> bool:
-    """Whether a tracker wrote measured steps here."""
+    """Whether the folder holds measured steps of a tracker."""
     return any((folder / LOG_FOLDER).glob("part-*.arrows")) or (folder / JOURNAL).is_file()
 
 
 def has_records(folder: Path) -> bool:
-    """Whether a folder holds a table of records, or a log that makes one."""
+    """Whether the folder holds a table of records, or a log from which one can be made."""
     return (folder / FILE).is_file() or has_log(folder)
 
 
@@ -109,14 +109,14 @@ def _read_sidecar(sidecar: Path) -> JsonObject | None:
     except (OSError, ValueError) as error:
         said = str(error).splitlines()[0]
         raise InputError(
-            f"{sidecar}: not readable: {said}; without this file, the table is read alone"
+            f"{sidecar}: not readable: {said}; remove this file to read only the table"
         ) from error
 
 
 def write_parquet(table: "pa.Table", target: Path, **options: Any) -> str:
-    """Write a table with a checksum, and return the checksum."""
+    """Write a table with a checksum; returns the checksum."""
     content, checksum = to_parquet(table, **options)
-    with replacing(target) as path:  # written by Python: Arrow refuses paths that are not valid text
+    with replacing(target) as path:  # not written by Arrow, which rejects paths that are not valid UTF-8
         path.write_bytes(content)
     return checksum
 

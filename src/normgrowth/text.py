@@ -1,7 +1,6 @@
 """Safe text: escaped names, tables for notebooks, one-line reprs.
 
-Names come from anybody's checkpoints. Whatever shows one, in a terminal, a figure, a page or a notebook, shows it as
-text.
+Names come from untrusted checkpoints. Terminal, figures, HTML page and notebook display them escaped.
 """
 
 import unicodedata
@@ -11,12 +10,12 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
-MOST, WIDEST = 40, 1000  # rows of a table or words of a list; characters of a cell
-LINE, LONGEST, FEW = 200, 40, 3  # of a repr: characters, characters of a value, items of a list
+MOST, WIDEST = 40, 1000  # maximum rows of a table or words of a list; characters of a cell
+LINE, LONGEST, FEW = 200, 40, 3  # limits of a repr: characters, characters of a value, items of a list
 
 
 def printable(text: object) -> str:
-    """Text on one line for a terminal: control characters and unusual spaces are spelled out."""
+    """Text on one line for a terminal: control characters and unusual spaces are escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
 
 
@@ -45,7 +44,7 @@ def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def _cell(tag: str, value: object) -> str:
     form = ".6g" if isinstance(value, float) else "," if isinstance(value, int) else ""
     said = format(value, form) if form else visible(shortened(value))
-    return f'<{tag} style="text-align: left">{escape(said)}</{tag}>'  # notebooks push words to the right
+    return f'<{tag} style="text-align: left">{escape(said)}</{tag}>'  # notebooks align cells to the right
 
 
 def shortened(text: object) -> str:
@@ -54,7 +53,7 @@ def shortened(text: object) -> str:
 
 
 def one_line(self: Any) -> str:
-    """The repr of a dataclass in one line: fields that differ from their default, long ones as their size."""
+    """The repr of a dataclass in one line: the fields that differ from their defaults; for long ones, their size."""
     shown = []
     for one in fields(self):
         value = getattr(self, one.name)
@@ -88,7 +87,7 @@ def listed(words: Iterable[object]) -> str:
 
 
 def by_run(degrees: Sequence[Fraction | int | str | None]) -> str:
-    """The degree of a module in its last run, and those of other runs where they differ: `3 (first run 4)`."""
+    """The degree of a module in its last forward pass, and differing degrees of earlier passes: `3 (first run 4)`."""
     texts = ["zero" if degree is None else str(degree) for degree in degrees]
     if not texts:
         return "-"

@@ -1,22 +1,22 @@
-"""Output folders: one command at a time may write into a folder, and every file in it is complete.
+"""Output folders: only one command at a time writes into a folder, and every file in it is complete.
 
-What a command needs to keep results:
+The parts that commands use:
 
     Workspace.open(folder, kind, request)   lock the folder, refuse another request, remove scratch files at the end
     workspace.save(result)                  records.parquet and records.json
     replacing(path)                         write a file completely or not at all
     write_json(path, object), read_json     JSON with a checksum
-    AppendLog                               files that only grow, on a disk that may be full for a while
-    lock_folder(folder)                     the lock alone, for a folder without a request
+    AppendLog                               append to files, and retry after the disk was full
+    lock_folder(folder)                     only the lock, for a folder without a request
 
 Files in a folder:
 
-    DIR/request.json    the kind of result and the request that makes it, written before anything else
-    DIR/.lock           held while a command writes here
+    DIR/request.json    the kind of result and its request, written before anything else
+    DIR/.lock           locked while a command writes here
     DIR/.scratch/       downloads of a running command
 
-A folder belongs to one request. Another kind or another request is refused (`FolderMismatch`) and nothing is touched,
-unless `overwrite` is given; then the files of the old result are removed. Files of other programs are never removed.
+A folder belongs to one request. Another kind or another request is refused (`FolderMismatch`) and changes nothing,
+unless `overwrite` is set; then the files of the old result are removed. Files of other programs are never removed.
 """
 
 import errno
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 REQUEST = "request.json"
 UNKNOWN = "unknown"  # the kind of a folder whose request.json is damaged
 
-# What each kind of result consists of, apart from records and request.json: what `overwrite` removes.
+# The files of each kind of result, except records and request.json. `overwrite` removes them.
 FILES: dict[str, tuple[str, ...]] = {
     "trace": ("moments/step-*.parquet", "stripes/*.npz", "stripes/steps.json"),
     "saturation": (
@@ -91,7 +91,7 @@ class replacing:
 
 
 class AppendLog:
-    """Files that only grow. What cannot be written is undone, kept in memory, and tried again with the next append."""
+    """Appends to files. A failed write is undone, kept in memory, and retried with the next append."""
 
     def __init__(self) -> None:
         self._queue: deque[tuple[Path, bytes]] = deque()
@@ -99,7 +99,7 @@ class AppendLog:
         self._path: Path | None = None
 
     def append(self, path: Path, content: bytes) -> None:
-        """Raises OSError if there is no room for it now."""
+        """Append the content. Raises OSError if it cannot be written now; it is then retried later."""
         self._queue.append((path, content))
         self.flush()
 
@@ -109,7 +109,7 @@ class AppendLog:
             self._queue.popleft()
 
     def queued(self) -> dict[Path, bytes]:
-        """What is not written yet, for each file."""
+        """The content that is not written yet, by file."""
         found: dict[Path, list[bytes]] = {}
         for path, content in self._queue:
             found.setdefault(path, []).append(content)
@@ -135,7 +135,7 @@ class AppendLog:
 
 
 def refuse_foreign(path: Path, mark: bytes) -> None:
-    """Raise InputError if the path is a folder, or a file without the mark: another program wrote it."""
+    """Raise InputError if the path is a folder, or a file without the mark, which another program wrote."""
     if path.is_dir() or (path.is_file() and mark not in path.read_bytes()):
         raise InputError(
             f"{path}: exists and was not written by normgrowth; move it, or choose another place with -o"
@@ -143,12 +143,12 @@ def refuse_foreign(path: Path, mark: bytes) -> None:
 
 
 def origin_mark(origin: str) -> str:
-    """The source of a figure or page as text that can be embedded in svg, png, pdf and HTML without escapes."""
+    """The source of a figure or page, as text that needs no escaping in SVG, PNG, PDF and HTML."""
     return f"made from [{re.sub(r'[^A-Za-z0-9./:@*,=+-]', '_', origin)}]"
 
 
 def refuse_other_origin(path: Path, origin: str) -> None:
-    """Raise InputError if the path is a figure or page that was made from another source."""
+    """Raise InputError if the path is a figure or page of another source."""
     found = re.search(rb"made from \[([^]]*)\]", path.read_bytes()) if path.is_file() else None
     if found and found[0] != origin_mark(origin).encode():
         raise InputError(
@@ -165,7 +165,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> JsonObject:
-    """The object that `write_json` wrote, or that was written without a checksum; ValueError if it is damaged."""
+    """A JSON object, with or without a checksum. Raises ValueError if the file is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
@@ -177,16 +177,16 @@ def read_json(path: Path) -> JsonObject:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a folder is for. request: decides whether it may be written; facts: remembered, never compared."""
+    """The use of a folder. request: must match before the folder is written; facts: stored, but not compared."""
 
     kind: str
     request: JsonObject = field(default_factory=dict)
     facts: JsonObject = field(default_factory=dict)
-    partial: bool = False  # told by older files: entries that are missing may have any value
+    partial: bool = False  # inferred from older files: missing entries match any value
 
     @staticmethod
     def read(folder: Path) -> "Claim | None":
-        """What request.json says, else what older files say; None for a folder without a result."""
+        """The claim from request.json or from older files; None for a folder without a result."""
         path = folder / REQUEST
         if path.is_file():
             try:
@@ -203,7 +203,7 @@ class Claim:
         return self.kind != kind or bool(self.differences(request))
 
     def differences(self, request: Mapping[str, Any]) -> list[str]:
-        """The entries of a request that have another value here."""
+        """The names of the entries in which the requests differ."""
         names = (
             [name for name in request if name in self.request]
             if self.partial
@@ -236,7 +236,7 @@ def _told_by_marks(folder: Path) -> Claim | None:
 
 
 def lock_folder(folder: Path) -> "BaseFileLock":
-    """The lock of a folder, which is made if it is missing. Raises FolderLocked if another process holds it."""
+    """Create the folder if needed and lock it. Raises FolderLocked if another process holds the lock."""
     from filelock import FileLock, Timeout
 
     try:
@@ -251,23 +251,23 @@ def lock_folder(folder: Path) -> "BaseFileLock":
 
 
 class Writable(Protocol):
-    """A result, as far as a workspace knows it."""
+    """The part of a result that a workspace uses."""
 
     def write(self, folder: Path) -> None: ...
 
 
 class Workspace:
-    """An output folder, held by one command at a time; without a folder, nothing is kept.
+    """An output folder, locked for one command at a time. Without a folder, nothing is saved.
 
         with Workspace.open("traces/gpt", "trace", {"include": "blocks"}) as workspace: ...
 
-    A command that knows its request only after some reading opens without one and calls `claim` before it writes.
+    A command that must read its input to know the request opens without one and calls `claim` before it writes.
     """
 
     def __init__(self, folder: Path | None, kind: str, *, overwrite: bool = False) -> None:
         self.folder, self.kind, self.overwrite = folder, kind, overwrite
         found = Claim.read(folder) if folder is not None else None
-        self.found = found  # the result that was here before
+        self.found = found  # the result that was already here
 
     @staticmethod
     @contextmanager
@@ -279,12 +279,12 @@ class Workspace:
         facts: Mapping[str, Any] | None = None,
         overwrite: bool = False,
     ) -> "Iterator[Workspace]":
-        """Lock the folder; with a request, claim it. Errors of the disk become one line."""
+        """Lock the folder; with a request, claim it. Disk errors become an InputError."""
         if folder is None:
             yield Workspace(None, kind)
             return
         if folder == "":
-            raise InputError("the output folder has an empty name; name one with -o")
+            raise InputError("the name of the output folder is empty; set it with -o")
         folder = Path(folder)
         lock = lock_folder(folder)
         try:
@@ -293,9 +293,9 @@ class Workspace:
                 workspace.claim(request, facts)
             yield workspace
         except OSError as error:
-            # Reading errors are InputErrors by now; what is left comes from writing here.
+            # Errors from reading are already InputErrors, so this one comes from writing here.
             raise InputError(
-                f"{error.filename or folder}: {error.strerror or error}; what was saved before is kept in {folder}"
+                f"{error.filename or folder}: {error.strerror or error}; results saved earlier are kept in {folder}"
             ) from error
         finally:
             shutil.rmtree(folder / ".scratch", ignore_errors=True)
@@ -316,7 +316,7 @@ class Workspace:
             result.write(self.folder)
 
     def check(self, request: Mapping[str, Any]) -> None:
-        """Raise FolderMismatch if the folder holds another result, unless it is to be overwritten."""
+        """Raise FolderMismatch if the folder holds another result, unless overwrite is set."""
         request = _plain(request)
         if self.found is None or self.overwrite or not self.found.differs(self.kind, request):
             return
@@ -328,7 +328,7 @@ class Workspace:
         raise FolderMismatch(self.folder, {"kind": self.kind, **old}, {"kind": self.kind, **new})
 
     def claim(self, request: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> None:
-        """Make the folder this request's, before anything else is written; with overwrite, empty it first."""
+        """Write the request into the folder, before anything else; with overwrite, remove the old result first."""
         if self.folder is None:
             return
         self.check(request)
@@ -343,7 +343,7 @@ class Workspace:
             self.found = wanted
 
     def clear(self) -> None:
-        """Remove the files of the result that is here. request.json goes last: a kill leaves the folder claimed."""
+        """Remove the files of the current result. request.json is removed last, so a kill leaves the folder claimed."""
         assert self.folder is not None
         kinds = dict.fromkeys((self.kind, *([self.found.kind] if self.found else ())))
         patterns = [pattern for kind in kinds for pattern in FILES.get(kind, ())]
@@ -360,5 +360,5 @@ class Workspace:
 
 
 def _plain(content: Mapping[str, Any]) -> JsonObject:
-    """As it will be read back."""
+    """The content converted as writing to JSON and reading back does."""
     return json.loads(json.dumps(dict(content)))

@@ -148,22 +148,22 @@ REFUSED = {
     "a cycle of a module": (b"}q\x05(" + text("model") + b"h\x05" + text("w") + tensor() + b"u", "deep"),
     "5,000 dictionaries deep": (chain(5000, tensor()), "deep"),
     "5,000 models deep": (chain(5000, tensor(), "model"), "deep"),
-    "2^24 paths": (doubled(24), "again and again"),
-    "a list that many share": (shared(5000), "again and again"),
-    "a stride of 0": (dictionary(w=tensor((2**28,), (0,))), "repeat the same bytes"),
-    "more values than memory": (dictionary(w=tensor((2**31, 2**31 - 1), (0, 0))), "repeat the same bytes"),
-    "2^62 values": (dictionary(w=tensor((2**62,), (0,))), "no plain tensor"),
+    "2^24 paths": (doubled(24), "too many times"),
+    "a list that many share": (shared(5000), "too many times"),
+    "a stride of 0": (dictionary(w=tensor((2**28,), (0,))), "refer to the same bytes"),
+    "more values than memory": (dictionary(w=tensor((2**31, 2**31 - 1), (0, 0))), "refer to the same bytes"),
+    "2^62 values": (dictionary(w=tensor((2**62,), (0,))), "not a plain tensor"),
     "beyond its storage": (dictionary(w=tensor((2, 4))), "larger than its storage"),
     "an offset beyond": (dictionary(w=tensor(offset=1)), "larger than its storage"),
-    "a negative size": (dictionary(w=tensor((-2, 3))), "no plain tensor"),
-    "a negative stride": (dictionary(w=tensor((2, 3), (-3, 1))), "no plain tensor"),
+    "a negative size": (dictionary(w=tensor((-2, 3))), "not a plain tensor"),
+    "a negative stride": (dictionary(w=tensor((2, 3), (-3, 1))), "not a plain tensor"),
     "200 dimensions": (dictionary(w=tensor((1,) * 200)), "dimensions"),
     "a storage of another size": (dictionary(w=tensor(count=7)), "28 bytes"),
     "a storage that is not there": (dictionary(w=tensor(key="9")), "without data/9"),
-    "sizes that are texts": (dictionary(w=tensor()).replace(number(3), text("3")), "no plain tensor"),
+    "sizes that are texts": (dictionary(w=tensor()).replace(number(3), text("3")), "not a plain tensor"),
     "a tensor without arguments": (
         dictionary(w=call(name("torch._utils", "_rebuild_tensor_v2"))),
-        "no plain tensor",
+        "not a plain tensor",
     ),
     "a storage that is none": (dictionary(w=tensor().replace(b"Q", b"")), "no storage"),
     "a name of two lines": (b"}(" + text("a\nb") + tensor() + b"u", "name"),
@@ -180,10 +180,10 @@ REFUSED = {
     "no mark": (b"u", "stack"),
     "a reference to nothing": (b"h\x07", "did not store"),
     "no end": (b"}", ""),
-    "a dictionary of odd length": (b"}(Nu", "no value"),
-    "an item of a number": (b"K\x01NNs", "no dict"),
-    "a call without a tuple": (name("a", "b") + b"NR", "no class"),
-    "a class named by a number": (b"K\x01K\x02\x93", "no text"),
+    "a dictionary of odd length": (b"}(Nu", "a key without a value"),
+    "an item of a number": (b"K\x01NNs", "not a dict"),
+    "a call without a tuple": (name("a", "b") + b"NR", "not a class"),
+    "a class named by a number": (b"K\x01K\x02\x93", "not text"),
     "a class with a long name": (name("a" * 300, "b"), "301 characters"),
     "text that is not UTF-8": (b"X\x01\x00\x00\x00\xff", "UTF-8"),
     "a list at the top": (b"](" + tensor() + b"e", "no tensors"),
@@ -308,7 +308,7 @@ def test_nothing_runs(tmp_path, kind, place, legacy):
     checkpoint = bounded(tmp_path / "a.pt")
     assert not isinstance(checkpoint, str)
     assert len(checkpoint.tensors) == 1
-    assert "not run" in checkpoint.notes[0]
+    assert "without running code" in checkpoint.notes[0]
     assert not target.exists()
 
 
@@ -364,7 +364,7 @@ def test_other_files_with_the_start_of_an_archive(tmp_path):
         file.writestr("readme.txt", "x")
     assert "data.pkl" in refused(read_pytorch, tmp_path / "a.pt")
     (tmp_path / "b.pt").write_bytes(pickle.dumps({"w": 1}))
-    assert "no PyTorch file" in refused(read_pytorch, tmp_path / "b.pt")
+    assert "not a PyTorch file" in refused(read_pytorch, tmp_path / "b.pt")
 
 
 def test_a_pickle_of_too_many_operations(tmp_path, monkeypatch):

@@ -209,10 +209,10 @@ def test_an_index_that_names_what_is_not_there(root):
         with pytest.raises(InputError, match=r"step_0: gone\?.safetensors: there is no such file"):
             open_source(server.url)
         index.write_text(json.dumps({"weight_map": weight_map | {"w": "model-00001-of-00002.safetensors"}}))
-        with pytest.raises(InputError, match="holds tensor w, but it does not"):
+        with pytest.raises(InputError, match=r"lists tensor w in .*, which does not have it"):
             open_source(server.url).entries[0].open()
         index.unlink()
-        with pytest.raises(InputError, match=r"model-00001-of-00002.safetensors: one shard"):
+        with pytest.raises(InputError, match=r"model-00001-of-00002.safetensors: a shard"):
             open_source(server.url)
 
 
@@ -335,7 +335,7 @@ def test_a_revision_that_disappears_midway(revisions):
 def test_a_listing_that_lies_about_a_size(revisions):
     with HubServer({"org/tiny": revisions}) as server:
         server.fail("model.safetensors", lengthen=0, add={"Content-Range": "bytes 0-7/99999"})
-        with pytest.raises(InputError, match="has 99999 bytes, not the 6192 listed"):
+        with pytest.raises(InputError, match="has 99999 bytes, but the hub lists 6192"):
             open_source("hf://org/tiny@step0", endpoint=server.endpoint).entries[0].open()
 
 
@@ -392,7 +392,7 @@ def test_an_index_page_that_is_cut_anywhere_is_noticed(server, listed):
     assert listed((begin + end).encode()) == []
     for cut in range(len(page)):
         found = listed(page[:cut])
-        assert found == NAMES or "cut short" in found
+        assert found == NAMES or "is truncated" in found
 
 
 @pytest.mark.parametrize("page", ["no such page", "<p>nothing here</p>"])

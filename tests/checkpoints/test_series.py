@@ -94,7 +94,7 @@ def test_a_trainer_output_folder(tmp_path):
     (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 1500}))
     series = open_source(tmp_path)
     assert [entry.step for entry in series.entries] == [500, 1000, 1500]
-    assert any("model.safetensors: left out" in note for note in series.notes)
+    assert any("model.safetensors: skipped" in note for note in series.notes)
     assert set(series.entries[0].open().tensors) == set(state)
     assert steps(tmp_path / "checkpoint-500") == [500]
 
@@ -177,7 +177,7 @@ def test_the_origin_of_a_step(tmp_path):
     assert origins(tmp_path) == {4: "guessed"}
     save_file(tiny_state(), tmp_path / "other.safetensors", metadata={"step": "450"})
     assert origins(tmp_path) == {4: "guessed", 450: "stored"}
-    assert any("step 450, as stored inside" in note for note in open_source(tmp_path).notes)
+    assert any("step 450 is stored in the checkpoint" in note for note in open_source(tmp_path).notes)
     save_file(tiny_state(), tmp_path / "step_500.safetensors")
     assert origins(tmp_path) == {4: "guessed", 450: "stored", 500: "name"}
 
@@ -205,7 +205,7 @@ def test_what_has_no_step_is_said(tmp_path):
     save_file(tiny_state(), tmp_path / "best.safetensors")
     series = open_source(tmp_path)
     assert len(series) == 2
-    assert any("best.safetensors: left out" in note for note in series.notes)
+    assert any("best.safetensors: skipped" in note for note in series.notes)
 
 
 def test_no_steps_at_all_counts_in_natural_order(tmp_path):
@@ -213,13 +213,13 @@ def test_no_steps_at_all_counts_in_natural_order(tmp_path):
         save_file(tiny_state(), tmp_path / f"{name}.safetensors")
     series = open_source(tmp_path)
     assert [entry.label[-13] for entry in series.entries] == ["a", "b", "c"]
-    assert any("counted 0, 1, 2" in note for note in series.notes)
+    assert any("numbered 0, 1, 2" in note for note in series.notes)
 
 
 def test_two_checkpoints_of_one_step_are_an_error(tmp_path):
     save_file(tiny_state(), tmp_path / "step_1.safetensors")
     torch.save(tiny_state(), tmp_path / "step_1.pt")
-    with pytest.raises(InputError, match="has step 1, and so has"):
+    with pytest.raises(InputError, match="both have step 1"):
         open_source(tmp_path)
 
 
@@ -271,7 +271,7 @@ def test_copies_and_links_of_a_step_are_left_out(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path)
     series = open_source(tmp_path)
     assert [entry.step for entry in series.entries] == [100, 200]
-    assert any("last.ckpt: left out" in note for note in series.notes)
+    assert any("last.ckpt: skipped" in note for note in series.notes)
 
 
 def test_a_model_and_its_parts_are_one_checkpoint(tmp_path):
@@ -307,7 +307,7 @@ def test_tensor_parallel_parts_are_not_taken_for_a_model(tmp_path):
     (tmp_path / "global_step5").mkdir()
     for i in range(2):
         torch.save({"module": tiny_state(i)}, tmp_path / "global_step5" / f"mp_rank_{i:02d}_model_states.pt")
-    with pytest.raises(InputError, match="tensor parallelism are not joined"):
+    with pytest.raises(InputError, match="tensor-parallel parts of one model cannot be joined"):
         open_source(tmp_path)
 
 
@@ -394,5 +394,5 @@ def test_three_series_in_a_folder_are_told_apart_by_globs(tmp_path):
             torch.save({"w": torch.ones(3)}, tmp_path / f"{name.format(k)}.pt")
     with pytest.raises(InputError, match="several series") as caught:
         open_source(tmp_path)
-    globs = shlex.split(str(caught.value).partition("Name one of them: ")[2])[::2]
+    globs = shlex.split(str(caught.value).partition("Select one: ")[2])[::2]
     assert [len(open_source(pattern)) for pattern in globs] == [3, 3, 3]

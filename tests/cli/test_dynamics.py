@@ -113,7 +113,7 @@ def test_other_settings(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--schedule", "step:lr=1"], "'step' is none of"),
+        (["--schedule", "step:lr=1"], "'step' is neither one of"),
         (["--schedule", "cosine:lr=1"], "steps is missing"),
         (["--kappa", "1"], "kappa needs a schedule: the learning rates, as in cosine:lr="),
         (["--weight-decay", "0"], "weight_decay needs a schedule"),

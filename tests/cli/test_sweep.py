@@ -57,8 +57,8 @@ def test_a_table_figures_and_json(tmp_path):
         (["--x", "lr=abc,1"], "--x lr=abc,1: lr: 'abc' is no number"),
         (["--y", "layers=1.5,2"], "--y layers=1.5,2: layers: 1.5 is no whole number"),
         (["--schedule", "linear", "--warmup", "9"], "lr=1e-05, weight_decay=1e-05: schedule linear: steps"),
-        (["--engine", "local", "--ray-address", "x:1"], "--ray-address is that of a Ray cluster"),
-        (["--engine", "ray", "--ray-address", "127.0.0.1:9"], "nothing listens there"),
+        (["--engine", "local", "--ray-address", "x:1"], "--ray-address requires --engine ray"),
+        (["--engine", "ray", "--ray-address", "127.0.0.1:9"], "cannot connect"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, grid, said):

@@ -75,7 +75,9 @@ def test_a_slip_of_the_hand_is_no_grid():
 
 def test_a_schedule_that_cannot_be_is_said_of_its_cell():
     settings = replace(TINY, schedule="linear")
-    with pytest.raises(InputError, match=r"^warmup=20, lr=0.1: schedule linear: steps \(12\) must be more"):
+    with pytest.raises(
+        InputError, match=r"^warmup=20, lr=0.1: schedule linear: steps \(12\) must be greater"
+    ):
         Grid(settings, Axis("warmup", (3, 20)), RATES)
 
 

@@ -165,7 +165,7 @@ def test_a_run_in_the_present_folder_has_its_name(tmp_path, words, monkeypatch):
 
 
 def test_a_schedule_that_cannot_be_takes_no_folder(tmp_path, words):
-    with pytest.raises(InputError, match="more than those of the warm-up"):
+    with pytest.raises(InputError, match="must be greater than warmup"):
         train(replace(TINY, schedule="linear", warmup=9), tmp_path / "run", corpus=words)
     train(replace(TINY, schedule="linear", warmup=1), tmp_path / "run", corpus=words)
 

@@ -49,7 +49,7 @@ def test_the_advice_for_several_parameters():
 
     assert (
         said("a.q", "b.q", "c")
-        == "it depends on a.q, b.q, c: hold those fixed that make it grow (fixed=[...], --fixed)"
+        == "it depends on a.q, b.q, c: hold fixed those that make it grow (fixed=[...], --fixed)"
     )
     assert (
         said("0.q", "0.k")

@@ -308,7 +308,7 @@ def test_nothing_that_can_be_read_is_an_error(tmp_path):
     with pytest.raises(InputError, match="no such"):
         lint(tmp_path / "nowhere")
     write_series(tmp_path / "fine", walk(2))
-    with pytest.raises(InputError, match="no tensor counts"):
+    with pytest.raises(InputError, match="no tensor is counted"):
         lint(tmp_path / "fine", select="nothing")
 
 

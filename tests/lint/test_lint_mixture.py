@@ -128,7 +128,7 @@ def test_steps_that_two_series_share_are_an_error_with_globs(tmp_path, names):
             torch.save(state, path)
     with pytest.raises(InputError, match="two series") as caught:
         lint(tmp_path)
-    globs = shlex.split(str(caught.value).split("Name one of them: ")[1].replace(" or ", " "))
+    globs = shlex.split(str(caught.value).split("Select one: ")[1].replace(" or ", " "))
     assert [len(open_source(source)) for source in globs] == [4, 4]
 
 

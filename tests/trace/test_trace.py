@@ -194,7 +194,7 @@ def test_a_hub_series_equals_the_local_one_and_leaves_nothing_behind(tmp_path, f
         options = {"endpoint": server.endpoint, "progress": look, "run": "x"}
         again = trace("hf://org/tiny@step*", out, first=False, overwrite=True, **options).records
         assert max(on_disk) == fetched_at_a_time[1]
-        with pytest.warns(SeriesWarning, match="main: left out"):
+        with pytest.warns(SeriesWarning, match="main: skipped"):
             trace("hf://org/tiny", endpoint=server.endpoint)
         with pytest.raises(InputError, match="no branch or tag matches"):
             trace("hf://org/tiny@epoch*", endpoint=server.endpoint)
@@ -417,7 +417,7 @@ def test_zero_tensors_are_no_trouble(tmp_path):
 
 def test_asking_for_what_is_not_there_says_what_is(tmp_path):
     records = trace(write_series(tmp_path / "series", walk(2))).records
-    with pytest.raises(InputError, match=r"no nrm at level model; there is norm, rms"):
+    with pytest.raises(InputError, match=r"no nrm at level model; available: norm, rms"):
         records.series("nrm")
     with pytest.raises(InputError, match=r"of layer\.9"):
         records.series("norm", level="layer", name="layer.9")
@@ -428,7 +428,7 @@ def test_asking_for_what_is_not_there_says_what_is(tmp_path):
 
 
 def test_nothing_counted_is_an_error(tmp_path):
-    with pytest.raises(InputError, match="no tensor counts"):
+    with pytest.raises(InputError, match="no tensor is counted"):
         trace(write_series(tmp_path / "series", walk(2)), select="nothing-like-this")
     with pytest.raises(InputError, match="lags"):
         trace(tmp_path / "series", lags=(0,))

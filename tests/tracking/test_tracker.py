@@ -450,7 +450,7 @@ def test_selection_and_scopes():
     assert tracker.trace.records.distinct("level") == ["model"]
     wanted = sum(p.numel() for n, p in model.named_parameters() if n.startswith("layers") and "norm" not in n)
     assert row_of(tracker.trace.records, 1, "model", "model")["numel"] == wanted
-    with pytest.raises(InputError, match="Tiny: no tensor counts"):
+    with pytest.raises(InputError, match="Tiny: no tensor is counted"):
         WholeTracker(model, optimizer, select="nothing like this")
     with pytest.raises(InputError, match="levels: 'head' is none of"):
         WholeTracker(model, optimizer, levels=["head"])

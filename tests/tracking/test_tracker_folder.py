@@ -204,7 +204,7 @@ def test_records_are_not_overwritten_by_chance(tmp_path):
         trace(tmp_path / "step-1.safetensors", tmp_path / "traced", include="all")
     with pytest.raises(InputError, match="has records of trace"):
         NormTracker(model, optimizer, out=tmp_path / "traced", resume_step=0)
-    with pytest.raises(InputError, match="empty name"):
+    with pytest.raises(InputError, match="the name of the output folder is empty"):
         NormTracker(model, optimizer, out="")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written to"):

@@ -1,10 +1,10 @@
-"""Series of checkpoints, wherever they are and in whatever format: each an index of tensors whose bits can be reached.
+"""Series of checkpoints, local or remote, in several formats. An opened checkpoint is an index of its tensors.
 
-series.py       `open_source`: checkpoints in the order of their steps; steps.py: steps from names
-checkpoint.py   one opened checkpoint; storage/: mapped files, and where values lie in them
-local_files.py  finds checkpoints on disk; file_groups.py: which files form one; safe_paths.py: names as paths
-formats/        one file for each format; registry.py: their suffixes, how each is recognized and opened
-remote/         checkpoints elsewhere, read by ranges: web servers, buckets, the hub
-parameters.py   parameter name -> layer, role, counted or not; blocks.py, roles.py, selection.py: the rules for that
-parameter_list.py   the verb `parameters`: a list of these
+series.py       `open_source`: checkpoints in the order of their steps; steps.py: steps from file names
+checkpoint.py   one opened checkpoint; storage/: mapped files, and the location of values in them
+local_files.py  finds checkpoints on disk; file_groups.py: files that form one; safe_paths.py: checks of paths
+formats/        one file per format; registry.py: suffixes, detection and readers of all formats
+remote/         remote checkpoints, read by byte ranges: web servers, buckets, the Hugging Face hub
+parameter_names.py   parameter name -> layer, role, counted or not; blocks.py, roles.py, selection.py: its rules
+parameter_list.py    the verb `parameters`: a list of all tensors
 """

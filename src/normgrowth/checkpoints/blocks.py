@@ -1,11 +1,11 @@
-"""Blocks: which numbered lists of a model hold them, and which module is one although it has no number.
+"""Blocks: find the numbered lists of blocks in a model, and blocks without a number.
 
-- A list whose members hold attention is a stack of blocks. Other lists (a convolutional front end, the steps of a
-  projector) hold no blocks, unless the whole model is without attention.
-- A list that lies within attention, such as one of heads or the steps of an output projection, is no stack.
-- Attention outside every such list belongs to an unnumbered block: the innermost module around it that also holds
-  a feedforward, if there is one anywhere. A model of a single layer may be that block itself. It is layer 0 of its
-  stack. Embeddings, positions and the head are no part of it.
+- A list whose members contain attention is a stack of blocks. Other lists (a convolutional front end, the steps of a
+  projector) are not, unless the whole model has no attention.
+- A list within attention, such as a list of heads or the steps of an output projection, is not a stack.
+- Attention outside of these lists belongs to an unnumbered block: the innermost module around it that also contains
+  a feedforward, if the model has any. A model with a single layer may itself be that block. The block is layer 0 of
+  its stack. Embeddings, positions and the head are not part of it.
 """
 
 import re
@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from normgrowth.checkpoints.roles import context, role_of, split
 
 INCLUDE_CHOICES = ("blocks", "encoder", "decoder", "all", "encoder,decoder")  # which parameters a norm counts
-DEFAULT_INCLUDE = "blocks"  # wherever a norm is reported; lint alone checks every parameter
+DEFAULT_INCLUDE = "blocks"  # for every reported norm; only lint checks all parameters
 
-Place = tuple[
-    str | None, int, str
-]  # the list that a name lies in (None: in none), its number there, the rest
+# The path of the numbered list that has the name (or None), the number in it, the rest of the name.
+Place = tuple[str | None, int, str]
 Words = tuple[str, ...]
 
-# A number after one of these words goes before any other: in "0.auto_model.encoder.layer.3" it is the 3.
-# TensorFlow glues it on: block_003, layer-3, h3, and less surely encoder_layer_3.
+# A number after one of these words has precedence over others: in "0.auto_model.encoder.layer.3" it is the 3.
+# TensorFlow appends the number: block_003, layer-3, h3, and (with less certainty) encoder_layer_3.
 _LIST = r"[Ll]ayers?|[Bb]locks?|blk|stages?|groups?|layer_with_weights"
 _LISTED = re.compile(
     rf"(.*?(?:(?:{_LIST})(?=[./])|(?<!_)(?:{_LIST})|(?<![^./])h))[./_-]?([0-9]{{1,9}})(?:[./](.*))?\Z",
@@ -36,27 +35,28 @@ _INNER = re.compile(r"(?:albert_layers\.|inner_group_)([0-9]{1,9})")
 _CODER = re.compile(r"(?:^|_)((?:en|de)coder)(?:_|s?$)")
 
 
-# A list of attention heads: to what a name means, its number adds nothing.
+# A list of attention heads, whose number does not matter for the meaning of a name.
 _HEADS = re.compile(r"(?:(?<=[./])|^)(?:\w+_)?heads?[./][0-9]{1,9}[./]")
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
     label: str
-    kind: str  # "encoder", "decoder" or "", as its path says
-    inner: int = 1  # ALBERT numbers its blocks twice, by group and within: how many there are within
-    attends: bool = True  # no: the model has no attention, any list will do, and may hold the embedding too
-    recurrent: bool = False  # RWKV calls its recurrence attention
+    kind: str  # "encoder", "decoder" or "", from its path
+    inner: int = 1  # blocks per list member: ALBERT numbers groups, and blocks within a group
+    # False: the model has no attention; any list is a stack, and may contain the embedding.
+    attends: bool = True
+    recurrent: bool = False  # RWKV names its recurrence "attention"
     numbered: bool = True
-    prefix: Words = ()  # of an unnumbered block: the module that it is
-    whole: bool = False  # an unnumbered block that is the whole model, so that its head lies within
+    prefix: Words = ()  # path of an unnumbered block
+    whole: bool = False  # an unnumbered block that is the whole model, and so contains the head
 
     def within(self, name: str) -> str:
-        """The name as an unnumbered block has it."""
+        """The name of a tensor relative to an unnumbered block."""
         return _HEADS.sub("", ".".join(split(name)[len(self.prefix) :]))
 
     def holds_outside(self, name: str, role: str) -> bool:
-        """Whether a tensor in the module of an unnumbered block is no part of it: a position table, the head."""
+        """Whether a tensor in an unnumbered block's module is not part of the block: a position table, the head."""
         if any(context(word) == "attention" for word in split(name)[len(self.prefix) :]):
             return False
         return role == "position" or (self.whole and role_of(self.within(name), False) == "head")
@@ -64,7 +64,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """Every stack of a model: by the path of its list, and unnumbered blocks."""
+    """All stacks of a model: lists of blocks by path, and unnumbered blocks."""
 
     lists: Mapping[str | None, Stack]
     unnumbered: Sequence[Stack]
@@ -81,11 +81,11 @@ class Stacks:
 
 
 def locate(names: Iterable[str]) -> list[Place]:
-    """For each name the numbered list that it lies in (None: in none), its number there, and the rest."""
+    """For each name: the path of its numbered list (or None), its number there, and the rest of the name."""
     places: list[Place] = []
     path, start = "", "\0"
     for name in names:
-        if name.startswith(start):  # in the same list as the name before it: no need to search
+        if name.startswith(start):  # in the same list as the previous name: skip the search
             number, _, rest = name[len(start) :].partition(".")
             if number.isdigit() and number.isascii() and len(number) < 10:
                 places.append((path, int(number), rest))
@@ -134,7 +134,7 @@ def find_stacks(places: Iterable[Place]) -> Stacks:
         inner = 1 + max(map(inner_number, lists[path][1]))
         recurrent = any("receptance" in rest for rest in lists[path][1])
         stacks[path] = Stack(label, _kind(path), inner, bool(attending), recurrent)
-    # XLM keeps its blocks in parallel lists: attentions.3, layer_norm1.3, ffns.3. If several attend, the first by name.
+    # XLM has parallel lists: attentions.3, layer_norm1.3, ffns.3. Of several with attention, the first by name is used.
     beside = {path: (split(path)[:-1], frozenset(lists[path][0])) for path in [*attending, *inert]}
     parallel = {beside[path]: stacks[path] for path in sorted(attending, reverse=True)}
     for path in inert:
@@ -154,7 +154,7 @@ def find_stacks(places: Iterable[Place]) -> Stacks:
 
 
 def _within_attention(path: str) -> bool:
-    """Whether a list is a part of attention or of a feedforward: of heads, or the steps of a projection."""
+    """Whether a list is part of attention or of a feedforward: a list of heads, or the steps of a projection."""
     if _LISTED.match(f"{path}.0"):
         return False
     *around, last = split(path)
@@ -163,8 +163,8 @@ def _within_attention(path: str) -> bool:
 
 
 def _unnumbered(names: Iterable[str], lists: Sequence[Words]) -> list[Words]:
-    """The modules, by their path, that are blocks without a number; `lists` are the stacks of numbered ones."""
-    found: dict[Words, set[str]] = {}  # around attention -> its roles there
+    """The paths of modules that are blocks without a number. lists: the paths of numbered stacks."""
+    found: dict[Words, set[str]] = {}  # module around attention -> roles of its tensors
     others: dict[str, set[Words]] = {"feedforward": set(), "other": set()}
     for name in names:
         words, plain = split(name), _HEADS.sub("", name)
@@ -180,20 +180,19 @@ def _unnumbered(names: Iterable[str], lists: Sequence[Words]) -> list[Words]:
     def holds(block: Words) -> bool:
         return any(words[: len(block)] == block for words in wanted)
 
-    while (
-        wanted and not lists and not any(map(holds, found)) and any(found)
-    ):  # nothing but attention: look around it
+    # The modules contain only attention: widen them.
+    while wanted and not lists and not any(map(holds, found)) and any(found):
         wider: dict[Words, set[str]] = {}
         for block, roles in found.items():
             wider.setdefault(block[:-1], set()).update(roles)
         found = wider
-    for block in sorted(found, key=len):  # what lies within another belongs to it
+    for block in sorted(found, key=len):  # merge nested modules into the outer one
         outer = next((one for one in found if one != block and one == block[: len(one)]), None)
         if outer is not None:
             found[outer] |= found.pop(block)
     if lists:
         apart = [block for block in found if not any(path[: len(block)] == block for path in lists)]
-        # Beside numbered blocks it must be the other coder: a projector between two towers may attend, too.
+        # Next to numbered blocks it must be an encoder or decoder: a projector between towers may have attention, too.
         found = {block: found[block] for block in apart if holds(block) and _kind(".".join(block))}
     return sorted(
         block
@@ -203,7 +202,7 @@ def _unnumbered(names: Iterable[str], lists: Sequence[Words]) -> list[Words]:
 
 
 def _attention(words: Words) -> int:
-    """Where attention begins in a name."""
+    """The index of the first component of a name that belongs to attention."""
     return next(
         i
         for i, word in enumerate(words)
@@ -232,7 +231,7 @@ def _kind(path: str) -> str:
 
 
 def _labels(paths: list[str]) -> list[str]:
-    """Names for stacks, as short as tells them apart: encoder and decoder, text_model and vision_model."""
+    """The shortest distinct names for stacks: encoder and decoder, text_model and vision_model."""
     if len(paths) == 1:
         return ["layer"]
     kinds = [_kind(path) for path in paths]
@@ -241,7 +240,7 @@ def _labels(paths: list[str]) -> list[str]:
     parts = [split(path) for path in paths]
     if len({part[:-1] for part in parts}) == len(parts):
         parts = [part[:-1] for part in parts]
-    for _ in range(2):  # off with what all begin with; then, turned round, with what all end with
+    for _ in range(2):  # remove the common prefix; then, reversed, the common suffix
         while all(parts) and len({part[0] for part in parts}) == 1:
             parts = [part[1:] for part in parts]
         parts = [part[::-1] for part in parts]

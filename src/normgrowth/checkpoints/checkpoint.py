@@ -1,10 +1,10 @@
-"""What every checkpoint format comes down to: named tensors whose raw values can be reached.
+"""The common form of all checkpoint formats: named tensors with access to their raw values.
 
-A format's file has one job, to fill an index: name -> dtype, shape, and where the values lie. The index is a list of
-byte ranges in files, and `MappedCheckpoint` does the rest. What is read over a network is a `remote.RemoteCheckpoint`.
+The reader of a format only creates an index: name -> dtype, shape and location of the values. The index is a list of
+byte ranges in files; `MappedCheckpoint` reads them. Checkpoints on a network are a `remote.RemoteCheckpoint`.
 
-Values are handed out as raw bits in pieces, each one-dimensional, in the order of storage. Sums do
-not mind the order, as long as both sides of a pair have the same; `Tensor.layout` says which it is.
+Values are returned as raw bits in one-dimensional pieces, in the order of storage. Sums do not depend on the order, as
+long as both tensors of a pair have the same order; `Tensor.layout` identifies it.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -25,8 +25,8 @@ from normgrowth.errors import DamagedTensor, InputError, UnsupportedDtype
 if TYPE_CHECKING:
     from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 
-# How each dtype's bits are held, in the words that safetensors uses. The kernel reads the first
-# four as they are; int16 for float16 tells it apart from bfloat16.
+# The numpy dtype for the bits of each dtype, with the names of safetensors. The kernel reads the first four
+# directly; float16 uses int16 to be distinct from bfloat16.
 STORAGE: dict[str, np.dtype] = {
     name: np.dtype(bits)
     for name, bits in {
@@ -52,11 +52,11 @@ DIRECT = ("F64", "F32", "BF16", "F16")
 
 
 class Tensor(NamedTuple):
-    """One entry of a checkpoint's index; a tuple, because a model can have 20,000 of them."""
+    """One entry of a checkpoint's index. A tuple, because a model can have 20,000 of them."""
 
     dtype: str
     shape: tuple[int, ...]
-    layout: Hashable = None  # None: row-major and whole. Equal layouts: equal order of values.
+    layout: Hashable = None  # None: row-major and in one piece. Equal layouts mean equal order of values.
 
     @property
     def numel(self) -> int:
@@ -64,27 +64,27 @@ class Tensor(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """0 where the dtype is not one of STORAGE: such values are never read."""
+        """The size in bytes; 0 if the dtype is not in STORAGE, because such values are never read."""
         return self.numel * WIDTH.get(self.dtype, 0)
 
 
 def storage_of(label: str, name: str, dtype: str) -> np.dtype:
-    """How the bits of a checkpoint's tensor are held."""
+    """The numpy dtype for the bits of a tensor. Raises UnsupportedDtype."""
     if (bits := STORAGE.get(dtype)) is None:
         raise UnsupportedDtype(label, name, dtype)
     return bits
 
 
 class Piece(NamedTuple):
-    """A run of values of one tensor, as bytes of a file."""
+    """Consecutive values of one tensor, as a byte range of a file."""
 
-    file: str  # below the checkpoint's root; "" where the root is the file
+    file: str  # relative to the checkpoint's root; "" if the root is the file
     offset: int
     numel: int
 
 
 class Located(NamedTuple):
-    """Where each of a list of tensors starts and ends, and in which file; −1 for what is in pieces."""
+    """File, first byte and end of each of a list of tensors; file −1 for tensors that are not one contiguous piece."""
 
     files: list[str]
     file: NDArray[np.intp]
@@ -97,10 +97,10 @@ Checksums = dict[tuple[str, int], int]  # file and first byte of a piece -> CRC3
 
 
 class Ranges(dict[str, tuple[AnyPiece, ...]]):
-    """Name -> where the values lie. Checkpoints of one series share it where their headers are the same.
+    """Name -> location of the values. Checkpoints of a series with equal headers share one object.
 
-    It remembers the list of names that it was last asked for, since a series asks for the same list at
-    every step, and 20,000 names take longer to look up than their values to add.
+    The result of `located` is cached for the last list of names: a series uses the same list at every step, and looking
+    up 20,000 names takes longer than summing their values.
     """
 
     asked: tuple[Sequence[str], Located] | None = None
@@ -125,49 +125,47 @@ class Ranges(dict[str, tuple[AnyPiece, ...]]):
 
 @dataclass
 class MappedCheckpoint:
-    """Tensors that are byte ranges of files. Pickles as its index; files are mapped when used."""
+    """Tensors that are byte ranges of local files. Pickles as its index; files are mapped when they are used."""
 
-    is_remote: ClassVar[bool] = False  # reading its values takes requests over a network
-    label: str  # what messages call it: its path, or its repository and revision
-    root: Path  # the file, or the folder of the files
-    tensors: dict[str, Tensor]  # possibly shared: not to be changed
+    is_remote: ClassVar[bool] = False  # whether reading values takes requests over a network
+    label: str  # its name in messages: the path, or the repository and revision
+    root: Path  # the file, or the folder with the files
+    tensors: dict[str, Tensor]  # may be shared: do not modify
     ranges: Ranges
-    step: int | None = None  # the training step stored inside, if there is one
-    aliases: dict[str, str] = field(default_factory=dict)  # tied names: name -> the one with the values
-    reads_whole: bool = False  # asking for a tensor copies all of it: do not ask for parts one by one
-    on_close: Callable[[], None] | None = None  # what to clean up behind it (files that were fetched)
+    step: int | None = None  # the training step stored in the checkpoint, if any
+    aliases: dict[str, str] = field(default_factory=dict)  # tied tensors: name -> the name with the values
+    reads_whole: bool = False  # reading any part of a tensor copies the whole tensor
+    on_close: Callable[[], None] | None = None  # cleanup, for example of downloaded files
     states: dict[str, FileState] = field(default_factory=dict, repr=False)  # of files whose headers were read
-    notes: tuple[str, ...] = ()  # what its reader must know, such as tensors that were left out
-    checksums: Checksums = field(default_factory=dict, repr=False)  # of a format that stores them
-    _verified: set[tuple[str, int]] = field(
-        default_factory=set, repr=False
-    )  # pieces whose checksum was right
+    notes: tuple[str, ...] = ()  # remarks for the user, for example on skipped tensors
+    checksums: Checksums = field(default_factory=dict, repr=False)  # for formats that store them
+    _verified: set[tuple[str, int]] = field(default_factory=set, repr=False)  # pieces whose checksum matched
     _maps: dict[str, MappedFile] = field(default_factory=dict, repr=False)
 
     @property
     def can_stay_open(self) -> bool:
-        """With all others of its series: not if it was fetched, since many of those would fill the disk."""
+        """Whether all checkpoints of its series can be open at once; not if downloaded, which would fill the disk."""
         return self.on_close is None
 
     def __getstate__(self) -> dict[str, object]:
-        # Another machine may have a copy of the file.
+        # Another machine may have its own copy of the file, with another state.
         return {**self.__dict__, "_maps": {}, "states": {}, "_verified": set()}
 
     def _map(self, file: str) -> np.ndarray:
         mapped = self._maps.get(file)
         if mapped is None:
             path = self.root / file if file else self.root
-            # Atomic: of two threads that map it at once, both must use the one that is kept alive.
+            # Atomic: two threads that map the file at once must both use the map that is kept alive.
             mapped = self._maps.setdefault(file, MappedFile(path, self.states.get(file)))
         return mapped.array
 
     def _cut_short(self, file: str, name: str) -> InputError:
         return InputError(
-            f"{self.root / file}: tensor {name} ends beyond the file; is it still being written?"
+            f"{self.root / file}: tensor {name} ends beyond the end of the file; is it still being written?"
         )
 
     def pieces(self, name: str) -> list[np.ndarray]:
-        """The raw bits of a tensor in its layout's order; views of the file where that can be."""
+        """The raw bits of a tensor in the order of its layout; views of the file where possible."""
         return [self._view(name, piece) for piece in self.ranges[name]]
 
     def _view(self, name: str, piece: AnyPiece) -> np.ndarray:
@@ -198,27 +196,27 @@ class MappedCheckpoint:
         return view
 
     def dense(self, name: str) -> np.ndarray:
-        """The raw bits of a tensor, whole and row-major, flattened; a copy where it must be."""
+        """The raw bits of the whole tensor, row-major and flat; a copy only if necessary."""
         return assemble(self.tensors[name], self.pieces(name))
 
     def addresses(self, names: Sequence[str]) -> tuple[NDArray[np.int64], list[np.ndarray]]:
-        """Where each tensor starts in memory, 0 for those that do not lie whole in a mapped file; and the maps.
+        """The memory address of each tensor, or 0 if it is not one contiguous piece of a mapped file; and the maps.
 
-        The addresses hold for as long as the maps are held: a checkpoint may be closed while a thread reads it. Tensors
-        with checksums have none: they are checked when they are asked for.
+        The addresses are valid while the caller keeps the maps: a checkpoint may be closed while a thread reads it.
+        Tensors with checksums have no address, because their checksums are verified on access.
         """
         if self.checksums:
             return np.zeros(len(names), np.int64), []
         located = self.ranges.located(names, self.tensors)
         maps = [self._map(file) for file in located.files]
-        base = np.array([*(m.ctypes.data for m in maps), 0], np.int64)  # the last one is for file −1
+        base = np.array([*(m.ctypes.data for m in maps), 0], np.int64)  # the last entry is for file −1
         size = np.array([*(len(m) for m in maps), 0], np.int64)
         for i in np.flatnonzero(located.stop > size[located.file])[:1]:
             raise self._cut_short(located.files[located.file[i]], names[int(i)])
         return base[located.file] + located.start, maps
 
     def renamed(self, old_name: Mapping[str, str]) -> "MappedCheckpoint":
-        """The same under other names: new -> old."""
+        """The same checkpoint with other names. old_name: new name -> old name."""
         tensors, ranges = renamed_index(self.tensors, self.ranges, old_name)
         return replace(self, tensors=tensors, ranges=ranges, aliases=renamed_aliases(self.aliases, old_name))
 
@@ -228,19 +226,19 @@ class MappedCheckpoint:
             self.on_close()
 
 
-# Opened: the index is read, the values are not.
+# An open checkpoint: its index is read, its values are not.
 Checkpoint = Union[MappedCheckpoint, "RemoteCheckpoint"]
 
 
 def one_piece(checkpoint: Checkpoint, name: str, place: int) -> np.ndarray:
-    """One of `pieces`, without making the others: there may be thousands."""
+    """One element of `pieces`, without creating the others, of which there may be thousands."""
     if isinstance(checkpoint, MappedCheckpoint):
         return checkpoint._view(name, checkpoint.ranges[name][place])
     return checkpoint.pieces(name)[place]
 
 
 def check_whole(*checkpoints: Checkpoint) -> None:
-    """Raise FileChanged if a file became shorter while it was read: the missing values were read as 0."""
+    """Raise FileChanged if a file was truncated while it was read; missing values are read as 0."""
     for checkpoint in checkpoints:
         if isinstance(checkpoint, MappedCheckpoint):
             for mapped in list(checkpoint._maps.values()):
@@ -248,25 +246,25 @@ def check_whole(*checkpoints: Checkpoint) -> None:
 
 
 def check_unchanged(*checkpoints: Checkpoint) -> None:
-    """The same, and also if a local file was written to since it was opened."""
+    """Raise FileChanged if a local file was truncated or modified since it was opened."""
     for checkpoint in checkpoints:
         if isinstance(checkpoint, MappedCheckpoint):
             for mapped in list(checkpoint._maps.values()):
                 mapped.check_unchanged()
 
 
-# What wrappers of a module leave in the names of its parameters: the first only in front (a model
-# may have a part called "module"), the others anywhere.
+# Prefixes that wrappers of a module add to parameter names. The first is removed only at the start, because a model
+# may have a part called "module"; the others anywhere.
 _LEADING = ("module.",)
 _ANYWHERE = ("_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
 def without_wrappers(names: Iterable[str]) -> dict[str, str] | None:
-    """Clean name -> stored name, in the same order; None where there is nothing to clean."""
+    """Clean name -> stored name, in the same order; None if no name needs cleaning."""
     names = list(names)
     text = "\n".join(names)
     if not text.startswith(_LEADING) and not any(mark in text for mark in _ANYWHERE):
-        return None  # the common case, at once
+        return None  # fast path for the common case
     cleaned = {}
     for name in names:
         clean = name
@@ -277,14 +275,14 @@ def without_wrappers(names: Iterable[str]) -> dict[str, str] | None:
         cleaned = {name: clean[len(_LEADING[0]) :] for name, clean in cleaned.items()}
     back = {clean: name for name, clean in cleaned.items()}
     if len(back) < len(names) or all(name == clean for clean, name in back.items()):
-        return None  # cleaning would make two names one, or change nothing
+        return None  # cleaning would make two names equal, or change nothing
     return back
 
 
 def renamed_index(
     tensors: Mapping[str, Tensor], ranges: Ranges, old_name: Mapping[str, str]
 ) -> tuple[dict[str, Tensor], Ranges]:
-    """The same under other names: new -> old."""
+    """The index with other names. old_name: new name -> old name."""
     found = Ranges({new: ranges[old] for new, old in old_name.items()})
     return {new: tensors[old] for new, old in old_name.items()}, found
 
@@ -296,20 +294,20 @@ def renamed_aliases(aliases: Mapping[str, str], old_name: Mapping[str, str]) -> 
 
 @dataclass(frozen=True)
 class Strided:
-    """Layout of a tensor stored whole in another order of its axes (a saved transpose)."""
+    """Layout of a contiguous tensor whose axes are stored in another order (a saved transpose)."""
 
     strides: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Chunked:
-    """Layout of a tensor stored in boxes: the corner and the size of each, row-major within."""
+    """Layout of a tensor stored as boxes, each with a corner and a size, row-major within."""
 
     boxes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 
 def assemble(tensor: Tensor, pieces: list[np.ndarray]) -> np.ndarray:
-    """Put pieces together, row-major and flat, whatever their layout."""
+    """The whole tensor from its pieces, row-major and flat."""
     match tensor.layout:
         case None:
             return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
@@ -329,9 +327,9 @@ def assemble(tensor: Tensor, pieces: list[np.ndarray]) -> np.ndarray:
             raise TypeError(f"unknown layout: {unknown!r}")
 
 
-@np.errstate(invalid="ignore")  # a signalling NaN is a NaN, and no reason to warn
+@np.errstate(invalid="ignore")  # do not warn about signaling NaNs
 def decode(dtype: str, bits: np.ndarray) -> np.ndarray:
-    """Raw bits as float64 numbers; the slow path, for what the kernel does not read itself."""
+    """Raw bits as float64 numbers; slow, for dtypes that the kernel does not read directly."""
     match dtype:
         case "F64":
             return bits.view(np.float64)

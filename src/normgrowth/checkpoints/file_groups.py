@@ -1,4 +1,4 @@
-"""Which files of a folder form one checkpoint: the same rules for folders, web servers, buckets and the hub."""
+"""Which files of a folder form one checkpoint. The rules are the same on disk, web servers, buckets and the hub."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _NOT_WEIGHTS = re.compile(
 
 
 def is_trainer_state(name: str) -> bool:
-    """Whether the name is that of optimizer, scheduler, data loader or per-process state."""
+    """Whether a file with this name has optimizer, scheduler, data loader or per-process state."""
     return _NOT_WEIGHTS.search(name) is not None
 
 
@@ -32,7 +32,7 @@ def grouped(
     shards_of: Callable[[str], Set[str]],
     show: Callable[[str], str],
 ) -> list[tuple[str, str]]:
-    """The files of one folder that are a checkpoint each, or the index of one, with their formats."""
+    """Files of a folder that are each a checkpoint or the index of one, with their formats."""
     found: list[tuple[str, str]] = []
     shards: set[str] = set()
     for name in names:
@@ -45,10 +45,10 @@ def grouped(
         if may_hold_weights(name) and (format := format_of(name)) is not None:
             if _SHARD.search(name):
                 raise InputError(
-                    f"{show(name)}: one shard of a checkpoint whose index (*.index.json) is missing in this folder"
+                    f"{show(name)}: a shard of a checkpoint whose index (*.index.json) is missing in this folder"
                 )
             found.append((name, format))
-    # Folders often hold the same weights twice: as PyTorch's pickle, consolidated, averaged, in half precision.
+    # Folders often hold the same weights several times: as PyTorch pickle, consolidated, averaged, in half precision.
     for usual in ("model.safetensors", "pytorch_model.bin"):
         if any(name.startswith(usual) for name, _ in found):
             return [
@@ -60,12 +60,12 @@ def grouped(
 
 
 def is_generic(name: str) -> bool:
-    """Whether every checkpoint of a program has this file name, so that only the folder's name tells the step."""
+    """Whether all checkpoints of a program have this file name, so only the folder's name can have the step."""
     return name.startswith(("model.safetensors", "pytorch_model", "consolidated", "model_state", "mp_rank"))
 
 
 def best_files(names: Iterable[str]) -> tuple[str | None, list[str]]:
-    """Of a folder with one checkpoint, maybe in several formats: the files of the best, or the index naming them."""
+    """The index, or else the files, of the best format in a folder that holds one checkpoint."""
     names = sorted(name for name in names if not is_trainer_state(name))
 
     def ending(*ends: str) -> list[str]:
@@ -79,10 +79,10 @@ def best_files(names: Iterable[str]) -> tuple[str | None, list[str]]:
         if indexes := ending(f"{end}.index.json"):
             usual = f"{stem}{end}.index.json"
             return usual if usual in indexes else indexes[0], []
-        # Some repositories hold the weights twice, in shards and "consolidated".
+        # Some repositories hold the weights twice: in shards and in a consolidated file.
         shards = [name for name in found if re.fullmatch(rf"{stem}-\d+-of-\d+\{end}", name)]
         return None, shards or found
-    for end in PICKLED[1:]:  # .bin is the first, above
+    for end in PICKLED[1:]:  # .bin is first, and handled above
         if found := ending(end):
             return None, found
     if indexes := [name for name in names if format_of_name(name, names) == "tensorflow"]:
@@ -94,9 +94,9 @@ def best_files(names: Iterable[str]) -> tuple[str | None, list[str]]:
 
 
 def goes_deeper(folder: str, depth: int, found: Sequence[tuple[str, str]]) -> bool:
-    """Whether to look into the folders of a folder in which these files and formats were found.
+    """Whether to search the subfolders of a folder that has these files and formats.
 
-    What lies below a distributed checkpoint, or below the folder of one step with its weights, is part of it.
+    Subfolders of a distributed checkpoint, or of the folder of one step with its weights, are part of that checkpoint.
     """
     is_step = explicit_step(folder) is not None and any(is_generic(name) for name, _ in found)
     return depth < _DEPTH and not is_step and not any(format == "distributed" for _, format in found)

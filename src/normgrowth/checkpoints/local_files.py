@@ -1,8 +1,7 @@
-"""Checkpoints on disk: which files below a path are one, and how each is opened.
+"""Checkpoints on disk: find those below a path, and open them.
 
-Formats are told by content. A folder may be one checkpoint (shards and their index, a distributed
-one), hold a file for each step, or a folder for each step; all of that may be mixed with files that
-are no weights (optimizer, scheduler, arguments), which are passed over.
+Formats are recognized by content. A folder can be one checkpoint (shards and their index, or a distributed checkpoint),
+or have a file or a folder for each step. Other files (optimizer, scheduler, arguments) are ignored.
 """
 
 import glob
@@ -35,12 +34,12 @@ from normgrowth.foreign_files import foreign_kind
 class LocalFile:
     """One checkpoint on disk, not opened."""
 
-    path: Path  # what to call it: the file, or the folder where that holds nothing else
-    main: Path  # the file to start from: the weights, an index, `.metadata`
+    path: Path  # for display: the file, or its folder if that has only this checkpoint
+    main: Path  # the file to open: weights, an index, or `.metadata`
     format: str
 
     def files(self) -> list[Path]:
-        """All files that belong to it."""
+        """All files of the checkpoint."""
         folder = self.main.parent
         if self.format == "distributed":
             return sorted(p for p in folder.iterdir() if p.is_file())
@@ -54,16 +53,16 @@ class LocalFile:
         return [self.main]
 
     def fingerprint(self) -> str:
-        """Changes when the checkpoint does: name, size, time and a few bytes of each of its files.
+        """Text that changes if the checkpoint changes: name, size, time and a few bytes of each of its files.
 
-        Not where they lie: a folder that was moved or mounted elsewhere holds the same checkpoints.
+        It does not depend on the path, so a moved or remounted folder has the same checkpoints.
         """
         return ";".join([self.path.name, *map(_file_fingerprint, self.files())])
 
     def open(self) -> Checkpoint:
         checkpoint = self._read()
         if not checkpoint.tensors:
-            raise InputError(f"{self.path}: holds no tensors")
+            raise InputError(f"{self.path}: has no tensors")
         checkpoint.label = str(self.path)
         if (old_name := without_wrappers(checkpoint.tensors)) is not None:
             checkpoint = checkpoint.renamed(old_name)
@@ -75,7 +74,7 @@ class LocalFile:
         except FileChanged:
             raise
         except InputError as error:
-            metadata = self.main if self.format == "distributed" else None  # a pickle, as it should be
+            metadata = self.main if self.format == "distributed" else None  # this file is a pickle by design
             for file in self.files():
                 if file != metadata and (kind := foreign_kind(file)):
                     raise InputError(f"{file}: {kind}") from error
@@ -88,7 +87,7 @@ class LocalFile:
             raise InputError(f"{self.main}: cannot be read: {error.strerror or error}") from error
 
     def trainer_step(self) -> int | None:
-        """The step that Hugging Face's Trainer writes beside its weights."""
+        """The step that the Hugging Face Trainer writes next to the weights."""
         try:
             return step_of_trainer((self.main.parent / TRAINER_STATE).read_bytes())
         except OSError:
@@ -104,12 +103,12 @@ class LocalFile:
 
     @property
     def above(self) -> str:
-        """The name of the folder that it lies in."""
+        """The name of the parent folder."""
         return self.path.absolute().parent.name
 
 
 def _file_fingerprint(file: Path) -> str:
-    """Sampled, since two runs can have files of one name, size and (unpacked from an archive) time."""
+    """Name, size, time and a digest of samples, because files of two runs can have equal name, size and time."""
     stat = file.stat()
     with file.open("rb") as opened:
         samples = []
@@ -121,15 +120,13 @@ def _file_fingerprint(file: Path) -> str:
 
 
 def find_checkpoints(root: Path) -> list[LocalFile]:
-    """Every checkpoint at or below a path, in the order of names; a link to one that was found is not another."""
+    """Every checkpoint at or below a path, in the order of names; links to a checkpoint are not listed again."""
     if not root.exists():
         raise InputError(f"{root}: no such file or folder")
     if root.is_file():
         format = format_of_file(root)
         if format is None:
-            unknown = (
-                "neither safetensors, nor PyTorch, nor TensorFlow (told by its first bytes); is it truncated?"
-            )
+            unknown = "its content is neither safetensors, nor PyTorch, nor TensorFlow; is it truncated?"
             raise InputError(f"{root}: {foreign_kind(root) or unknown}")
         return [LocalFile(root, root, format)]
     found: dict[Path, LocalFile] = {}
@@ -178,13 +175,13 @@ def why_nothing(root: Path) -> str:
 
 
 def open_fetched(label: str, fetch: Callable[[Path], Path], scratch: Path | None) -> Checkpoint:
-    """Have a checkpoint put into a new folder, open it, and remove it from the disk when it is closed."""
+    """Download a checkpoint into a new folder and open it; closing it removes the folder."""
     folder = Path(tempfile.mkdtemp(prefix="normgrowth-", dir=scratch))
     remove = partial(shutil.rmtree, folder, ignore_errors=True)
     try:
         files = find_checkpoints(fetch(folder))
         if len(files) != 1:
-            raise InputError(f"{label}: holds {len(files)} checkpoints, not one")
+            raise InputError(f"{label}: expected one checkpoint, got {len(files)}")
         checkpoint = files[0].open()
     except BaseException:
         remove()

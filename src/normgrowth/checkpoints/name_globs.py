@@ -1,4 +1,4 @@
-"""Globs that separate the checkpoints of one series from others in the same folder, by their names."""
+"""Globs that match the checkpoints of one series, but no others in the same folder."""
 
 import glob
 import re
@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Sequence
 
 Named = tuple[str, int]  # the label of a checkpoint, and its step
-_WILDCARDS = ("*", "[0-9]*", "*[0-9]")  # the first that matches nothing else
+_WILDCARDS = ("*", "[0-9]*", "*[0-9]")  # in the order of preference
 
 
 def name_pattern(label: str, step: int | None = None) -> tuple[str, str]:
-    """What a label has before and after the number of its step, or its last number; ("label", "") if it has none."""
+    """The label before and after the number of its step, or else its last number; (label, "") without numbers."""
     numbers = list(re.finditer(r"\d+", label))
     if not numbers:
         return label, ""
@@ -19,7 +19,7 @@ def name_pattern(label: str, step: int | None = None) -> tuple[str, str]:
 
 
 def by_pattern(checkpoints: Sequence[Named]) -> list[list[int]]:
-    """Positions of checkpoints whose names differ only in the step, in the order of their first ones."""
+    """Positions of checkpoints, grouped by names that differ only in the step, in the order of first occurrence."""
     found: dict[tuple[str, str], list[int]] = {}
     for position, named in enumerate(checkpoints):
         found.setdefault(name_pattern(*named), []).append(position)
@@ -27,7 +27,7 @@ def by_pattern(checkpoints: Sequence[Named]) -> list[list[int]]:
 
 
 def separating_globs(parts: Sequence[Sequence[Named]]) -> list[list[str]] | None:
-    """For each part, globs that match its checkpoints and no others; None if names do not separate them.
+    """For each part, globs that match only its checkpoints; None if globs cannot separate the parts.
 
     >>> separating_globs([[("run/a_5.pt", 5), ("run/a_10.pt", 10)], [("run/b_5.pt", 5), ("run/b_10.pt", 10)]])
     [['run/a_*.pt'], ['run/b_*.pt']]
@@ -52,7 +52,7 @@ def separating_globs(parts: Sequence[Sequence[Named]]) -> list[list[str]] | None
 
 
 def lint_commands(parts: Sequence[Sequence[Named]]) -> str:
-    """A command for each part, to be pasted; the names of two files where no glob separates the parts."""
+    """A lint command for each part; if no glob separates the parts, the names of two files."""
     local = not any("://" in label.removeprefix("hf://") for part in parts for label, _ in part)
     globs = separating_globs(parts) if local else None
     if globs is None:
@@ -61,7 +61,7 @@ def lint_commands(parts: Sequence[Sequence[Named]]) -> str:
 
 
 def _matches(pattern: str, label: str) -> bool:
-    """As the shell and `glob` match: a star stops at a slash."""
+    """Match like the shell and `glob`: a star does not match a slash."""
     parts = re.split(r"(\[.*?\]|\*)", pattern)
     regex = "".join(
         "[^/]*" if p == "*" else p if p == "[0-9]" else re.escape(p[1:-1] if p[:1] == "[" else p)

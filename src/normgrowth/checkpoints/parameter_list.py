@@ -1,4 +1,4 @@
-"""`parameters`: how each tensor of a checkpoint is read, before anything is measured."""
+"""`parameters`: the layer and role of each tensor of a checkpoint, and whether it is counted."""
 
 import warnings
 from collections.abc import Sequence
@@ -20,21 +20,21 @@ from normgrowth.results import Provenance, Result
 
 @dataclass(frozen=True)
 class Parameter:
-    """One tensor: where it stands in the model, whether a norm counts it, and why or why not."""
+    """One tensor: its layer and role, whether a norm counts it, and the reason."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    stack: str  # "encoder"; "layer" in a model with one stack of blocks; "" outside
-    layer: int | None  # the number of its block
+    stack: str  # for example "encoder"; "layer" in a model with one stack; "" outside of blocks
+    layer: int | None  # the index of its block
     role: str
-    kind: Kind  # tied: a further name of a parameter
+    kind: Kind  # tied: another name of a parameter
     counted: bool
     reason: str
 
     @property
     def layer_name(self) -> str:
-        """ "encoder.0"; "" outside of blocks."""
+        """For example "encoder.0"; "" outside of blocks."""
         return "" if self.layer is None else f"{self.stack}.{self.layer}"
 
     @property
@@ -44,7 +44,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(Result, Sequence[Parameter]):
-    """The tensors of one checkpoint, in its order: a sequence of `Parameter`."""
+    """The tensors of one checkpoint, in the order of the file: a sequence of `Parameter`."""
 
     kind: ClassVar[str] = "parameters"
 
@@ -67,7 +67,7 @@ class Parameters(Result, Sequence[Parameter]):
 
     @property
     def counted(self) -> tuple[Parameter, ...]:
-        """Those that a norm counts."""
+        """The parameters that a norm counts."""
         return tuple(parameter for parameter in self.parameters if parameter.counted)
 
     def of_kind(self, kind: Kind) -> tuple[Parameter, ...]:
@@ -90,10 +90,10 @@ def parameters(
     exclude: str | None = None,
     endpoint: str | None = None,
 ) -> Parameters:
-    """How each tensor of the first checkpoint of a source is read: its layer and role, and whether it counts.
+    """The layer and role of each tensor of the first checkpoint of a source, and whether it is counted.
 
-    include, select, exclude: which parameters count, as for `trace`. Only a header is read, except for heads that
-    may be stored as a copy of their embedding (on this machine).
+    include, select, exclude: which parameters are counted, as for `trace`. Only the header is read; for local
+    checkpoints, also the values of heads that may be copies of their embedding.
     """
     selection = Selection(include, select, exclude)
     series = open_source(source if isinstance(source, str | Path) else list(source), endpoint=endpoint)
@@ -116,14 +116,14 @@ def parameters(
 
 def _listed(checkpoint: Checkpoint, selection: Selection) -> tuple[Parameter, ...]:
     readings = selection.readings(checkpoint.tensors, checkpoint.aliases)
-    if not checkpoint.is_remote:  # of which only the header is read
+    if not checkpoint.is_remote:  # of remote checkpoints, only the header is read
         copies = stored_copies(checkpoint, readings)
         readings = selection.readings(checkpoint.tensors, {**checkpoint.aliases, **copies})
     found = []
     for reading in readings.values():
         tensor = checkpoint.tensors[reading.name]
         measurable = not reading.counted or tensor.dtype in STORAGE
-        reason = reading.reason if measurable else "its dtype cannot be measured: --exclude it"
+        reason = reading.reason if measurable else "its dtype is not supported: --exclude it"
         place = reading.stack, reading.layer, reading.role, reading.kind
         found.append(Parameter(reading.name, tensor.shape, tensor.dtype, *place, reading.counted, reason))
     return tuple(found)

@@ -1,15 +1,14 @@
-"""What a tensor is, read from its name: its block, its role, and whether a norm counts it.
+"""The block and the role of a tensor, inferred from its name, and whether a norm counts the tensor.
 
-A checkpoint is a flat list of names, and every codebase names in its own way. Two rules carry over:
+A checkpoint is a flat list of names, and every codebase has its own naming scheme. Two rules hold for all:
 
-- A block is a member of a numbered list that holds attention, or the module around attention that lies in no
+- A block is a member of a numbered list that contains attention, or the module around attention outside of any
   list (`normgrowth.checkpoints.blocks`).
-- A role is what the innermost telling component says. In `attention.output.dense` the last one
-  tells nothing; `output`, within attention, is its output projection.
+- The innermost meaningful component of a name decides the role. In `attention.output.dense`, `dense` has no
+  meaning; `output` within attention is the output projection.
 
-So words are kept here, and no architectures. Names from PyTorch ("." between components) and from
-TensorFlow ("/") are read alike. What a name cannot tell (is this `bias` a causal mask?), the shape and
-the dtype do.
+So the rules are based on words, not on architectures. Names from PyTorch ("." between components) and from TensorFlow
+("/") are treated alike. If a name is ambiguous (is this `bias` a causal mask?), shape and dtype decide.
 """
 
 import re
@@ -55,19 +54,19 @@ Kind = Literal["parameter", "buffer", "optimizer", "tied"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One tensor as it was read; `reason` is for the person who wonders why it counts, or does not."""
+    """One tensor with its block and role. reason: why it is counted or not, for display."""
 
     name: str
-    stack: str  # "layer" in a model with one stack of blocks, else what tells them apart; "" outside
-    layer: int | None  # the number that the checkpoint gives
+    stack: str  # its name; "layer" in a model with one stack of blocks; "" outside of blocks
+    layer: int | None  # its number in the checkpoint
     role: str
     counted: bool
     reason: str
-    tied_to: str | None = None  # the first name of the same tensor, if this is a further one
+    tied_to: str | None = None  # another name of the same tensor, which comes first
 
     @property
     def kind(self) -> Kind:
-        """tied: a further name of a parameter."""
+        """The kind of tensor; "tied" is another name of a parameter."""
         if self.role == "buffer" or self.role == "optimizer":
             return self.role
         return "parameter" if self.tied_to is None else "tied"
@@ -89,14 +88,14 @@ def read_names(
     exclude: str | None = None,
     aliases: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Reading]:
-    """Read every name of an index, in its order.
+    """A Reading for every name of an index, in its order.
 
-    It takes the whole index, since a name alone does not say how many stacks there are. `select` takes
-    the place of `include`, so that embeddings and scalars can be asked for; `exclude` takes away from
-    either. Nothing brings back buffers, optimizer state, or the further names of a tied tensor.
+    The whole index is needed, because a single name does not show how many stacks the model has. `select` replaces
+    `include`, so it can choose embeddings and scalars; `exclude` removes tensors from either. Buffers, optimizer
+    state and the additional names of a tied tensor are never counted.
     """
     if include not in INCLUDE_CHOICES:
-        raise InputError(f"include {include!r} is unknown; choose one of {', '.join(INCLUDE_CHOICES)}")
+        raise InputError(f"unknown include {include!r}; choose one of {', '.join(INCLUDE_CHOICES)}")
     wanted, unwanted = _compile("select", select), _compile("exclude", exclude)
     places = locate(tensors)
     stacks = find_stacks([place for place in places if not (_state(place[0] or "") or _state(place[2]))])
@@ -109,7 +108,7 @@ def read_names(
                 f"include {include!r}: this model has no such blocks; its stacks are {', '.join(kinds)}"
             )
 
-    # Members of a list are alike, so each kind of tensor is judged once. This is what makes it fast.
+    # Members of a list are alike, so each kind of tensor is classified only once, which is fast.
     judged: dict[object, tuple[Stack | None, str, bool, str]] = {}
     readings: dict[str, Reading] = {}
     for (name, tensor), (path, index, rest) in zip(tensors.items(), places, strict=True):
@@ -144,13 +143,13 @@ def _compile(option: str, pattern: str | None) -> re.Pattern[str] | None:
         raise InputError(f"{option} {pattern!r} is not a regular expression: {error}") from None
 
 
-# What counts -----------------------------------------------------------------------------------------
+# Which tensors are counted -----------------------------------------------------------------------------------------
 
 
 def _judge(
     path: str | None, rest: str, tensor: Tensor, stack: Stack | None, include: str, chosen: set[str]
 ) -> tuple[Stack | None, str, bool, str]:
-    """Stack, role, counted, reason: what all members of a list have in common."""
+    """Stack, role, counted and reason, which all members of a list have in common."""
     if state := _state(rest) or _state(path or ""):
         return None, "optimizer", False, state
     role = ""
@@ -158,7 +157,7 @@ def _judge(
     if stack is not None:
         role = role_of(member(path or "", rest) if stack.numbered else stack.within(whole), True)
         if (role == "embedding" and "att" not in rest) or (role == "position" and not stack.attends):
-            stack = None  # the first stage of a pipeline, or the first layer of a Keras model
+            stack = None  # it is in the first stage of a pipeline, or in the first layer of a Keras model
         elif not stack.numbered and stack.holds_outside(whole, role):
             stack = None
         elif stack.recurrent and role.startswith("attention."):
@@ -178,7 +177,7 @@ def _judge(
     return stack, role, True, "in a block"
 
 
-# Whole components only: a model may well be called Optimus, or have a momentum encoder.
+# Matched against whole components: a model may be called Optimus, or have a momentum encoder.
 _STATES = {
     "optimizer state": re.compile(
         r"optim(izers?)?|optimizer_(states?|slot)|opt_state|param_(states|groups)|(max_)?exp_avg(_sq)?|exp_inf"
@@ -199,7 +198,7 @@ _BUFFERS = {
         r"(running|moving)_(mean|var(iance)?)|num_batches_tracked|cluster_(size|usage)|embed_(avg|sum)"
     ),
     "routing balance": re.compile(r"e_score_correction_bias|balancing_biases"),
-    "quantisation": re.compile(
+    "quantization": re.compile(
         r"(act|fc|weight)_scaling_factor|(x|input|output)_(min|max)|\w+_integer|weight_scale(_inv)?|input_scale"
         r"|q?zeros|scales|g_idx|scb|(nested_)?(absmax|quant_map)|quant_state|bitsandbytes\w*"
     ),
@@ -216,7 +215,7 @@ def _state(text: str) -> str:
 
 
 def _buffer(name: str, tensor: Tensor) -> str:
-    """The kind of buffer, or "". In doubt it is a parameter: `attn.bias` is, unless it has a mask's shape."""
+    """The kind of buffer, or "" for a parameter. `attn.bias` is a parameter unless it has the shape of a mask."""
     words = [word for word in split(name) if word not in ("", "attributes", "variable_value")]
     leaf, parent = words[-1] if words else "", words[-2] if len(words) > 1 else ""
     if what := match(_BUFFERS, leaf):
@@ -231,8 +230,8 @@ def _buffer(name: str, tensor: Tensor) -> str:
         return "power iteration of spectral_norm"
     if "sinusoid" in name or (leaf == "weights" and parent == "embed_positions"):
         return "position table"
-    # Eight-bit matrices are weights; other integers are packed, and their values mean nothing by themselves.
+    # 8-bit matrices are weights; other integers are packed, so their values have no meaning by themselves.
     quantised = tensor.dtype == "I8" and leaf in ("weight", "kernel") and len(tensor.shape) > 1
     if tensor.dtype[:1] in ("I", "U") and not quantised:
-        return "integers"  # no gradient ever moves them
+        return "integers"  # not trained by gradients
     return "booleans" if tensor.dtype == "BOOL" else ""

@@ -1,19 +1,19 @@
-"""What a component of a name says: the words that codebases use for attention, feedforward, norms and heads.
+"""The meaning of a component of a name: words that codebases use for attention, feedforward, norms and heads.
 
-Words are kept here, and no architectures. The innermost telling component decides, within its surroundings:
-in `attention.output.dense` the last one tells nothing; `output`, within attention, is its output projection.
+The rules are based on words, not on architectures. The innermost meaningful component decides, given the components
+around it: in `attention.output.dense`, `dense` has no meaning; `output` within attention is the output projection.
 """
 
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-# Models repeat few words many times, so what a word says is looked up once.
+# Models repeat few words many times, so the meaning of each word is cached.
 remember = lru_cache(maxsize=1 << 14)
 
 
 def match(patterns: Mapping[str, re.Pattern[str]], word: str) -> str:
-    """The meaning whose pattern the whole word fits, or ""."""
+    """The meaning whose pattern matches the whole word, or ""."""
     return next((meaning for meaning, pattern in patterns.items() if pattern.fullmatch(word)), "")
 
 
@@ -28,7 +28,8 @@ _HEAD = re.compile(
     r"|vocab_(?:transform|projector)|pred_layer|seq(?:uence)?_(?:relationship|summary)|(?:text|visual)_projection"
     r"|output_(?:layer|projection)|logits_\w+"
 )
-_HEAD_IF_LAST = ("output", "decoder", "generator", "ff_out", "proj_out")  # Llama's own code, OLMo, Whisper
+# In Llama's original code, OLMo and Whisper.
+_HEAD_IF_LAST = ("output", "decoder", "generator", "ff_out", "proj_out")
 _ATTENTION = re.compile(r"(?:attn|attention|(?:^|_)att$|^sa$|mha)(?!\w*(?:layer|block)s$)")
 _MIXER = re.compile(r"mixer|mamba\d?|ssm|conv(?:_module)?")
 _FORWARD = re.compile(
@@ -59,7 +60,7 @@ def split(text: str) -> tuple[str, ...]:
 
 @remember
 def role_of(text: str, inside: bool) -> str:
-    """What the innermost telling component says. Inside a block nothing is a head."""
+    """The role from the innermost meaningful component. inside: within a block, where there are no heads."""
     words = [word for word in split(text) if word not in _NEUTRAL]
     if words and not inside and not _NORM.search(words[-1]):
         is_head = words[-1] in _HEAD_IF_LAST or any(map(_HEAD.fullmatch, words))
@@ -84,7 +85,7 @@ def context(word: str) -> str:
 
 @remember
 def _word_role(word: str, within: str) -> str:
-    """What a component says where it stands, or "" if it says nothing."""
+    """The role of a component, given the component around it; "" if it has no meaning."""
     if _NORM.search(word):
         return "norm"
     if _POSITION.search(word):

@@ -1,4 +1,4 @@
-"""Which parameters a norm counts: the one default, the choice of a user, and how many that are."""
+"""Which parameters a norm counts: the default, the user's choice, and their number."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from normgrowth.errors import InputError
 
 
 class NothingCounts(InputError):
-    """No parameter counts. would_count: how many would, by the option that makes them."""
+    """No parameter is counted. would_count: option -> the number of parameters that it would count."""
 
     def __init__(
         self, label: str, selection: "Selection", parameters: int, would_count: Mapping[str, int]
@@ -29,13 +29,13 @@ class NothingCounts(InputError):
             f"count them with {ways}, or choose some with --select REGEX" if ways else "it has no parameters"
         )
         super().__init__(
-            f"{label}: no tensor counts ({asked}); {way_out}; `normgrowth parameters` shows how each is read"
+            f"{label}: no tensor is counted ({asked}); {way_out}; `normgrowth parameters` lists all tensors"
         )
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which parameters count, as the user said it."""
+    """Which parameters are counted, as the user chose."""
 
     include: str = DEFAULT_INCLUDE
     select: str | None = None
@@ -49,7 +49,7 @@ class Selection:
     def choose(
         self, label: str, tensors: Mapping[str, Tensor], aliases: Mapping[str, str] = MappingProxyType({})
     ) -> "Chosen":
-        """The parameters that count; an error that says how to make some count, if none does."""
+        """The counted parameters. Raises NothingCounts, with the options that would count some, if there are none."""
         readings = self.readings(tensors, aliases)
         parameters = [reading.name for reading in readings.values() if reading.is_parameter]
         counted = [reading for reading in readings.values() if reading.counted]
@@ -59,7 +59,7 @@ class Selection:
         return Chosen(counted, {name: tensors[name].numel for name in parameters}, dtypes)
 
     def _alternatives(self, tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, int]:
-        """How many parameters each other choice would count, by how to ask for it."""
+        """Option -> the number of parameters that it would count."""
         others = {'--include all (in Python include="all")': Selection("all")}
         if self.select is not None:
             others["no --select"] = Selection(exclude=self.exclude)
@@ -73,7 +73,7 @@ class Selection:
 
 
 def stored_copies(checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> dict[str, str]:
-    """Heads stored as copies of the embedding they are tied to: name -> the other's name. Reads their values."""
+    """Name of a head -> name of the embedding that it is a stored copy of. Reads the values of both."""
     first: list[str] = []
     copies: dict[str, str] = {}
     matrices = [reading for reading in readings.values() if reading.is_parameter]
@@ -94,7 +94,7 @@ def stored_copies(checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> di
 
 @dataclass(frozen=True)
 class CountedParameters:
-    """How many tensors and values count, and of how many. dtypes: how many tensors have each number type, if known."""
+    """The number of counted tensors and values, and the totals. dtypes: counted tensors by dtype, if known."""
 
     tensors: int
     of_tensors: int
@@ -105,14 +105,14 @@ class CountedParameters:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The parameters that count, among all that the model has."""
+    """The counted parameters, and the sizes of all parameters."""
 
     readings: list[Reading]
-    sizes: Mapping[str, int]  # of every parameter: no buffers, no optimizer state, tied ones once
-    dtypes: Mapping[str, str]  # of those that count
+    sizes: Mapping[str, int]  # of all parameters: without buffers and optimizer state, tied ones once
+    dtypes: Mapping[str, str]  # of counted parameters
 
     def counts(self, copies: Mapping[str, str] = MappingProxyType({})) -> CountedParameters:
-        """How many tensors and values count, and of how many; copies count nowhere."""
+        """The number of counted tensors and values, and the totals; both exclude copies."""
         sizes = {name: size for name, size in self.sizes.items() if name not in copies}
         counted = [reading.name for reading in self.readings if reading.name not in copies]
         return CountedParameters(
@@ -125,7 +125,7 @@ class Chosen:
 
 
 def parameters_text(selection: Selection, counted: CountedParameters | None = None) -> str:
-    """Which parameters count, and how many: "blocks (144 of 148 tensors, 85.1M of 124.4M values)"."""
+    """The counted parameters and their number: "blocks (144 of 148 tensors, 85.1M of 124.4M values)"."""
     said = f"those that match {selection.select!r}" if selection.select is not None else selection.include
     said += f" without {selection.exclude!r}" if selection.exclude is not None else ""
     if counted is None:

@@ -1,7 +1,7 @@
 """A series: checkpoints in the order of training steps, opened one at a time.
 
-`open_source` takes whatever a person has at hand: a file, a folder, a glob, the address of one of these on a
-web server or in a bucket, a list of these, or a hub repository with a pattern of revisions.
+`open_source` accepts a file, a folder, a glob, the address of one of these on a web server or in a bucket, a list of
+these, or a hub repository with a pattern of revisions.
 """
 
 import glob
@@ -27,12 +27,12 @@ from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step, guessed_st
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 from normgrowth.text import html_table
 
-_FoundFile = tuple[PurePath, LocalFile | RemoteFile]  # with the path it was found at or below
+_FoundFile = tuple[PurePath, LocalFile | RemoteFile]  # with the root path of the search
 _TENSORFLOW_COMPANION = re.compile(r"\.(data-\d{5}-of-\d{5}|meta)$")
 
 
-# How a step became known, the surest first: its name says it, it is stored inside or beside, its name suggests it,
-# or nothing does and checkpoints are counted.
+# The origin of a step, the most reliable first: explicit in the name, stored in or next to the weights, guessed from
+# the name, or the position in the series.
 StepOrigin = Literal["name", "stored", "guessed", "counted"]
 ORIGINS: tuple[StepOrigin, ...] = ("name", "stored", "guessed", "counted")
 
@@ -43,7 +43,7 @@ class Entry:
 
     step: int
     label: str
-    fingerprint: str  # changes when the checkpoint does
+    fingerprint: str  # changes if the checkpoint changes
     open: Callable[[], Checkpoint]
     step_origin: StepOrigin = "name"
 
@@ -52,16 +52,16 @@ class Entry:
 class Series:
     label: str
     entries: tuple[Entry, ...]
-    notes: tuple[str, ...] = ()  # what could not be read as a step, and the like
-    damaged: tuple[tuple[str, str], ...] = ()  # left out: files without a step that cannot be read, and why
+    notes: tuple[str, ...] = ()  # for example, checkpoints without a step
+    damaged: tuple[tuple[str, str], ...] = ()  # skipped: unreadable files without a step, and the reasons
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __iter__(self) -> Iterator[tuple[int, str, np.ndarray]]:
-        """Every tensor of every checkpoint as (step, name, float64 array), one at a time.
+        """Yield every tensor of every checkpoint as (step, name, float64 array).
 
-        A tensor whose dtype cannot be read (complex numbers, 4-bit floats) is left out with a warning.
+        Tensors with an unsupported dtype (complex numbers, 4-bit floats) are skipped with a warning.
         """
         for entry in self.entries:
             checkpoint = entry.open()
@@ -69,10 +69,10 @@ class Series:
                 for name, tensor in checkpoint.tensors.items():
                     if tensor.dtype not in STORAGE:
                         error = UnsupportedDtype(entry.label, name, tensor.dtype)
-                        warnings.warn(f"left out: {error}", SeriesWarning, stacklevel=2)
+                        warnings.warn(f"skipped: {error}", SeriesWarning, stacklevel=2)
                         continue
                     values = decode(tensor.dtype, checkpoint.dense(name)).reshape(tensor.shape)
-                    values = values if values.flags.writeable else values.copy()  # else a view of the file
+                    values = values if values.flags.writeable else values.copy()  # not a view of the file
                     check_unchanged(checkpoint)
                     yield entry.step, name, values
             finally:
@@ -91,15 +91,15 @@ def open_source(
     endpoint: str | None = None,
     scratch: Path | None = None,
 ) -> Series:
-    """The series behind a path, a glob, an address, a list of these, or ``hf://org/repo@pattern``.
+    """The series at a path, a glob, an address, a list of these, or ``hf://org/repo@pattern``.
 
-    Addresses begin with ``https://``, ``http://``, ``s3://`` or ``gs://``; of safetensors files there and on
-    the hub, only what is asked for is read. endpoint: another address than the hub's; scratch: where checkpoints
-    in other formats are put while they are read.
+    Addresses begin with ``https://``, ``http://``, ``s3://`` or ``gs://``. Remote safetensors and TensorFlow files are
+    read by byte ranges. Checkpoints in other formats are downloaded to `scratch` while they are open. endpoint: the
+    address of another hub.
     """
     parts = [source] if isinstance(source, str | Path) else list(source)
     if not parts:
-        raise InputError("an empty list of checkpoints")
+        raise InputError("the list of checkpoints is empty")
     label = ", ".join(part if hub.is_hub(part) else redact_url(part) for part in map(str, parts))
     notes: list[str] = []
     damaged: list[tuple[str, str]] = []
@@ -125,7 +125,7 @@ def open_source(
 
 
 def _local(parts: list[str | Path]) -> list[_FoundFile]:
-    # A shell that expands `model.ckpt-*` names TensorFlow's data files beside their index.
+    # A shell that expands `model.ckpt-*` lists TensorFlow's data files in addition to their index.
     named = [part for part in parts if not _TENSORFLOW_COMPANION.search(str(part))] or parts
     return [(root, file) for part in named for root in _roots(part) for file in find_checkpoints(root)]
 
@@ -150,10 +150,12 @@ def _entries(files: list[_FoundFile], notes: list[str], damaged: list[tuple[str,
         except InputError as error:
             if step is not None or len(files) == 1:
                 raise
-            notes.append(f"left out, it has no step and cannot be read: {error}")
+            notes.append(f"skipped a file that has no step and cannot be read: {error}")
             damaged.append((file.label, str(error)))
     if stored:
-        notes.append(f"{stored[0].label}: step {stored[0].step}, as stored inside{_likewise(stored)}")
+        notes.append(
+            f"{stored[0].label}: step {stored[0].step} is stored in the checkpoint{_likewise(stored)}"
+        )
     return found
 
 
@@ -166,7 +168,7 @@ def _roots(part: str | Path) -> list[Path]:
         raise InputError(f"{part}: nothing matches this pattern")
     usable = [match for match in matches if match.is_dir() or _has_weights(match)]
     if not usable:
-        raise InputError(f"{part}: none of the {len(matches)} files that match is a checkpoint")
+        raise InputError(f"{part}: none of the {len(matches)} matching files is a checkpoint")
     return usable
 
 
@@ -174,11 +176,11 @@ def _has_weights(path: Path) -> bool:
     try:
         return bool(find_checkpoints(path))
     except InputError:
-        return path.suffix in CERTAIN  # broken, but meant to be one: say so later
+        return path.suffix in CERTAIN  # a damaged checkpoint, which is reported later
 
 
 def _without_final_model(files: list[_FoundFile], notes: list[str]) -> list[_FoundFile]:
-    """The weights at the top of a folder and those below it: steps and the final model, or a model and its parts."""
+    """Drop a final model next to the folders of steps, or the parts of a model in folders below it."""
     top = [(root, file) for root, file in files if file.main.parent == root]
     inner = [(root, file) for root, file in files if file.main.parent != root and file.main != root]
     if len(top) != 1 or not inner or explicit_step(without_suffix(top[0][1].main.name)) is not None:
@@ -186,14 +188,16 @@ def _without_final_model(files: list[_FoundFile], notes: list[str]) -> list[_Fou
     steps = [pair for pair in inner if _below(*pair) is not None or pair[1].trainer_step() is not None]
     others = [pair for pair in files if pair not in top and pair not in inner]
     if steps:
-        notes.append(f"{top[0][1].main_label}: left out, it lies beside the checkpoints and has no step")
+        notes.append(
+            f"{top[0][1].main_label}: skipped, because it has no step and is next to checkpoints that have one"
+        )
         return inner + others
-    notes.append(f"{inner[0][1].label}: left out, with all that lies below {top[0][1].label} and has no step")
+    notes.append(f"{inner[0][1].label}: skipped, like everything below {top[0][1].label} that has no step")
     return top + others
 
 
 def _naming(root: PurePath, file: LocalFile | RemoteFile) -> str:
-    """The name that says the step: of the checkpoint, or of a folder between it and the root; "" if none does."""
+    """The name with an explicit step, of the checkpoint or of a folder between it and the root; or ""."""
     parts = file.path.relative_to(root).parts if file.path.is_relative_to(root) else ()
     names = [without_suffix(name) for name in reversed(parts or (file.path.name,))]
     return next((name for name in names if explicit_step(name) is not None), "")
@@ -204,7 +208,7 @@ def _below(root: PurePath, file: LocalFile | RemoteFile) -> int | None:
 
 
 def _said_steps(files: list[_FoundFile]) -> list[int | None]:
-    """Steps that names say. A folder above the root is asked only if it can tell the checkpoints apart."""
+    """Explicit steps in names. The name of the parent folder is used only if it distinguishes checkpoints."""
     steps = [_below(*pair) for pair in files]
     above = [explicit_step(file.above) for _, file in files]
     if len(files) == 1 or len(set(above)) > 1:
@@ -213,10 +217,10 @@ def _said_steps(files: list[_FoundFile]) -> list[int | None]:
 
 
 def _stored_steps(files: list[_FoundFile], said: list[int | None], notes: list[str]) -> dict[int, int]:
-    """Place -> the step stored in a checkpoint whose name only counts: `ckpt-3` of TensorFlow is its third save.
+    """Position -> stored step, for checkpoints whose name only has a count: TensorFlow's `ckpt-3` is the third save.
 
-    Taken if every such checkpoint (of this machine, or of TensorFlow) stores one and they rise as the counts do: a
-    step within an epoch does not.
+    Used if every such checkpoint (local, or of TensorFlow) stores a step and the steps increase with the counts, which
+    a step within an epoch does not.
     """
     counters = [
         place
@@ -236,13 +240,13 @@ def _stored_steps(files: list[_FoundFile], said: list[int | None], notes: list[s
         return {}
     label, step, count = files[other[-1]][1].label, found[other[-1]], said[other[-1]]
     notes.append(
-        f"{label}: step {step}, as stored inside; the {count} in its name is a count{_likewise(other)}"
+        f"{label}: step {step} is stored in the checkpoint; the {count} in its name is a count{_likewise(other)}"
     )
     return found
 
 
 def _stored_step(file: LocalFile | RemoteFile) -> int | None:
-    """The step stored beside the weights or inside; None also if the file is damaged."""
+    """The step stored next to the weights or in the checkpoint; None if there is none or the file is damaged."""
     if (step := file.trainer_step()) is not None:
         return step
     try:
@@ -254,13 +258,14 @@ def _stored_step(file: LocalFile | RemoteFile) -> int | None:
 
 
 def _other_step(file: LocalFile | RemoteFile) -> tuple[int | None, StepOrigin]:
-    """From what is stored beside the weights or inside, else a guess from the name."""
+    """The step stored next to the weights or in the checkpoint, or else a guess from the name."""
     if (step := file.trainer_step()) is not None:
         return step, "stored"
     stem = without_suffix(file.path.name)
     guess = guessed_step(stem)
     step = None
-    if guess is None or isinstance(file, LocalFile) or not file.fetched:  # else its name will do
+    # With a guess, a file is not downloaded only for its step.
+    if guess is None or isinstance(file, LocalFile) or not file.fetched:
         checkpoint = file.open()
         step = checkpoint.step
         checkpoint.close()
@@ -272,7 +277,7 @@ def _other_step(file: LocalFile | RemoteFile) -> tuple[int | None, StepOrigin]:
 
 
 def _by_number_that_varies(found: list[Entry]) -> list[Entry]:
-    """Guesses that are all the same (`epoch2_1`, `epoch2_2`, ...) replaced by the last number, which is not."""
+    """Replace guesses that are all equal (`epoch2_1`, `epoch2_2`, ...) by the last number, which differs."""
     alike: dict[tuple[str, str], list[int]] = {}
     for place, entry in enumerate(found):
         if entry.step_origin == "guessed":
@@ -294,15 +299,16 @@ def _in_order(found: list[Entry], notes: list[str]) -> tuple[Entry, ...]:
     unknown = [entry for entry in found if entry.step_origin == "counted"]
     if not known and len(found) > 1:
         notes.append(
-            "no training steps in the names or the files: counted 0, 1, 2, ... in the order of names"
+            "no training steps in the names or the files; numbered 0, 1, 2, ... in the order of names"
         )
         entries = sorted(unknown, key=lambda entry: _natural(entry.label))
         return tuple(replace(entry, step=i) for i, entry in enumerate(entries))
     if not known:
-        notes.append(f"{unknown[0].label}: no training step in its name or inside; taken as 0")
+        notes.append(f"{unknown[0].label}: no training step in its name or in the file; step 0 is assumed")
         return (replace(unknown[0], step=0),)
     notes.extend(
-        f"{entry.label}: left out, it has no training step in its name or inside" for entry in unknown
+        f"{entry.label}: skipped, because it has no training step in its name or in the file"
+        for entry in unknown
     )
     if guessed := [entry for entry in known if entry.step_origin == "guessed"]:
         notes.append(
@@ -314,28 +320,28 @@ def _in_order(found: list[Entry], notes: list[str]) -> tuple[Entry, ...]:
             one = ordered[-1]
             if one.step_origin == entry.step_origin:
                 hint = duplicate_step_hint(known, entry)
-                raise InputError(f"{entry.label}: has step {one.step}, and so has {one.label}; {hint}")
-            notes.append(f"{entry.label}: left out, {one.label} says in its name that it is step {one.step}")
+                raise InputError(f"{entry.label} and {one.label} both have step {one.step}; {hint}")
+            notes.append(f"{entry.label}: skipped, because {one.label} has step {one.step} in its name")
             continue
         ordered.append(entry)
     return tuple(ordered)
 
 
 def _likewise(items: Sequence[object]) -> str:
-    """How many more a note is about, of which it names one."""
-    return f" (and {len(items) - 1} more likewise)" if len(items) > 1 else ""
+    """The end of a note that names one of several items: how many more there are."""
+    return f" (also for {len(items) - 1} more)" if len(items) > 1 else ""
 
 
 def duplicate_step_hint(entries: list[Entry], entry: Entry) -> str:
     if re.search(r"mp_rank_\d|consolidated\.\d", entry.label):
-        return "parts of one model under tensor parallelism are not joined here: convert them first"
+        return "tensor-parallel parts of one model cannot be joined; convert them to one checkpoint first"
     named = [(entry.label, entry.step) for entry in entries]
     parts = [[named[i] for i in part] for part in by_pattern(named)]
     globs = separating_globs(parts) if len(parts) > 1 and "://" not in entry.label else None
     if globs is None:
-        return "name one by a glob or a list"
+        return "select one series with a glob or a list"
     several = "two" if len(globs) == 2 else "several"
-    return f"{several} series? Name one of them: {' or '.join(shlex.quote(own[0]) for own in globs)}"
+    return f"are these {several} series? Select one: {' or '.join(shlex.quote(own[0]) for own in globs)}"
 
 
 def _natural(label: str) -> list[tuple[int, int, str]]:

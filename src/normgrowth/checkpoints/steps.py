@@ -1,15 +1,15 @@
-"""The training step of a checkpoint, read from what it is called.
+"""The training step of a checkpoint, parsed from its name.
 
 ``checkpoint-500``, ``step_1000``, ``global_step12``, ``epoch=3-step=1200.ckpt``, ``iter_0000500``,
-``step1000-tokens4B``, ``ckpt_10k``, ``step_1.5k``, ``model.ckpt-524288``, ``ep0-ba100``: a number behind a
-word that means step is sure; a bare number or one behind "epoch" is a guess, taken only where nothing
-better is known. A number behind "checkpoint" or "ckpt" is a step for some (the Trainer, TensorFlow 1) and a count of
-saves or epochs for others (TensorFlow 2, fairseq): a step that is stored inside wins over it.
+``step1000-tokens4B``, ``ckpt_10k``, ``step_1.5k``, ``model.ckpt-524288``, ``ep0-ba100``: a number after a
+word that means step is reliable. A bare number or one after "epoch" is a guess, used only if there is no better
+source. A number after "checkpoint" or "ckpt" is a step for some programs (the Trainer, TensorFlow 1) and a count of
+saves or epochs for others (TensorFlow 2, fairseq), so a step stored in the checkpoint takes precedence.
 """
 
 import re
 
-LARGEST_STEP = 1 << 62  # anything above is no step, and would not fit into the records
+LARGEST_STEP = 1 << 62  # larger numbers are not steps, and do not fit into the records
 
 _COUNTERS = r"checkpoints?|ckpt|chkpt"
 _WORDS = rf"global[-_]?step|steps?|iter(?:ation)?s?|updates?|batch|ba|{_COUNTERS}"
@@ -25,7 +25,7 @@ _FACTOR = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
 def explicit_step(name: str) -> int | None:
-    """The number that the name calls a step; the most explicit word wins (step before checkpoint)."""
+    """The number after a word for step in the name; "step" has precedence over words such as "checkpoint"."""
     if match := _FAIRSEQ.match(name):
         return int(match.group(1))
     best = _best(name)
@@ -33,7 +33,7 @@ def explicit_step(name: str) -> int | None:
 
 
 def is_counter(name: str) -> bool:
-    """Whether the number that `explicit_step` takes may count saves or epochs: ckpt-12, checkpoint_3."""
+    """Whether the number that `explicit_step` returns may count saves or epochs: ckpt-12, checkpoint_3."""
     if _FAIRSEQ.match(name) or (best := _best(name)) is None:
         return False
     return re.match(_COUNTERS, best.group(0), re.IGNORECASE) is not None and not best.group(2)
@@ -45,7 +45,7 @@ def _best(name: str) -> re.Match[str] | None:
 
 
 def guessed_step(name: str) -> int | None:
-    """An epoch, or the last number that stands alone; better than nothing, and said to be a guess."""
+    """A guess: an epoch, or the last standalone number."""
     if match := _EPOCH.search(name):
         return _number(match.group(1), "")
     bare = _BARE.findall(name)

@@ -1,13 +1,14 @@
 """Map a pure function over tasks: on the cores of this machine, or on a cluster.
 
-A task can be pickled, has no effect but its result, and may run more than once. There are three engines:
+A task must be picklable and have no side effects, because it may run more than once. There are three engines:
 
     Threads      in this process: for compiled code that releases the interpreter lock
     Processes    on this machine, one process per core: for training (`engine.processes`)
     Cluster      on Ray (`engine.ray_cluster`)
 
-If a worker crashes, its task runs again, up to three more times; an exception of a task ends the work. A thread cannot
-be stopped from outside, so long tasks call `check_cancelled` regularly, which raises once their result is not needed.
+If a worker crashes, its task is retried up to three times. If a task raises an exception, all work stops. A thread
+cannot be stopped from outside, so long tasks regularly call `check_cancelled`, which raises if the result is no longer
+needed.
 """
 
 import gc
@@ -31,11 +32,11 @@ from normgrowth.errors import InputError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-RETRIES = 3  # of a task whose worker died
+RETRIES = 3  # of a task whose worker crashed
 
 
 class WorkerCrashed(Exception):
-    """The worker of a task ended: it was killed, ran out of memory, or its machine was switched off."""
+    """The worker of a task ended: it was killed or ran out of memory, or its machine was shut down."""
 
 
 class TaskTimeout(Exception):
@@ -43,22 +44,22 @@ class TaskTimeout(Exception):
 
 
 class Cancelled(Exception):
-    """Ends a task whose result is not needed any more."""
+    """Ends a task whose result is no longer needed."""
 
 
-# Of the task that runs in this context.
+# The cancellation event of the task that runs in this context.
 _cancelled: ContextVar[threading.Event | None] = ContextVar("cancelled", default=None)
 
 
 def check_cancelled() -> None:
-    """Raise Cancelled if the result is not needed any more. Threads of a task need a copy of its context."""
+    """Raise Cancelled if the result is no longer needed. Threads of a task need a copy of its context."""
     event = _cancelled.get()
     if event is not None and event.is_set():
         raise Cancelled
 
 
 def pause(seconds: float) -> None:
-    """Sleep, but no longer than until the task is cancelled."""
+    """Sleep; raises Cancelled as soon as the task is cancelled."""
     event = _cancelled.get()
     if event is None:
         time.sleep(seconds)
@@ -69,20 +70,20 @@ def pause(seconds: float) -> None:
 
 @dataclass(frozen=True)
 class TaskFailed:
-    """Stands for the result of a task that has none. why: in a few words."""
+    """Replaces the result of a failed task. why: a short reason."""
 
     why: str
 
 
 @lru_cache(maxsize=1)
 def unpacked(packed: bytes) -> Any:
-    """The function that the driver sent, unpickled once: it may hold much data."""
+    """The function that the driver sent, unpickled only once because it may hold much data."""
     return pickle.loads(packed)
 
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """A digest of the source of this package: machines with the same version may have different code."""
+    """A digest of this package's source, because machines with the same version can have different code."""
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -93,27 +94,27 @@ def code_digest() -> str:
 
 
 class Engine(Protocol):
-    """Runs tasks until it is closed. `result` raises what the task raised, WorkerCrashed or TaskTimeout."""
+    """Runs tasks until it is closed. `result` raises the exception of the task, WorkerCrashed or TaskTimeout."""
 
     workers: int
 
     def submit(self, function: Callable[[Any], Any], task: Any, limit: float | None) -> Any: ...
 
     def ended(self, handles: Collection[Any]) -> Collection[Any]:
-        """Those that have ended, at least one: waits for it."""
+        """Wait until at least one task has ended; returns the handles of ended tasks."""
         ...
 
     def result(self, handle: Any) -> Any: ...
 
     def cancel(self, handle: Any) -> None:
-        """Stop the task if possible: its result is not needed."""
+        """Stop the task if possible."""
         ...
 
     def close(self) -> None: ...
 
 
 def available_cores() -> int:
-    """The cores that this process may use, which a container or scheduler can limit."""
+    """The number of cores that this process may use, which a container or scheduler can limit."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -121,7 +122,7 @@ def available_cores() -> int:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause Python's garbage collector, which would scan 100,000 new objects again and again."""
+    """Pause Python's garbage collector, which would repeatedly scan 100,000 new objects."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -132,7 +133,7 @@ def gc_paused() -> Iterator[None]:
 
 
 class Threads:
-    """Threads of this process. They cannot be stopped, so time limits have no effect."""
+    """Threads of this process. Threads cannot be stopped, so time limits have no effect."""
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or available_cores()
@@ -166,16 +167,16 @@ def map(
     workers: int | None = None,
     on: Engine | None = None,
 ) -> Generator[tuple[int, Result], None, None]:
-    """Yield (position of the task, its result) as results come.
+    """Yield (position of the task, its result) in the order of completion.
 
-    Tasks are drawn as workers become free, so a generator of them never runs far ahead. The first
-    error ends the work and is raised here; so does leaving the loop early. on: an engine, else threads.
+    Tasks are taken from the iterable as workers become free, so a generator does not run far ahead. The first
+    error stops all work and is raised here; leaving the loop early also stops it. on: an engine; default threads.
     """
     engine = on or Threads(workers)
     try:
         for position, result in _run(function, tasks, engine, None):
             if isinstance(result, TaskFailed):
-                raise InputError(f"task {position} was lost: {result.why}")
+                raise InputError(f"task {position} failed: {result.why}")
             yield position, result
     finally:
         if on is None:
@@ -185,7 +186,7 @@ def map(
 def map_with_failures(
     function: Callable[[Task], Result], tasks: Iterable[Task], *, on: Engine, limit: float | None = None
 ) -> Iterator[tuple[int, Result | TaskFailed]]:
-    """The same, but a task that takes over `limit` seconds, or crashes its workers, yields a TaskFailed."""
+    """Like `map`, but a task that takes more than `limit` seconds or crashes its workers yields a TaskFailed."""
     return _run(function, tasks, on, limit)
 
 

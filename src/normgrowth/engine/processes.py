@@ -1,7 +1,7 @@
-"""Processes of this machine: for tasks that hold the interpreter lock, can hang, or can die.
+"""Processes on this machine, for tasks that hold the interpreter lock, hang or crash.
 
-Pebble's pool and not the standard library's: there one worker that dies takes the pool and all its tasks with it, and
-no single task can be stopped.
+The pool is Pebble's. In the pool of the standard library, one crashed worker ends the whole pool with all tasks, and a
+single task cannot be stopped.
 """
 
 import multiprocessing
@@ -19,28 +19,28 @@ from normgrowth.engine import RETRIES, TaskTimeout, WorkerCrashed, available_cor
 from normgrowth.errors import InputError
 
 UNGUARDED = (
-    "worker processes cannot start: they import the script that is run, which must begin its work under "
+    "worker processes cannot start: they import the script that is run; put its code under "
     'if __name__ == "__main__":'
 )
 
 
 class Processes:
-    """Fresh interpreters, which stay for the next task."""
+    """New Python processes, each reused for the next task."""
 
     def __init__(self, workers: int | None = None) -> None:
-        # In a worker, while it imports a script that begins its work at once: it would start workers of its own.
+        # True in a worker that imports an unguarded script, which would start its own workers.
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise InputError(UNGUARDED)
         self.workers = workers or available_cores()
         self._folder = tempfile.TemporaryDirectory(prefix="normgrowth-")
-        self._function: tuple[Any, Path] | None = None  # the last one, and the file that holds it
-        self._started = Path(self._folder.name, "started")  # there once a worker has imported the script
+        self._function: tuple[Any, Path] | None = None  # the last function, and its pickle file
+        self._started = Path(self._folder.name, "started")  # exists once a worker has imported the script
         self._pool, self._restarts = self._new_pool(), 0
 
     def _new_pool(self) -> Any:
         from pebble import ProcessPool
 
-        # Fork would copy locks that other threads of this process hold.
+        # A forked process would copy locks that other threads of this process hold.
         spawn: Any = multiprocessing.get_context("spawn")
         return ProcessPool(self.workers, context=spawn, initializer=Path.touch, initargs=(self._started,))
 
@@ -66,12 +66,12 @@ class Processes:
         except ProcessExpired as error:
             raise WorkerCrashed(f"exit code {error.exitcode}") from error
         except BrokenProcessPool as error:
-            # A worker died while none had a task yet: killed, or the script cannot be imported, which no worker can.
+            # A worker ended before any had a task: it was killed, or the script cannot be imported by any worker.
             if not self._started.exists() and self._restarts >= RETRIES:
                 raise InputError(UNGUARDED) from error
-            raise WorkerCrashed("it was ended before it began a task") from error
+            raise WorkerCrashed("the worker ended before it started a task") from error
         except TimeoutError as error:
-            if error.__cause__ is None:  # one that the task raised comes with its traceback
+            if error.__cause__ is None:  # a TimeoutError of the task itself has its traceback as cause
                 raise TaskTimeout from error
             raise
 
@@ -90,5 +90,5 @@ def _call(function: Path, task: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _read(path: Path) -> Callable[[Any], Any]:
-    """Once in each process, however large what it holds: our own file, written a moment ago."""
+    """Unpickle the function once per process, because it may be large. The file is trusted: `submit` wrote it."""
     return pickle.loads(path.read_bytes())

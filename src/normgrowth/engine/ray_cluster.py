@@ -1,7 +1,7 @@
 """Ray: tasks on the machines of a cluster, or on a local Ray that runs as long as the engine.
 
-The function is sent once, with the data it holds, then tasks and results. Every machine needs the same normgrowth,
-by version and by a digest of its code; each task checks this, since machines join and leave.
+The function and its data are sent once; then only tasks and results are sent. Every machine needs the same version and
+code digest of normgrowth. Each task checks this, because machines can join and leave.
 """
 
 import os
@@ -20,18 +20,18 @@ from normgrowth.errors import InputError
 
 KNOCK_SECONDS = 5.0
 JOIN_SECONDS = 60.0
-GRACE_SECONDS = 10.0  # for a task over its time to end by itself, before its process is ended
+GRACE_SECONDS = 10.0  # for a task over its time limit to end by itself, before its process is killed
 
 
 class Cluster:
-    """A running Ray by its address (`host:port`, `ray://host:port`, `auto`), else a new one on this machine."""
+    """A running Ray at an address (`host:port`, `ray://host:port`, `auto`), or else a new one on this machine."""
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
         ray = _ray()
         if address is not None:
             _check_address(address)
         if ray.is_initialized():
-            raise InputError("this process is in a Ray cluster already: leave it first with ray.shutdown()")
+            raise InputError("this process is already connected to a Ray cluster; call ray.shutdown() first")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
         if address is None:
             cores = workers or available_cores()
@@ -40,7 +40,7 @@ class Cluster:
             ray.init(address=address, **quiet)
         self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._remote = ray.remote(num_cpus=1, max_retries=0)(_runner(version("normgrowth"), code_digest()))
-        self._function: tuple[Any, Any] | None = None  # the last one, and where it lies in the cluster
+        self._function: tuple[Any, Any] | None = None  # the last function, and its reference in the cluster
         self._running: dict[Any, _Running] = {}
 
     def submit(self, function: Callable[[Any], Any], task: Any, limit: float | None) -> Any:
@@ -62,7 +62,7 @@ class Cluster:
             how, value = ray.get(handle)
         except ray.exceptions.RayError as error:
             if task is not None and task.is_over():
-                raise TaskTimeout from error  # its process was ended for that
+                raise TaskTimeout from error  # its process was killed for exceeding the limit
             raise WorkerCrashed((str(error).strip() or type(error).__name__).splitlines()[0]) from error
         if how == "over":
             raise TaskTimeout
@@ -78,7 +78,7 @@ class Cluster:
         _ray().cancel(handle, force=True)
 
     def _forget(self, handle: Any) -> "_Running | None":
-        """Remove a task that ended and note that the next waiting one begins."""
+        """Remove an ended task, and record that the next waiting task begins."""
         task = self._running.pop(handle, None)
         for other in self._running.values():
             if other.began is None:
@@ -93,10 +93,10 @@ class Cluster:
 @dataclass
 class _Running:
     limit: float | None
-    began: float | None  # None: it waits for a worker
+    began: float | None  # None: still waiting for a worker
 
     def is_over(self) -> bool:
-        """Whether it exceeded its limit. Its start is noticed late, so half the grace period is subtracted."""
+        """Whether the task exceeded its limit. Its start is recorded late, so half of the grace period suffices."""
         if self.limit is None or self.began is None:
             return False
         return time.monotonic() - self.began > self.limit + GRACE_SECONDS / 2
@@ -104,7 +104,7 @@ class _Running:
 
 def _ray() -> Any:
     try:
-        # Without this Ray reports usage statistics.
+        # Otherwise Ray reports usage statistics.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
     except ImportError as error:
@@ -117,13 +117,11 @@ def _check_address(address: str) -> None:
     if address != "auto":
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         if not colon or not port.isdecimal() or not host:
-            raise InputError(
-                f"--ray-address {address}: is not of the form host:port, ray://host:port or auto"
-            )
+            raise InputError(f"--ray-address {address}: must be host:port, ray://host:port or auto")
         try:
             socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
         except (OSError, OverflowError) as error:
-            raise InputError(f"--ray-address {address}: nothing listens there: {error}") from error
+            raise InputError(f"--ray-address {address}: cannot connect: {error}") from error
     join = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
     try:
         tried = subprocess.run(
@@ -131,20 +129,20 @@ def _check_address(address: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise InputError(
-            f"--ray-address {address}: something listens there, but no Ray that answers in {JOIN_SECONDS:g} seconds"
+            f"--ray-address {address}: no Ray answered there within {JOIN_SECONDS:g} seconds"
         ) from None
     if "AuthenticationError" in tried.stderr:
         raise InputError(
-            f"--ray-address {address}: the cluster asks for its token: set RAY_AUTH_MODE=token, with the token in "
+            f"--ray-address {address}: the cluster requires its token: set RAY_AUTH_MODE=token, with the token in "
             "~/.ray/auth_token or RAY_AUTH_TOKEN"
         )
     if tried.returncode:
-        said = [line for line in tried.stderr.strip().splitlines() if line.strip()] or ["it does not say why"]
-        raise InputError(f"--ray-address {address}: cannot be joined: {said[-1]}")
+        said = [line for line in tried.stderr.strip().splitlines() if line.strip()] or ["unknown reason"]
+        raise InputError(f"--ray-address {address}: cannot join the cluster: {said[-1]}")
 
 
 def _runner(wanted: str, code: str) -> Callable[[Any, bytes, float | None, float], tuple[str, Any]]:
-    """What runs on a machine. It is sent as it stands here, for a machine that may not have this package."""
+    """The function that runs on a machine. It is sent by value, because the machine may not have this package."""
 
     def run(function: bytes, task: bytes, limit: float | None, grace: float) -> tuple[str, Any]:
         import _thread
@@ -169,7 +167,7 @@ def _runner(wanted: str, code: str) -> Callable[[Any, bytes, float | None, float
             from normgrowth.engine import code_digest, unpacked
 
             if code_digest() != code:
-                return unfit(f"has other code under the name of normgrowth {here}")
+                return unfit(f"has different code for normgrowth {here}")
 
             call, argument = unpacked(function), pickle.loads(task)
         except (ImportError, AttributeError) as error:
@@ -184,7 +182,7 @@ def _runner(wanted: str, code: str) -> Callable[[Any, bytes, float | None, float
         if limit is not None:
             soft.daemon = True
             soft.start()
-            # Ends the process even if a call holds the interpreter's lock.
+            # Ends the process even if a call holds the interpreter lock.
             faulthandler.dump_traceback_later(limit + grace, exit=True, file=2)
         try:
             return "done", pickle.dumps(call(argument))
@@ -192,12 +190,12 @@ def _runner(wanted: str, code: str) -> Callable[[Any, bytes, float | None, float
             if over.is_set():
                 return "over", None
             raise
-        except Exception as error:  # whatever the task raises is raised by the driver
+        except Exception as error:  # the driver raises it
             try:
                 sent = pickle.dumps(error)
-                pickle.loads(sent)  # some can be packed, and not made again from their line alone
+                pickle.loads(sent)  # some exceptions can be pickled but not unpickled
                 return "raised", sent
-            except Exception:  # it holds what cannot be sent: a pickle runs code of the error's class
+            except Exception:  # pickling runs code of the exception's class, which may raise anything
                 return "raised", pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
         finally:
             soft.cancel()

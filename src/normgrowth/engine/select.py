@@ -1,4 +1,4 @@
-"""Which engine a user asked for."""
+"""The engine that the user chose."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ Name = Literal["local", "ray"]
 def chosen(
     name: Name = "local", address: str | None = None, workers: int | None = None, *, processes: bool = False
 ) -> Iterator[Engine | None]:
-    """The engine for the while; None for threads of this process. processes: local work needs its own."""
+    """Context manager for the engine; None means threads. processes: use processes instead of threads if local."""
     if name == "local" and address is not None:
-        raise InputError("--ray-address is that of a Ray cluster: it needs --engine ray")
+        raise InputError("--ray-address requires --engine ray")
     engine: Engine | None = None
     if name == "ray":
         from normgrowth.engine.ray_cluster import Cluster

@@ -1,1 +1,1 @@
-"""The sums over tensors, and the only definitions of norm, cosine, step, angle and budget; kernel.py is compiled."""
+"""Sums over tensors, and the only definitions of norm, cosine, step size, angle and growth budget."""

@@ -1,33 +1,33 @@
-"""The compiled inner loop: float64 sums over raw weights, read where they lie.
+"""The compiled inner loop: float64 sums over raw weights, read in place.
 
-Weights come as addresses into mapped files, so nothing is copied and a batch of 20,000 small
-tensors is one call. Everything is float64: on the machines we measured the conversion costs less
-than the memory does (``benchmarks/moments.py``), so there is no faster, less exact path to choose.
+Weights are passed as addresses in mapped files, so nothing is copied, and 20,000 small tensors take one call.
+All arithmetic is float64: the conversion takes less time than the memory access (``benchmarks/moments.py``),
+so a less exact kernel would not be faster.
 
-Storage types are told apart by the numpy type of the raw bits: uint64 is float64, uint32 is
-float32, uint16 is bfloat16 and int16 is float16 (numpy has no bfloat16, and the compiler no
-float16 arithmetic on CPUs). Anything else is decoded to float64 before it comes here.
+The numpy dtype of the raw bits identifies the storage type: uint64 is float64, uint32 is float32, uint16 is
+bfloat16 and int16 is float16 (numpy has no bfloat16, and the compiler has no float16 arithmetic on CPUs).
+Other dtypes are decoded to float64 before they are passed to this kernel.
 """
 
 import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-BLOCK = 2048  # values between two looks at the largest magnitude; the block is still in L1 then
+BLOCK = 2048  # values per pass for the largest magnitude, while the block is still in the L1 cache
 
-# Columns of the result: three of b itself, then three for each reference r, with d = b - r.
+# Columns of the result: three for b, then three for each reference r, with d = b - r.
 SQUARE, LARGEST, NONFINITE = 0, 1, 2
 OWN_COLUMNS = 3
 REF_SQUARE, REF_DOT, REF_DELTA = 0, 1, 2
 REF_COLUMNS = 3
 
-# Sums may be reordered (that is what makes them vector code); NaN and infinity stay what they are.
+# Allows the compiler to reorder sums, which enables vectorization; NaN and infinity keep their semantics.
 _FAST = {"reassoc", "contract", "nsz"}
 
 
 @intrinsic
 def _at(typingctx, address, index, kind):
-    """Value `index` of the array at an address. Files align values as they please, so this assumes nothing."""
+    """Value `index` of the array at an address, which need not be aligned: files may store values at any offset."""
     element = kind.dtype
 
     def codegen(context, builder, signature, arguments):
@@ -50,7 +50,7 @@ def _float_of_bits(typingctx, bits):
 
 
 def _value(bits):
-    """The number that raw bits stand for; compiled only, see the overload."""
+    """The number that raw bits represent. Only works in compiled code, by the overload below."""
     raise RuntimeError("compiled code only")
 
 
@@ -58,7 +58,7 @@ def _value(bits):
 def _value_overload(bits):
     if bits == types.uint16:  # bfloat16 is the upper half of a float32
         return lambda bits: np.float64(_float_of_bits(np.uint32(np.uint32(bits) << np.uint32(16))))
-    if bits == types.int16:  # float16: move the fields, then rebias the exponent by a product
+    if bits == types.int16:  # float16: shift the fields, then correct the exponent bias by a multiplication
         return lambda bits: np.float64(_float_of_bits(_half_bits(bits))) * 2.0**112
     return lambda bits: np.float64(_float_of_bits(bits))
 
@@ -68,13 +68,13 @@ def _half_bits(half):
     wide = np.uint32(half)
     sign = np.uint32(np.uint32(wide & np.uint32(0x8000)) << np.uint32(16))
     magnitude = np.uint32(np.uint32(wide & np.uint32(0x7FFF)) << np.uint32(13))
-    # An exponent of all ones is infinity or NaN, in both formats.
+    # An exponent of all ones means infinity or NaN in both formats.
     special = np.uint32(np.uint32(0x7F800000) * np.uint32(magnitude >= np.uint32(0x0F800000)))
     return np.uint32(sign | magnitude | special)
 
 
 def _magnitude(bits):
-    """The bits without their sign, whose order is that of the magnitudes; compiled only."""
+    """The bits without the sign, which sort like the magnitudes. Only works in compiled code."""
     raise RuntimeError("compiled code only")
 
 
@@ -97,7 +97,7 @@ def _largest(address, kind, start, stop, largest):
 
 @njit(error_model="numpy")
 def _finite_extent(address, kind, n):
-    """Largest finite magnitude and number of values that are not finite; the rare, slow path."""
+    """Largest finite magnitude and number of non-finite values; slow, but rarely needed."""
     largest, bad = 0.0, 0.0
     for j in range(n):
         magnitude = abs(_value(_at(address, j, kind)))
@@ -109,11 +109,11 @@ def _finite_extent(address, kind, n):
 
 
 def _compiled(function):
-    """Compile on first use, and keep the machine code on disk where there is a place for it."""
+    """Compile on first use, and cache the machine code on disk if possible."""
     options = {"nogil": True, "fastmath": _FAST, "error_model": "numpy"}
     try:
         return njit(cache=True, **options)(function)
-    except RuntimeError:  # neither the package nor the home folder can be written to
+    except RuntimeError:  # neither the package folder nor the home folder is writable
         return njit(**options)(function)
 
 
@@ -121,8 +121,8 @@ def _compiled(function):
 def sums(kind, addresses, counts, out):
     """Fill ``out[i]`` with the sums of item i.
 
-    ``kind`` is an empty array whose type says how the bits are stored; ``addresses[i]`` holds the
-    addresses of b and of up to two references, each of ``counts[i]`` values in the same order.
+    ``kind`` is an empty array whose dtype identifies the storage type. ``addresses[i]`` has the addresses of b and
+    of up to two references, each with ``counts[i]`` values in the same order.
     """
     references = addresses.shape[1] - 1
     for i in range(len(counts)):

@@ -1,11 +1,11 @@
-"""What sums are added up to: every tensor, its layer, its role, and the model."""
+"""The levels at which sums are aggregated: tensor, layer, role and model."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 
 class Placed(Protocol):
-    """A tensor, and where it stands in the model."""
+    """A tensor with its layer and role."""
 
     @property
     def name(self) -> str: ...
@@ -18,7 +18,7 @@ class Placed(Protocol):
 
 
 class Level(NamedTuple):
-    """The items of a level. group: for each tensor the item that it adds to, -1 for none; None: each is an item."""
+    """The items of a level. group: for each tensor, the index of its item or -1; None if each tensor is an item."""
 
     name: str
     items: list[str]
@@ -28,7 +28,7 @@ class Level(NamedTuple):
 
 
 def levels_of(tensors: Sequence[Placed]) -> Iterator[Level]:
-    """The levels that tensors are summed at; layers only if there are blocks."""
+    """The levels at which the tensors are summed; without layers if the model has no blocks."""
     yield Level(
         "tensor", [t.name for t in tensors], [t.layer for t in tensors], [t.role for t in tensors], None
     )

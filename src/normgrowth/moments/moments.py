@@ -1,16 +1,16 @@
-"""Moments: the few sums from which every norm, cosine, step and angle follows.
+"""Moments: the sums from which every norm, cosine, step size and angle is computed.
 
-For weights b and a reference r (the checkpoint before, the first one, one some lag back), with
-δ = b − r, the sums are
+For weights b and a reference r (the previous checkpoint, the first one, or one some lag back), with δ = b − r,
+the sums are
 
-    of b itself:   numel, Σb², largest |b|, number of values that are not finite
+    of b alone:    numel, Σb², largest |b|, number of non-finite values
     against r:     Σr², Σr·δ, Σδ²
 
-all in float64. They add over chunks, shards, tensors, ranks and machines, so that a quantity of a
-layer or of the model is that of its summed moments. Σr·δ is summed as such: from Σr·b − Σr² a
-relative step of 1e-6 would come out with half of its digits gone.
+all in float64. They add over chunks, shards, tensors, ranks and machines, so a quantity of a layer or of the model is
+computed from its summed moments. Σr·δ is summed directly: computing it as Σr·b − Σr² would lose half of the
+digits for a relative step of 1e-6.
 
-`quantities` and `accumulated` are the only definitions of what is measured.
+`quantities` and `accumulated` are the only definitions of the measured quantities.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-CHUNK = 1 << 20  # values per work item: fixed, so that results do not depend on the number of cores
+CHUNK = 1 << 20  # values per task; fixed, so results do not depend on the number of cores
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums of n items (tensors, layers, a model), one array entry each."""
+    """Sums of n items (tensors, layers or a model), with one array entry per item."""
 
     numel: NDArray[np.int64]
     square: Floats
@@ -48,11 +48,11 @@ class Moments:
 
     @property
     def alone(self) -> "Moments":
-        """Without what they are compared with."""
+        """The moments without the sums against references."""
         return Moments(self.numel, self.square, self.largest, self.nonfinite)
 
     def grouped(self, group: NDArray[np.integer] | Sequence[int], size: int) -> "Moments":
-        """Add the items of each group: item i belongs to group[i], of `size` groups; −1 to none."""
+        """Add up the items of each group: item i belongs to group[i] < size; −1 drops it."""
         group = np.asarray(group, np.intp)
         chosen = group >= 0
         group = group[chosen]
@@ -74,7 +74,7 @@ class Moments:
         )
 
     def chosen(self, items: Sequence[int]) -> "Moments":
-        """Some of the items, in the order given."""
+        """The items with these indices, in this order."""
         return Moments(
             self.numel[items],
             self.square[items],
@@ -87,9 +87,9 @@ class Moments:
         )
 
     def __add__(self, other: "Moments") -> "Moments":
-        """The moments of both parts together, item by item: two shards, two ranks."""
+        """The moments of two parts combined, item by item: of two shards or two ranks."""
         if self.against.keys() != other.against.keys():
-            raise ValueError("moments against different references do not add")
+            raise ValueError("cannot add moments against different references")
         return Moments(
             self.numel + other.numel,
             self.square + other.square,
@@ -107,7 +107,7 @@ class Moments:
 
     @staticmethod
     def from_columns(numel: NDArray[np.int64], columns: Floats, references: Sequence[str]) -> "Moments":
-        """From the kernel's columns: three of b itself, then three for each reference."""
+        """Moments from the kernel's columns: three for b, then three for each reference."""
         square, largest, nonfinite = columns[:, :3].T
         return Moments(
             numel,
@@ -119,18 +119,18 @@ class Moments:
 
 
 PREVIOUS = (
-    "previous"  # the reference of a step: the checkpoint before, or the weights before the optimizer's step
+    "previous"  # the reference of a step: the previous checkpoint, or the weights before the optimizer's step
 )
 
 
 def quantities(moments: Moments) -> dict[str, Floats]:
-    """The quantities of b and, where its sums against the previous checkpoint are known, of the step from there."""
+    """The quantities of b and, if its sums against the previous checkpoint are known, of the step from there."""
     by = by_reference(moments)
     return by[None] | by.get(PREVIOUS, {})
 
 
 def by_reference(moments: Moments) -> dict[str | None, dict[str, Floats]]:
-    """Reference -> quantity -> values. None: the quantities of b alone. Undefined values are NaN."""
+    """Reference -> quantity -> values; the key None has the quantities of b alone. Undefined values are NaN."""
     n = moments.numel
     with np.errstate(divide="ignore", invalid="ignore"):
         alone: dict[str, Floats] = {
@@ -144,19 +144,19 @@ def by_reference(moments: Moments) -> dict[str | None, dict[str, Floats]]:
 
 
 def _comparison(moments: Moments, reference: str) -> dict[str, Floats]:
-    """The quantities of the way from one reference to b: all for the previous, fewer for others.
+    """The quantities of the step from a reference to b: all for the previous checkpoint, fewer for other references.
 
-    Directions are as good as δ is: to rounding for steps up to the size of the weights, and with an
-    error of about 1e-16·‖r‖/‖b‖ for a tensor that shrank to almost nothing, since b is then lost in δ.
+    Angles are as accurate as δ: exact to rounding for steps up to the size of the weights, and with an error of
+    about 1e-16·‖r‖/‖b‖ for a tensor that shrank to almost zero, because δ then loses the digits of b.
     """
     pair = moments.against[reference]
     rr, rd, dd = pair.square, pair.dot, pair.delta
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         norm = np.sqrt(rr)
         step = np.sqrt(dd)
-        radial = rd / norm  # the part of δ along r, with its sign
+        radial = rd / norm  # the signed component of δ along r
         tangential = np.sqrt(np.maximum(dd - radial * radial, 0.0))
-        # From δ and not from a cosine, whose arccos would be blind below 1e-8.
+        # Computed from δ: the arccos of a cosine cannot resolve angles below 1e-8.
         angle = np.where((rr > 0) & (moments.square > 0), np.arctan2(tangential, norm + radial), np.nan)
         angle = np.where(np.isfinite(rr + rd + dd), angle, np.nan)
         values = {"cosine": np.cos(angle), "angle": angle}
@@ -180,12 +180,12 @@ def _comparison(moments: Moments, reference: str) -> dict[str, Floats]:
         }
 
 
-# The terms of the budget ‖θ'‖² − ‖θ‖² = 2⟨θ,δ⟩ + ‖δ‖², which add up over intervals.
+# The terms of the growth budget ‖θ'‖² − ‖θ‖² = 2⟨θ,δ⟩ + ‖δ‖², which add up over intervals.
 BUDGET = ("growth", "growth_alignment", "growth_steps")
 
 
 def accumulated(growth: Floats, alignment: Floats, steps: Floats) -> dict[str, Floats]:
-    """The budget summed from the first interval to each (axis 0), and the share of either term."""
+    """The growth budget summed from the first interval up to each (axis 0), and the share of both terms."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         total, aligned, stepped = (np.cumsum(terms, axis=0) for terms in (growth, alignment, steps))
         whole = np.where(total == 0, np.nan, total)

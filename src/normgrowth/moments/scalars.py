@@ -1,7 +1,7 @@
-"""Scalars: what share of single weights grew since a reference, and by how much.
+"""Scalars: the share of individual weights that grew since a reference, and by how much.
 
-Proposition 1 of the paper is about every scalar parameter; a norm says nothing about single ones. Counts add over
-chunks, tensors and machines, so that the quantiles of a layer or of the model are those of its added histograms.
+Proposition 1 of the paper is about every scalar parameter, and a norm does not describe individual ones. Counts add
+over chunks, tensors and machines, so quantiles of a layer or of the model are computed from its summed histograms.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from normgrowth.moments.moments import CHUNK, Floats
 
 Counts = NDArray[np.int64]
-SPAN, PER_UNIT = 8, 32  # bins of log(|b|/|r|): from −SPAN to SPAN, PER_UNIT of them in each unit
+SPAN, PER_UNIT = 8, 32  # bins of log(|b|/|r|): from −SPAN to SPAN, with PER_UNIT bins per unit
 BINS = 2 * SPAN * PER_UNIT
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
 class ScalarCounts:
-    """Of n items, against a reference r.
+    """Counts of the scalars of n items, against a reference r.
 
     compared: scalars that are finite in both. grown: with |b| > |r|. sign_changed: with b·r < 0. histogram: (n, BINS),
-    of log(|b|/|r|) where both are nonzero; the outer bins also hold what lies beyond.
+    of log(|b|/|r|) where both are nonzero; the outer bins include all values beyond the range.
     """
 
     compared: Counts
@@ -32,11 +32,11 @@ class ScalarCounts:
     histogram: Counts
 
     def chosen(self, items: Sequence[int]) -> "ScalarCounts":
-        """Some of the items, in the order given."""
+        """The items with these indices, in this order."""
         return ScalarCounts(*(column[items] for column in self._columns()))
 
     def grouped(self, group: Sequence[int] | None, size: int) -> "ScalarCounts":
-        """Add the items of each group: item i belongs to group[i], of `size` groups; −1 to none. None: as they are."""
+        """Add up the items of each group: item i belongs to group[i] < size; −1 drops it. None: return self."""
         if group is None:
             return self
         place = np.asarray(group, np.intp)
@@ -50,7 +50,7 @@ class ScalarCounts:
         return ScalarCounts(*map(add, self._columns()))
 
     def quantities(self) -> dict[str, Floats]:
-        """Shares of the compared scalars, and quantiles of log(|b|/|r|), which are exact to a bin."""
+        """Shares of the compared scalars, and quantiles of log(|b|/|r|) with the resolution of a bin."""
         with np.errstate(divide="ignore", invalid="ignore"):
             shares = {
                 "share_grown": self.grown / self.compared,
@@ -59,7 +59,7 @@ class ScalarCounts:
         return shares | {f"log_ratio_q{round(100 * q):02d}": self._quantile(q) for q in QUANTILES}
 
     def _quantile(self, q: float) -> Floats:
-        """The middle of the bin in which the share q of the scalars is reached; NaN without any."""
+        """The center of the bin in which the share q of the scalars is reached; NaN without scalars."""
         summed = self.histogram.cumsum(axis=1)
         total = summed[:, -1]
         place = (summed >= np.maximum(q * total, 1)[:, None]).argmax(axis=1)
@@ -70,7 +70,7 @@ class ScalarCounts:
 
 
 def count_scalars(values: Floats, reference: Floats) -> ScalarCounts:
-    """The counts of one item, in chunks."""
+    """The counts of one item, computed in chunks."""
     compared = grown = changed = 0
     histogram = np.zeros(BINS, np.int64)
     for start in range(0, len(values), CHUNK):

@@ -1,1 +1,1 @@
-"""One file for each format. Nothing in a checkpoint is ever run."""
+"""Checkpoint formats, one module each. No code in a checkpoint is ever executed."""

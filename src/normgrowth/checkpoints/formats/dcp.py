@@ -1,11 +1,10 @@
 """torch.distributed.checkpoint folders, read without a process group and without torch.
 
-Such a folder has `.metadata`, a pickle that says which box of which tensor lies where, and data
-files that are torch archives end to end, one for each box. torch's own reader unpickles
-`.metadata`, which runs whatever that names; ours is `inert.unpickle`, with a list of the few names
-that checkpoints use. What it returns is still untrusted, so every field is checked here, in time that is linear in
-the size of `.metadata`; and no byte of a data file belongs to two items, so that tensors are never larger than what
-lies on disk.
+Such a folder has `.metadata`, a pickle with the location of each box of each tensor, and data files of consecutive
+torch archives, one for each box. torch's reader unpickles `.metadata`, which can execute arbitrary code. This reader
+uses `pickles.unpickle`, which executes nothing and allows only the names that checkpoints use. The result is still
+untrusted, so every field is checked, in time linear in the size of `.metadata`. No byte of a data file may belong to
+two items, so tensors cannot be larger than the files on disk.
 """
 
 import itertools
@@ -50,7 +49,7 @@ _SHARDED = "torch.distributed._shard.sharded_tensor.metadata"  # until torch 2.2
 METADATA_NAMES = frozenset(
     {
         *DTYPES,
-        # Dtypes whose values we cannot read; they keep torch's name in the index.
+        # Unsupported dtypes; they keep torch's name in the index.
         *("torch.complex32", "torch.complex64", "torch.complex128", "torch.float4_e2m1fn_x2"),
         *("torch.float8_e4m3fnuz", "torch.float8_e5m2fnuz", "torch.float8_e8m0fnu"),
         *("torch.Size", "torch.serialization._get_layout", "collections.OrderedDict"),
@@ -62,8 +61,8 @@ METADATA_NAMES = frozenset(
             f"{_SHARDED}.TensorProperties",
         ),
         "torch.distributed.checkpoint.filesystem._StorageInfo",
-        "olmo_core.distributed.checkpoint.filesystem._StorageInfo",  # OLMo's own writer, same content
-        # The path that it was saved to, which is recorded and which nobody needs.
+        "olmo_core.distributed.checkpoint.filesystem._StorageInfo",  # OLMo's writer, with the same content
+        # The path that the checkpoint was saved to, which is not used.
         *(
             f"{module}.{name}Path"
             for module in ("pathlib", "pathlib._local")
@@ -71,14 +70,14 @@ METADATA_NAMES = frozenset(
         ),
     }
 )
-STEP_LIMIT = 65536  # bytes; a number takes less than a thousand
+STEP_LIMIT = 65536  # bytes; a pickled number takes less than a thousand
 METADATA_LIMIT = 1 << 30  # bytes
 PICKLE_LIMIT = 1 << 20  # bytes that describe one tensor; torch writes about 200
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an item is stored."""
+    """The location of an item."""
 
     relative_path: str
     offset: int
@@ -87,7 +86,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """An item to look at: a box of a tensor, or (without one) a number that torch.save wrote."""
+    """An item to read: a box of a tensor or, if box is None, a number that torch.save wrote."""
 
     place: _Place
     name: str
@@ -97,14 +96,14 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """Where the values of a box are, and their strides where they are not row-major."""
+    """The location of a box's values, and their strides if they are not row-major."""
 
     piece: Piece
     strides: tuple[int, ...] | None
 
 
 def is_distributed(folder: Path) -> bool:
-    """By content: a file `.metadata` that starts as a binary pickle does."""
+    """Whether the folder has a file `.metadata` that starts like a binary pickle."""
     path = folder / ".metadata"
     if not path.is_file():
         return False
@@ -117,7 +116,7 @@ def read_distributed(folder: Path) -> MappedCheckpoint:
     path = folder / ".metadata"
     try:
         if path.stat().st_size > METADATA_LIMIT:
-            raise MalformedPickle(f"has more than {METADATA_LIMIT} bytes, too many for what it is")
+            raise MalformedPickle(f"has more than {METADATA_LIMIT} bytes, which is too large for metadata")
         content = path.read_bytes()
         root = unpickle(content, str(path), METADATA_NAMES)
         entries, places = _entries(root, len(content)), _places(root)
@@ -131,7 +130,9 @@ def read_distributed(folder: Path) -> MappedCheckpoint:
         for box in boxes:
             place = places.get((name, box[0]))
             if place is None:
-                raise InputError(f"{path}: does not say where tensor {name!r} is stored, at {list(box[0])}")
+                raise InputError(
+                    f"{path}: has no location for the chunk of tensor {name!r} at {list(box[0])}"
+                )
             by_file[place.relative_path].append(_Item(place, name, tensor.dtype, box))
     steps = {name for name, corner in places if corner is None and name not in entries}
     for name in filter(_is_step, steps):
@@ -157,12 +158,12 @@ def read_distributed(folder: Path) -> MappedCheckpoint:
 
 
 def _entries(root: Any, size: int) -> dict[str, tuple[Tensor, tuple[Box, ...]]]:
-    """Each tensor, with the boxes that make it up; none where its dtype cannot be read. size: of the pickle."""
+    """Each tensor with its boxes; no boxes if its dtype is not supported. size: of the pickle in bytes."""
     count = 0
     entries: dict[str, tuple[Tensor, tuple[Box, ...]]] = {}
     for name, entry in _field(root, "Metadata", "state_dict_metadata", dict).items():
         if type(name) is not str or not name.isprintable() or type(entry) is not RecordedCall:
-            raise MalformedPickle("has an entry without a proper name or description")
+            raise MalformedPickle("has an entry without a valid name or description")
         if entry.name.endswith(".BytesStorageMetadata") or "_extra_state" in _components(name):
             continue
         properties = _field(entry, "TensorStorageMetadata", "properties", RecordedCall).state
@@ -174,8 +175,8 @@ def _entries(root: Any, size: int) -> dict[str, tuple[Tensor, tuple[Box, ...]]]:
             raise MalformedPickle(f"has a tensor {name!r} of {prod(shape)} values")
         chunks = _field(entry, "TensorStorageMetadata", "chunks", list)
         count += len(chunks)
-        if count > size:  # a pickle can name one long list many times
-            raise MalformedPickle(f"has more than {size} chunks, more than so many bytes can describe")
+        if count > size:  # a pickle can refer to one long list many times
+            raise MalformedPickle(f"has more than {size} chunks, too many for {size} bytes")
         fields = [_state(chunk, "ChunkStorageMetadata") for chunk in chunks]
         boxes = {(_sizes(field.get("offsets")), _sizes(field.get("sizes"))) for field in fields}
         entries[name] = Tensor(dtype, shape), covering(name, shape, boxes) if dtype in STORAGE else ()
@@ -183,21 +184,19 @@ def _entries(root: Any, size: int) -> dict[str, tuple[Tensor, tuple[Box, ...]]]:
 
 
 def _places(root: Any) -> dict[tuple[str, Corner | None], _Place]:
-    """Where each item is stored, by its name and its corner (None: no tensor)."""
+    """The location of each item, by its name and corner; the corner is None if the item is not a tensor."""
     places: dict[tuple[str, Corner | None], _Place] = {}
     for index, info in _field(root, "Metadata", "storage_data", dict).items():
         name = _field(index, "MetadataIndex", "fqn", str)
         corner = index.state.get("offset")
         if _state(info, "_StorageInfo").get("transform_descriptors"):
-            raise MalformedPickle(
-                f"says that {name!r} was compressed or encrypted when saved; only plain items are read"
-            )
+            raise MalformedPickle(f"has {name!r} compressed or encrypted, which is not supported")
         relative, offset, length = (
             _field(info, "_StorageInfo", key, kind)
             for key, kind in (("relative_path", str), ("offset", int), ("length", int))
         )
         if offset < 0 or length < 0:
-            raise MalformedPickle(f"places {name!r} at byte {offset}, with {length} bytes")
+            raise MalformedPickle(f"has an invalid location for {name!r}: byte {offset}, {length} bytes")
         places[name, None if corner is None else _sizes(corner)] = _Place(relative, offset, length)
     return places
 
@@ -208,7 +207,7 @@ def _state(thing: Any, kind: str) -> dict[str, Any]:
         or not thing.name.endswith(f".{kind}")
         or type(thing.state) is not dict
     ):
-        raise MalformedPickle(f"has no valid {kind} where a checkpoint has one")
+        raise MalformedPickle(f"has no valid {kind}")
     return thing.state
 
 
@@ -221,15 +220,15 @@ def _field(thing: Any, kind: str, key: str, wanted: type) -> Any:
 
 def _sizes(value: Any) -> tuple[int, ...]:
     if type(value) is not tuple or not all(type(n) is int and 0 <= n < 2**62 for n in value):
-        raise MalformedPickle("has a shape or a corner that is no tuple of sizes")
+        raise MalformedPickle("has an invalid shape or corner")
     if len(value) > MOST_AXES:
-        raise MalformedPickle(f"has a tensor of {len(value)} axes; at most {MOST_AXES} can be read")
+        raise MalformedPickle(f"has a tensor with {len(value)} axes; at most {MOST_AXES} are supported")
     return value
 
 
 def _check_apart(files: Mapping[str, Path], by_file: Mapping[str, Sequence[_Item]]) -> None:
-    """No byte of a file belongs to two items: else a small file could hold any number of tensors."""
-    found: dict[tuple[int, int], list[_Item]] = defaultdict(list)  # a file may have several names
+    """Raise InputError if items share bytes, with which a small file could describe any number of tensors."""
+    found: dict[tuple[int, int], list[_Item]] = defaultdict(list)  # by inode: a file may have several names
     for relative, items in by_file.items():
         try:
             stat = files[relative].stat()
@@ -241,17 +240,19 @@ def _check_apart(files: Mapping[str, Path], by_file: Mapping[str, Sequence[_Item
         for one, other in itertools.pairwise(items):
             if other.place.offset < one.place.offset + one.place.length:
                 path = files[other.place.relative_path]
-                raise InputError(f"{path}: {one.name!r} and {other.name!r} share bytes of it; is it damaged?")
+                raise InputError(
+                    f"{path}: {one.name!r} and {other.name!r} overlap in this file; is it damaged?"
+                )
 
 
 def _file_below(folder: Path, relative: str, metadata: Path) -> Path:
     if not relative or not stays_below(relative):
-        raise InputError(f"{metadata}: names {relative!r}, a path outside its folder; refused")
+        raise InputError(f"{metadata}: refers to {relative!r}, a path outside its folder; refused")
     path = folder / relative
     if not path.is_file():
         raise InputError(f"{metadata}: the file {relative!r} is missing")
     real, root = path.resolve(), folder.resolve()
-    # The hub's cache keeps files as links into its own `blobs`, beside `snapshots`.
+    # The hub's cache stores files as links into its folder `blobs`, next to `snapshots`.
     blobs = [parent.parent / "blobs" for parent in root.parents if parent.name == "snapshots"]
     if not real.is_relative_to(root) and real.parent not in blobs:
         raise InputError(f"{path}: is a link to a file outside its folder; refused")
@@ -265,13 +266,13 @@ def _look_at(
     spots: dict[tuple[str, Box], _Spot],
     numbers: dict[str, int],
 ) -> None:
-    """Find the values of one file's items, in the order in which they lie there."""
+    """Locate the values of the items in one file, in the order of the file."""
     size = len(data)
     for item in items:
         end = item.place.offset + item.place.length
         if end > size or not size:
             raise InputError(f"{path}: truncated: {item.name!r} ends at byte {end}, but the file has {size}")
-    known: dict[bytes, StoredTensor] = {}  # tensors of one shape have one pickle
+    known: dict[bytes, StoredTensor] = {}  # tensors of equal shape have equal pickles
     for item in sorted(items, key=lambda item: item.place.offset):
         try:
             archive = Archive(data, item.place.offset, item.place.length)
@@ -293,10 +294,10 @@ def _look_at(
 def _spot(archive: Archive, item: _Item, box: Box, stored: StoredTensor) -> _Spot:
     if (stored.dtype, stored.shape) != (item.dtype, box[1]):
         wanted = f"{item.dtype} of shape {list(box[1])}"
-        raise MalformedPickle(f"should be {wanted}, but is {stored.dtype} of shape {list(stored.shape)}")
+        raise MalformedPickle(f"should be {wanted}, got {stored.dtype} of shape {list(stored.shape)}")
     start, size = archive.span(stored.entry)
     if size != stored.entry_bytes:
-        raise MalformedPickle(f"should have {stored.entry_bytes} bytes, but has {size}")
+        raise MalformedPickle(f"should have {stored.entry_bytes} bytes, got {size}")
     start += stored.offset * STORAGE[stored.dtype].itemsize
     return _Spot(Piece(item.place.relative_path, start, prod(box[1])), stored.strides)
 
@@ -305,7 +306,7 @@ def _layout(folder: Path, name: str, boxes: tuple[Box, ...], spots: list[_Spot])
     if len(spots) > 1:
         for spot in spots:
             if spot.strides is not None:
-                reason = "has chunks that are not row-major; save it contiguous"
+                reason = "has chunks that are not row-major; save it as a contiguous tensor"
                 raise InputError(f"{folder / spot.piece.file}: tensor {name!r} {reason}")
         return Chunked(boxes)
     return Strided(spots[0].strides) if spots and spots[0].strides is not None else None
@@ -316,7 +317,7 @@ def _components(name: str) -> list[str]:
 
 
 def _is_step(name: str) -> bool:
-    """Whether it is the run's own counter, and not that of a parameter in the optimizer."""
+    """Whether it is the step counter of the run, and not one of a parameter in the optimizer."""
     *path, last = _components(name)
     return last in STEP_KEYS and not any(part.startswith("opt") for part in path) and "state" not in path[:-1]
 
@@ -325,7 +326,7 @@ def _note_number(pickled: bytes, name: str, numbers: dict[str, int]) -> None:
     try:
         value = unpickle(pickled, name, frozenset())
     except InputError:
-        return  # not a plain number: the step comes from the folder name
+        return  # not a plain number: the step is taken from the folder name
     if type(value) is int and 0 <= value < LARGEST_STEP:
         numbers[name] = value
 
@@ -337,7 +338,7 @@ def _step(checkpoint: MappedCheckpoint, numbers: dict[str, int]) -> int | None:
             check_whole(checkpoint)
             if 0 <= value < LARGEST_STEP:
                 numbers[name] = value
-    checkpoint.close()  # the index is to be small; files are mapped again when they are used
+    checkpoint.close()  # files are mapped again when they are used
 
     def nearness(name: str) -> tuple[int, int, str]:
         *path, last = _components(name)

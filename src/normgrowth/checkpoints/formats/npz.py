@@ -1,7 +1,7 @@
-"""numpy's archives: `.npz`, as numpy.savez and numpy.savez_compressed write them.
+"""numpy archives: `.npz` files of numpy.savez and numpy.savez_compressed.
 
-Arrays that are stored as they are stay in the mapped file; compressed ones are unpacked when they are asked for. Arrays
-of objects would be pickles: they are left out.
+Uncompressed arrays are read in place from the mapped file; compressed ones are unpacked on access. Arrays of objects
+are pickles, and are skipped.
 """
 
 import ast
@@ -31,13 +31,13 @@ from normgrowth.errors import InputError
 
 SUFFIX = ".npz"
 _ENDING = ".npy"
-_HEADER = 10_000  # bytes, numpy's own limit for files that are not trusted
+_HEADER = 10_000  # bytes, numpy's limit for untrusted files
 _MAGIC, _VERSIONS = b"\x93NUMPY", (b"\x01", b"\x02", b"\x03")
 _STEPS = ("step", "global_step")
 
 
 def is_npz(path: Path) -> bool:
-    """By name and content: torch's files are archives as well."""
+    """Whether name and content match; the name is needed because torch's files are zip archives as well."""
     if path.suffix != SUFFIX:
         return False
     with path.open("rb") as file:
@@ -66,8 +66,8 @@ def read_npz(path: Path) -> MappedCheckpoint:
     except MalformedPickle as error:
         raise InputError(f"{path}: {error}") from error
     if not tensors:
-        raise InputError(f"{path}: holds no arrays of numbers")
-    notes = (f"arrays left out: {', '.join(left_out[:3])}",) if left_out else ()
+        raise InputError(f"{path}: has no numeric arrays")
+    notes = (f"skipped arrays: {', '.join(left_out[:3])}",) if left_out else ()
     packed = any(not isinstance(pieces[0], Piece) for pieces in ranges.values())
     checkpoint = MappedCheckpoint(
         str(path), path, tensors, ranges, reads_whole=packed, states={"": state}, notes=notes
@@ -89,9 +89,7 @@ def _array(archive: Archive, entry: str, data: mmap.mmap) -> tuple[Tensor, AnyPi
     dtype, shape, transposed, header = _header(head, entry)
     numel = prod(shape)
     if header + numel * WIDTH[dtype] != size:
-        raise MalformedPickle(
-            f"says that {entry} has {numel} values, but it has {size - header} bytes of them"
-        )
+        raise MalformedPickle(f"has {size - header} bytes for the {numel} values of {entry}")
     strides = tuple(prod(shape[:axis]) for axis in range(len(shape)))
     tensor = Tensor(dtype, shape, Strided(strides) if transposed and len(shape) > 1 and numel else None)
     if method == DEFLATED:
@@ -100,17 +98,15 @@ def _array(archive: Archive, entry: str, data: mmap.mmap) -> tuple[Tensor, AnyPi
 
 
 def _header(head: bytes, entry: str) -> tuple[str, tuple[int, ...], bool, int]:
-    """The dtype, the shape, whether the first axis varies fastest, and the number of bytes up to the values.
+    """The dtype, the shape, whether the first axis varies fastest, and the number of bytes before the values.
 
-    By hand: numpy's own reader also takes headers of Python 2, by steps that may fail in any way.
+    numpy's reader is not used: it also accepts headers of Python 2, with code that can raise any exception.
     """
     wide = head[6:7] != b"\x01"  # versions 2 and 3 have a length of four bytes
     start = 12 if wide else 10
     length = int.from_bytes(head[8:start], "little")
     if not head.startswith(_MAGIC) or head[6:7] not in _VERSIONS or length > min(_HEADER, len(head) - start):
-        raise MalformedPickle(
-            f"has {entry}, which is no array of numpy's, or one with a header that is too long"
-        )
+        raise MalformedPickle(f"has {entry}, which is not a numpy array, or has a header that is too long")
     try:
         fields = ast.literal_eval(head[start : start + length].decode("utf-8"))
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:

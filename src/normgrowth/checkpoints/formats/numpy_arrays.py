@@ -1,7 +1,7 @@
-"""numpy arrays that a pickle recorded: dtype, shape, and where their bytes lie.
+"""numpy arrays recorded in a pickle: dtype, shape and location of their bytes.
 
-Like tensors of torch, they are records of calls whose arguments nobody has checked; every one of them is checked here,
-and none is called.
+Like tensors of torch, they are records of calls with unchecked arguments. Every argument is checked here, and no
+function is called.
 """
 
 from math import prod
@@ -44,7 +44,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_matrix(value: Any) -> bool:
-    """Whether it is an array of real numbers with two axes or more, as a model has and a log has not."""
+    """Whether it is a floating-point array with at least two axes, as in a model but not in a log."""
     try:
         array = _array(value)
         return (
@@ -59,16 +59,16 @@ def is_matrix(value: Any) -> bool:
 def array_of(
     value: RecordedCall, number: int, start: int, file: str
 ) -> tuple[Tensor, Piece | Encoded | Inline]:
-    """An array and where its values lie, given its number and where the pickle starts in the file.
+    """An array and the location of its values. number: of the array; start: of the pickle in the file.
 
-    Raises `Unreadable` for arrays that cannot be summed, else `MalformedPickle`.
+    Raises `Unreadable` for unsupported dtypes, and `MalformedPickle` for invalid arrays.
     """
     array = _array(value)
     dtype, shape = _dtype(array.dtype), array.shape
     if type(shape) is not tuple or len(shape) > DIMENSIONS:
-        raise MalformedPickle("is no plain array")
+        raise MalformedPickle("is not a plain array")
     if not all(type(n) is int and 0 <= n < LARGEST for n in shape) or prod(shape) >= LARGEST:
-        raise MalformedPickle("is no plain array")
+        raise MalformedPickle("is not a plain array")
     strides = tuple(prod(shape[:axis]) for axis in range(len(shape)))
     layout = Strided(strides) if array.transposed and len(shape) > 1 and prod(shape) else None
     return Tensor(dtype, shape, layout), _piece(array.raw, prod(shape), WIDTH[dtype], number, start, file)
@@ -81,16 +81,16 @@ def _piece(raw: Any, numel: int, width: int, number: int, start: int, file: str)
     if not size:
         return Inline(file, number, 0, b"")
     if type(content) is Stretch:
-        # A character above 127 takes two bytes.
+        # A character above 127 takes two bytes in UTF-8.
         if not is_text and content.size == size and not content.is_text:
             return Piece(file, start + content.start, numel)
         if is_text and content.is_text and content.size <= 2 * size <= 2 * content.size:
             return Encoded(file, start + content.start, numel, content.size, "latin-1")
     elif type(content) is (str if is_text else bytes) and len(content) == size:
         if isinstance(content, str) and any(character > "\xff" for character in content):
-            raise MalformedPickle("has text for values, but not of bytes")
+            raise MalformedPickle("has text as values that does not represent bytes")
         return Inline(file, number, numel, content)
-    raise MalformedPickle(f"should have {size} bytes of values, and has not")
+    raise MalformedPickle(f"does not have {size} bytes of values")
 
 
 def _array(value: RecordedCall) -> _Array:
@@ -101,7 +101,7 @@ def _array(value: RecordedCall) -> _Array:
     if value.name in _RECONSTRUCT and type(state) is tuple and len(state) == 5:
         _, shape, dtype, transposed, raw = state
         return _Array(shape, dtype, transposed is True, raw)
-    raise MalformedPickle("is no plain array")
+    raise MalformedPickle("is not a plain array")
 
 
 def _dtype(value: Any) -> str:

@@ -1,8 +1,8 @@
-"""PyTorch's own files: .pt, .pth, .bin, .ckpt, whatever they wrap the weights in.
+"""PyTorch files: .pt, .pth, .bin, .ckpt, with the weights at any place in the saved object.
 
-torch is not asked: the pickle is read as inert data and tensors are byte ranges of the mapped file, so nothing in it
-can run and nothing is copied. Whatever else it has (optimizer, scheduler, arguments) stays on disk; objects of unknown
-classes are data that nobody needs, and a note names them.
+torch is not used: the pickle is read as inert data and tensors are byte ranges of the mapped file, so no code in it can
+run and nothing is copied. Other content (optimizer, scheduler, arguments) is not loaded. Objects of unknown classes are
+treated as data, and a note lists them.
 """
 
 import re
@@ -28,9 +28,9 @@ from normgrowth.engine import gc_paused
 from normgrowth.errors import InputError
 
 _STEPS = (*STEP_KEYS, "global_steps", "iter_num", "iteration", "num_updates", "step_count")
-# Views may overlap, so that tensors have more values than the file; not without bound.
-_VIEWED, _VIEWED_FREE = 16, 1 << 26  # times the file's bytes; bytes that are always granted
-# Names that every such file has, or that are no more than data; all others are mentioned.
+# Views may overlap, so tensors can have more values than the file; this is bounded.
+_VIEWED, _VIEWED_FREE = 16, 1 << 26  # multiple of the file's size; bytes that are always allowed
+# Classes that are common in such files or are plain data; a note lists all others.
 _USUAL = frozenset(
     {
         *("collections.OrderedDict", "collections.defaultdict", "collections.Counter", "collections.deque"),
@@ -66,7 +66,7 @@ _OF_TORCH = re.compile(
 
 
 def is_pytorch(path: Path) -> bool:
-    """By content: torch's zip archive, or the pickles of its legacy format."""
+    """Whether the content is torch's zip archive, or the pickles of its legacy format."""
     with path.open("rb") as file:
         return looks_like_pytorch(file.read(32))
 
@@ -79,7 +79,7 @@ def read_pytorch(path: Path) -> MappedCheckpoint:
 
 
 def read_pytorch_sharded(index: Path) -> MappedCheckpoint:
-    """An index file (``pytorch_model.bin.index.json``) and the shards that it names."""
+    """Read an index file (``pytorch_model.bin.index.json``) and the shards that it lists."""
     weight_map = read_index(index)
     whole = _Index()
     shards = {shard: _read(index.parent / shard, shard) for shard in sorted(set(weight_map.values()))}
@@ -90,7 +90,7 @@ def read_pytorch_sharded(index: Path) -> MappedCheckpoint:
         elif name in part.tensors:
             whole.tensors[name], whole.ranges[name] = part.tensors[name], part.ranges[name]
         else:
-            raise InputError(f"{index}: says that {shard} holds tensor {name}, but it does not")
+            raise InputError(f"{index}: lists tensor {name} in {shard}, which does not have it")
     for part in shards.values():
         whole.names |= part.names
         whole.states |= part.states
@@ -101,11 +101,11 @@ def read_pytorch_sharded(index: Path) -> MappedCheckpoint:
 
 @dataclass
 class _Index:
-    """What a file's pickle says of its tensors."""
+    """The tensors of a file, according to its pickle."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=Ranges)
-    left_out: dict[str, str] = field(default_factory=dict)  # name -> what it is
+    left_out: dict[str, str] = field(default_factory=dict)  # name -> reason
     names: set[str] = field(default_factory=set)  # of classes
     step: int | None = None
     states: dict[str, FileState] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def _index(opened: TorchFile, file: str) -> _Index:
     index = _Index(names=opened.pickled.names, states={file: opened.state})
     granted = _VIEWED * len(opened.data) + _VIEWED_FREE
     seen: set[tuple[object, ...]] = set()
-    numbers: dict[int, int] = {}  # of arrays, by identity: one that is stored twice is one
+    numbers: dict[int, int] = {}  # of arrays, by identity: an array that is referenced twice has one number
     for name, value in _weights(state, opened).items():
         try:
             if is_array(value):
@@ -143,7 +143,7 @@ def _index(opened: TorchFile, file: str) -> _Index:
             granted -= tensor.nbytes
         if granted < 0:
             raise MalformedPickle(
-                f"tensor {name!r} of shape {list(tensor.shape)} and those before it repeat the same bytes: "
+                f"tensor {name!r} of shape {list(tensor.shape)} and earlier ones refer to the same bytes: "
                 f"they have more than {_VIEWED} times the {len(opened.data)} bytes of the file"
             )
     index.step = _step(state.top(), opened)
@@ -151,7 +151,7 @@ def _index(opened: TorchFile, file: str) -> _Index:
 
 
 def _weights(state: StateDict, opened: TorchFile) -> dict[str, RecordedCall]:
-    """Tensors of torch; numpy arrays only where there are none, since next to a model they are logs and the like."""
+    """The tensors of torch; numpy arrays only if there are none, because next to a model they are logs."""
     tensors = state.tensors()
     if tensors or not opened.pickled.names & ARRAY_CALLS:
         return tensors
@@ -159,10 +159,10 @@ def _weights(state: StateDict, opened: TorchFile) -> dict[str, RecordedCall]:
 
 
 def _located(view: View, opened: TorchFile, file: str) -> tuple[Tensor, Piece | Gathered]:
-    """Where a view lies in the file."""
+    """The location of a view in the file."""
     start, size = opened.place(view.key)
     if size != view.storage_bytes:
-        raise MalformedPickle(f"should have a storage of {view.storage_bytes} bytes, but that has {size}")
+        raise MalformedPickle(f"should have a storage of {view.storage_bytes} bytes, got {size}")
     start += view.offset * STORAGE[view.dtype].itemsize if view.numel else 0
     order = view.order
     if order == "scattered" or (view.negated and view.numel):
@@ -181,7 +181,7 @@ def _step(top: Mapping[str, Any], opened: TorchFile) -> int | None:
 
 
 def _number(value: Any, opened: TorchFile) -> int | None:
-    """A whole number, as Python, torch or numpy write it."""
+    """An integer of Python, torch or numpy; None for anything else."""
     if type(value) is int:
         return value
     if type(value) is not RecordedCall:
@@ -194,14 +194,14 @@ def _number(value: Any, opened: TorchFile) -> int | None:
             return None
         start, _ = opened.place(view.key)
     except MalformedPickle:
-        return None  # not a plain number: the step comes from the file name
+        return None  # not a plain number: the step is taken from the file name
     bits = STORAGE[view.dtype]
     start += view.offset * bits.itemsize
     return int(np.frombuffer(opened.data[start : start + bits.itemsize], bits)[0])
 
 
 def _numpy_integer(value: RecordedCall) -> int | None:
-    """numpy.int64(5) and the like: a dtype and its bytes."""
+    """The value of a numpy integer such as numpy.int64(5), recorded as a dtype and bytes; None for other values."""
     if not value.name.endswith(".multiarray.scalar") or len(value.args) != 2:
         return None
     dtype, raw = value.args
@@ -241,21 +241,23 @@ def _notes(index: _Index) -> tuple[str, ...]:
     notes: list[str] = []
     if index.left_out:
         listed = [f"{name} ({reason})" for name, reason in index.left_out.items()]
-        notes.append(f"tensors left out: {_some(listed)}")
+        notes.append(f"skipped tensors: {_some(listed)}")
     unusual = sorted(name for name in index.names - _USUAL if not _OF_TORCH.fullmatch(name))
     if unusual:
-        notes.append(f"objects read as plain data, not run: {_some(unusual)}")
+        notes.append(
+            f"objects of these classes were read as plain data, without running code: {_some(unusual)}"
+        )
     return tuple(notes)
 
 
 def _nothing(index: _Index) -> str:
-    """Why there is nothing to measure."""
+    """Why the file has no tensors to measure."""
     if index.left_out:
         return "none of its tensors can be read: " + _some(
             [f"{n} is {why}" for n, why in index.left_out.items()]
         )
     arrays = ", and no numpy arrays either" if index.names & ARRAY_CALLS else ""
-    return f"holds no tensors that look like a model's{arrays}"
+    return f"has no tensors of a model{arrays}"
 
 
 def _some(items: Sequence[str], most: int = 3) -> str:

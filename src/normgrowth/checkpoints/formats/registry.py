@@ -1,7 +1,7 @@
-"""The formats of checkpoints, one row each: their suffixes, how files are recognized, how they are opened.
+"""The checkpoint formats: suffixes, detection and reader of each.
 
-On this machine a file is recognized by its content; elsewhere, where a look into each file would be a request for
-each, by its name.
+Local files are recognized by their content. Remote files are recognized by their name, because reading the content
+would take a request for each file.
 """
 
 import re
@@ -18,15 +18,15 @@ from normgrowth.foreign_files import is_pointer
 
 @dataclass(frozen=True)
 class Format:
-    """A checkpoint starts from one file: the weights, an index of shards, the metadata of a folder."""
+    """A checkpoint format. `open` takes one file: the weights, an index of shards, or the metadata of a folder."""
 
     name: str
     open: Callable[[Path], Checkpoint]
-    suffixes: tuple[str, ...] = ()  # that mean this format where only names are known
-    certain: tuple[str, ...] = ()  # that mean it on this machine as well: a damaged file is not passed over
-    has_content: Callable[[Path], bool] | None = None  # recognizes a file on this machine
-    is_index: bool = False  # names the files of weights
-    by_ranges: bool = False  # of files elsewhere, only what is asked for is read
+    suffixes: tuple[str, ...] = ()  # of remote files in this format
+    certain: tuple[str, ...] = ()  # of local files in this format, even if damaged: they are not ignored
+    has_content: Callable[[Path], bool] | None = None  # recognizes a local file
+    is_index: bool = False  # the file lists the files with weights
+    by_ranges: bool = False  # remote files are read by byte ranges, not downloaded
 
 
 def _is_pytorch(path: Path) -> bool:
@@ -35,7 +35,7 @@ def _is_pytorch(path: Path) -> bool:
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".chkpt", ".torch")
 _INDEX, _BIN_INDEX = (".safetensors.index.json",), (".bin.index.json",)
-# In the order in which a file is tried.
+# In the order in which they are tried.
 FORMATS = {
     row.name: row
     for row in (
@@ -56,19 +56,20 @@ FORMATS = {
             has_content=safetensors.is_safetensors,
             by_ranges=True,
         ),
-        Format("npz", npz.read_npz, has_content=npz.is_npz),  # only where it is named: others save data so
+        # Only if given by name, because .npz files often have other data.
+        Format("npz", npz.read_npz, has_content=npz.is_npz),
         Format("pytorch", pytorch.read_pytorch, PICKLED, (".pt", ".pth"), has_content=_is_pytorch),
         Format("distributed", lambda metadata: dcp.read_distributed(metadata.parent)),
     )
 }
 SUFFIXES = tuple(suffix for row in FORMATS.values() for suffix in row.suffixes)
 CERTAIN = tuple(suffix for row in FORMATS.values() for suffix in row.certain)
-# Names that may mean anything: files with them are looked into on this machine.
+# Ambiguous suffixes: local files with them are recognized by content.
 _VAGUE = (".tar", ".model", ".pkl", ".weights")
 
 
 def format_of_name(name: str, beside: Sequence[str]) -> str | None:
-    """By its name alone. beside: the files of its folder, among which an index of TensorFlow has data."""
+    """The format of a file by its name. beside: the files of its folder; a TensorFlow index needs its data."""
     for row in FORMATS.values():
         if row.suffixes and name.endswith(row.suffixes):
             if row.name != "tensorflow":
@@ -79,7 +80,7 @@ def format_of_name(name: str, beside: Sequence[str]) -> str | None:
 
 
 def format_of_file(file: Path) -> str | None:
-    """By the content of a file on this machine."""
+    """The format of a local file by its content."""
     try:
         for row in FORMATS.values():
             if row.is_index and file.name.endswith(row.certain):
@@ -92,7 +93,7 @@ def format_of_file(file: Path) -> str | None:
 
 
 def may_hold_weights(name: str) -> bool:
-    """Whether a file of a folder is looked into: named as weights are, or with a bare number, or with no suffix."""
+    """Whether to check the content of a file: its suffix is one for weights, a number, or empty."""
     suffix = PurePath(name).suffix
     return suffix.lower() in (*SUFFIXES, *_VAGUE, "") or suffix[1:].isdecimal()
 

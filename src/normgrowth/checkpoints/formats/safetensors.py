@@ -1,8 +1,7 @@
 """safetensors: one file, or shards with an index.
 
-Read by hand because we want byte ranges, not arrays: the library copies each tensor into an array
-and has no bfloat16 in numpy. The header is untrusted input, so every field is checked before any
-offset is used.
+This reader returns byte ranges, while the safetensors library copies each tensor into an array and has no bfloat16 for
+numpy. The header is untrusted input, so every field is checked before any offset is used.
 """
 
 import itertools
@@ -23,12 +22,12 @@ from normgrowth.errors import InputError
 HEADER_LIMIT = 100_000_000  # the format's own limit, in bytes
 MOST_AXES = 64  # of a tensor, as in numpy
 MOST_VALUES = 1 << 60
-_DTYPE = re.compile(r"[A-Za-z0-9_]{1,40}")  # those that cannot be read (C64, F4) are known by name
+_DTYPE = re.compile(r"[A-Za-z0-9_]{1,40}")  # unsupported dtypes (C64, F4) are kept by name
 STEP_KEYS = ("step", "global_step")
 
 
 def is_safetensors(path: Path) -> bool:
-    """By content: a plausible header length, then the opening brace of its JSON."""
+    """Whether the content begins with a plausible header length and the opening brace of JSON."""
     with path.open("rb") as file:
         start = file.read(9)
     return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") <= HEADER_LIMIT
@@ -40,7 +39,7 @@ def read_safetensors(path: Path) -> MappedCheckpoint:
 
 
 def read_sharded(index: Path) -> MappedCheckpoint:
-    """An index file (``model.safetensors.index.json``) and the shards that it names."""
+    """Read an index file (``model.safetensors.index.json``) and the shards that it lists."""
     tensors: dict[str, Tensor] = {}
     ranges = Ranges()
     headers: dict[str, Header] = {}
@@ -50,7 +49,7 @@ def read_sharded(index: Path) -> MappedCheckpoint:
             headers[shard], states[shard] = _read_header(index.parent / shard)
         header = headers[shard]
         if name not in header.tensors:
-            raise InputError(f"{index}: says that {shard} holds tensor {name}, but it does not")
+            raise InputError(f"{index}: lists tensor {name} in {shard}, which does not have it")
         tensors[name] = header.tensors[name]
         ranges[name] = tuple(piece._replace(file=shard) for piece in header.ranges[name])
     step = next((header.step for header in headers.values() if header.step is not None), None)
@@ -58,7 +57,7 @@ def read_sharded(index: Path) -> MappedCheckpoint:
 
 
 def read_index(index: Path) -> dict[str, str]:
-    """The map from tensor to shard, with each shard a file that is there, below the index's folder."""
+    """The map from tensor to shard. Raises InputError unless each shard is a file below the index's folder."""
     try:
         content = index.read_bytes()
     except OSError as error:
@@ -67,7 +66,7 @@ def read_index(index: Path) -> dict[str, str]:
     for shard in set(weight_map.values()):
         try:
             there = (index.parent / shard).is_file()
-        except (OSError, ValueError):  # a name that no file system takes
+        except (OSError, ValueError):  # an invalid file name
             there = False
         if not there:
             raise InputError(f"{index}: the shard {shard[:200]!r} is missing")
@@ -75,7 +74,7 @@ def read_index(index: Path) -> dict[str, str]:
 
 
 def parse_index(content: bytes, where: str) -> dict[str, str]:
-    """The map from tensor to shard, with each shard a path below the index's folder."""
+    """The map from tensor to shard. Raises InputError unless each shard is a path below the index's folder."""
     try:
         parsed = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -85,7 +84,7 @@ def parse_index(content: bytes, where: str) -> dict[str, str]:
         raise InputError(f"{where}: has no weight_map from tensors to files")
     for shard in set(map(_as_text, weight_map.values())):
         if not shard or not stays_below(shard):
-            raise InputError(f"{where}: names {shard[:200]!r}, a path outside its folder; refused")
+            raise InputError(f"{where}: refers to {shard[:200]!r}, a path outside its folder; refused")
     return weight_map
 
 
@@ -102,7 +101,7 @@ def _stored_step(metadata: dict[str, Any]) -> int | None:
 
 
 class Header(NamedTuple):
-    """What a file's header says."""
+    """The content of a file's header."""
 
     tensors: dict[str, Tensor]
     ranges: Ranges
@@ -115,10 +114,10 @@ def _read_header(path: Path) -> tuple[Header, FileState]:
 
 
 def read_header(read: Callable[[int, int], bytes], size: int, where: str) -> Header:
-    """From the first bytes of a file of this size; `read` is asked for eight, then for the header's own."""
+    """The header of a file of this size. It calls `read` for the first eight bytes, then for the header."""
     length = int.from_bytes(read(0, 8), "little") if size >= 8 else 0
     if size < 8 or length > size - 8:
-        raise InputError(f"{where}: truncated: its header of {length} bytes does not fit into {size} bytes")
+        raise InputError(f"{where}: truncated: its header has {length} bytes, but the file has {size}")
     if length > HEADER_LIMIT:
         raise InputError(f"{where}: its header claims {length} bytes, more than the format allows")
     raw = read(8, 8 + length)
@@ -130,18 +129,18 @@ def read_header(read: Callable[[int, int], bytes], size: int, where: str) -> Hea
 
 
 class _Malformed(ValueError):
-    """What is wrong with a header, for a caller who knows whose it is."""
+    """An invalid header; the caller adds the path."""
 
 
-@lru_cache(maxsize=2)  # the checkpoints of a series mostly have the same header, byte for byte
+@lru_cache(maxsize=2)  # the checkpoints of a series usually have identical headers
 def _parse(raw: bytes, room: int) -> Header:
-    """Read and check a header; `room` is the number of bytes that follow it."""
+    """Parse and check a header. room: the number of bytes after it."""
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise _Malformed(f"its header is not valid JSON: {error}") from error
     if not isinstance(header, dict):
-        raise _Malformed("its header is no JSON object")
+        raise _Malformed("its header is not a JSON object")
     metadata = header.pop("__metadata__", None)
     base = 8 + len(raw)
     tensors: dict[str, Tensor] = {}
@@ -153,7 +152,7 @@ def _parse(raw: bytes, room: int) -> Header:
         numel = prod(shape)
         if not 0 <= start <= stop <= room:
             where = f"at bytes {start} to {stop}, but the file has {room} bytes of data"
-            raise _Malformed(f"tensor {name!r} lies {where}; is it truncated?")
+            raise _Malformed(f"tensor {name!r} is {where}; is it truncated?")
         width = WIDTH.get(dtype)
         if (width is not None and numel * width != stop - start) or numel >= MOST_VALUES:
             what = f"of shape {list(shape)} and dtype {dtype}"
@@ -170,7 +169,7 @@ def _parse(raw: bytes, room: int) -> Header:
 
 
 def _fields(name: str, entry: Any) -> tuple[str, tuple[int, ...], list[int]]:
-    """Dtype, shape and offsets of an entry: the format's schema, before anything is counted or compared."""
+    """Dtype, shape and offsets of an entry. Raises _Malformed if their types are invalid."""
     dtype, shape, offsets = (
         (entry.get("dtype"), entry.get("shape"), entry.get("data_offsets"))
         if type(entry) is dict
@@ -181,19 +180,19 @@ def _fields(name: str, entry: Any) -> tuple[str, tuple[int, ...], list[int]]:
         or type(shape) is not list
         or type(offsets) is not list
         or len(offsets) != 2
-        or {*map(type, shape), *map(type, offsets)} != {int}  # and so neither fractions nor true
+        or {*map(type, shape), *map(type, offsets)} != {int}  # neither fractions nor booleans
         or (shape and min(shape) < 0)
     ):
         raise _Malformed(f"tensor {name!r} has no valid dtype, shape and data_offsets")
     if dtype not in WIDTH and not _DTYPE.fullmatch(dtype):
-        raise _Malformed(f"tensor {name!r} has a dtype that is no name: {dtype[:40]!a}")
+        raise _Malformed(f"tensor {name!r} has an invalid dtype: {dtype[:40]!a}")
     if len(shape) > MOST_AXES:
-        raise _Malformed(f"tensor {name!r} has {len(shape)} axes; at most {MOST_AXES} can be read")
+        raise _Malformed(f"tensor {name!r} has {len(shape)} axes; at most {MOST_AXES} are supported")
     return dtype, tuple(shape), offsets
 
 
 def _check_text(names: str) -> None:
     try:
         names.encode()
-    except UnicodeEncodeError:  # JSON can spell half a character
-        raise _Malformed("its header has a name that is no valid Unicode") from None
+    except UnicodeEncodeError:  # JSON can contain half of a surrogate pair
+        raise _Malformed("its header has a name that is not valid Unicode") from None

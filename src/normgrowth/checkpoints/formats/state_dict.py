@@ -1,11 +1,11 @@
-"""The model's tensors in whatever a training script saved, by looking.
+"""Find the tensors of the model in the object that a training script saved.
 
-Below a wrapping that we know (``state_dict``, ``model``), else all that is there. Parts of a model kept next to each
-other (encoder, decoder) stay together under dotted names. What is no part of it (optimizer, scheduler, random state)
-is left where it is. A whole pickled module is read by its recorded state.
+They are below a known key (``state_dict``, ``model``); without such a key, all tensors are taken. Parts of a model that
+are saved next to each other (encoder, decoder) are joined under dotted names. Other entries (optimizer, scheduler,
+random state) are ignored. A pickled module is read through its recorded state.
 
-What is looked at is untrusted: it may contain itself, or refer to one dictionary a million times. So the depth is
-bounded, and the number of entries looked at by what the pickle has.
+The object is untrusted: it may contain itself, or refer to one dictionary a million times. So the depth is bounded, and
+the number of visited entries is bounded by the size of the pickle.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,23 +15,23 @@ from normgrowth.checkpoints.formats.numpy_arrays import is_array, is_matrix
 from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, MalformedPickle, RecordedCall
 from normgrowth.checkpoints.formats.torch_tensors import dimensions, tensor_call
 
-# Where training code keeps the weights, in the order in which we look.
+# Keys under which training code saves the weights, in the order in which they are tried.
 WRAPPINGS = ("state_dict", "model_state_dict", "model", "module", "model_state", "net", "network", "params")
 NOT_WEIGHTS = ("optim", "sched", "rng", "scaler", "loops", "callbacks", "args", "config", "hyper_parameters")
 DEPTH = 64
-MOST_ITEMS = 16  # of a tuple or list that are looked into: what was saved next to the model, not data
+MOST_ITEMS = 16  # searched items of a tuple or list, such as (model, optimizer, step)
 LONGEST_NAME = 1000  # characters of a tensor's full name
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
 
 class StateDict:
-    """Looks for tensors in the content of a file whose pickle has so many bytes; for numpy arrays if `arrays`."""
+    """Finds tensors, or numpy arrays if `arrays`, in the content of a pickle. pickle_bytes: the size of the pickle."""
 
     def __init__(self, content: Any, pickle_bytes: int, *, arrays: bool = False) -> None:
         self.content = content
         self._is_tensor = is_array if arrays else _is_tensor
         self._is_weight = is_matrix if arrays else dimensions
-        self._left = pickle_bytes + 10_000  # keys and values that may still be looked at
+        self._left = pickle_bytes + 10_000  # keys and values that may still be visited
         self._searched: set[int] = set()
 
     def top(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class StateDict:
         return self._children(self.content) or {}
 
     def tensors(self) -> dict[str, RecordedCall]:
-        """Name -> recorded tensor; empty if there is nothing that looks like a model's."""
+        """Name -> recorded tensor; empty if there are no tensors of a model."""
         return self._search(self.content, 0)
 
     def _search(self, content: Any, depth: int) -> dict[str, RecordedCall]:
@@ -62,13 +62,13 @@ class StateDict:
             if _is_branch(value) and not name.lower().startswith(NOT_WEIGHTS)
         }
         if len(inner) == 1 and not any(map(self._is_weight, tensors.values())):
-            (only,) = inner.values()  # one more wrapping, of a name that we do not know
+            (only,) = inner.values()  # one more level, with an unknown key
             return self._search(only, depth + 1)
         found = self._flatten(tensors | inner)
-        return found if any(map(self._is_weight, found.values())) else {}  # else a counter, not a model
+        return found if any(map(self._is_weight, found.values())) else {}  # counters are not a model
 
     def _search_items(self, items: Sequence[Any]) -> dict[str, RecordedCall]:
-        """Of the first one that holds a model, as in (model, optimizer, step)."""
+        """The tensors of the first item that has a model, as in (model, optimizer, step)."""
         self._look_at(len(items))
         for item in items[:MOST_ITEMS]:
             inside = self._children(item) or {}
@@ -86,12 +86,12 @@ class StateDict:
                 name = prefix + key
                 if self._is_tensor(value):
                     if len(name) > LONGEST_NAME or not name.isprintable():
-                        raise MalformedPickle(f"has a tensor whose name is no name: {name[:100]!a}")
+                        raise MalformedPickle(f"has a tensor with an invalid name: {name[:100]!a}")
                     found[name] = value
                 elif (inside := self._children(value)) is not None:
                     if len(levels) > DEPTH or len(name) > LONGEST_NAME:
                         raise MalformedPickle(
-                            f"nests dictionaries more than {DEPTH} deep, or with longer names than any model"
+                            f"nests dictionaries more than {DEPTH} deep, or has names that are too long"
                         )
                     levels.append((f"{name}.", iter(inside.items())))
                     break
@@ -100,7 +100,7 @@ class StateDict:
         return found
 
     def _children(self, value: Any) -> dict[str, Any] | None:
-        """What a dictionary, a kind of dictionary or a module contains, by name; None for anything else."""
+        """The entries of a dictionary, a dictionary subclass or a module, by name; None for anything else."""
         if not _is_module(value):
             entries = _entries(value)
             return None if entries is None else self._named(entries)
@@ -113,7 +113,7 @@ class StateDict:
         return inside
 
     def _named(self, entries: list[Any]) -> dict[str, Any]:
-        """Entries by name; numbers count as names, other keys are none."""
+        """Entries by name. Integer keys are converted to text; other keys are ignored."""
         self._look_at(len(entries))
         pairs = zip(entries[::2], entries[1::2], strict=True) if type(entries) is Entries else _pairs(entries)
         return {
@@ -123,7 +123,7 @@ class StateDict:
         }
 
     def _texts(self, value: Any) -> set[str]:
-        """The texts in a recorded set."""
+        """The strings in a recorded set."""
         items = (
             value.args[0]
             if type(value) is RecordedCall and value.args and type(value.args[0]) is list
@@ -135,7 +135,7 @@ class StateDict:
     def _look_at(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
-            raise MalformedPickle("refers to the same dictionaries again and again")
+            raise MalformedPickle("refers to the same dictionaries too many times")
 
 
 def _is_tensor(value: Any) -> bool:
@@ -143,24 +143,22 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_module(value: Any) -> bool:
-    """Whether it is a recorded torch.nn.Module: an object with these attributes."""
+    """Whether the value is a recorded torch.nn.Module, that is, an object with its attributes."""
     if type(value) is not RecordedCall or type(value.state) is not Entries:
         return False
-    attributes = {
-        key for key in value.state[:64:2] if type(key) is str
-    }  # set by Module.__init__, before any other
+    attributes = {key for key in value.state[:64:2] if type(key) is str}  # Module.__init__ sets these first
     return attributes.issuperset(_MODULE_PARTS)
 
 
 def _entries(value: Any) -> list[Any] | None:
-    """What was written into a dictionary, as `Entries` or as a list of pairs."""
+    """The entries of a recorded dictionary, as `Entries` or as a list of pairs; None for anything else."""
     if type(value) is Entries:
         return value
     if type(value) is not RecordedCall:
         return None
     if value.entries is not None:
         return value.entries
-    if value.name.startswith("__torch__.") and type(value.state) is Entries:  # a module of TorchScript
+    if value.name.startswith("__torch__.") and type(value.state) is Entries:  # a TorchScript module
         return value.state
     if value.name == "collections.OrderedDict" and type(value.args[0]) is list:  # as Python 2 wrote it
         return value.args[0]

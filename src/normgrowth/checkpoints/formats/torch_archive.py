@@ -1,7 +1,7 @@
-"""Torch archives that are not unpacked: where in a file their entries begin.
+"""Locate the entries of torch archives without unpacking them.
 
-A tensor of gigabytes then costs a few reads. What the pickle of an archive says is read by `pickles`, which runs
-nothing, and `torch_tensors` says what its tensors are.
+So the index of a tensor of gigabytes takes only a few reads. `pickles` reads the pickle of an archive without running
+code, and `torch_tensors` interprets its tensors.
 """
 
 import mmap
@@ -25,27 +25,27 @@ __all__ = [
 ]
 
 _END, _END64, _LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
-_ENTRY = struct.Struct("<4s4xHH8xLLHHH8xL")  # of the directory: flags, method, sizes, lengths, where it is
+_ENTRY = struct.Struct("<4s4xHH8xLLHHH8xL")  # of the directory: flags, method, sizes, lengths, offset
 _STORED, DEFLATED, _ENCRYPTED = 0, 8, 1
-_NO_ARCHIVE = "is no torch archive, the one format that is read"
+_NO_ARCHIVE = "is not a valid torch archive"
 
 
 class Archive:
-    """A torch archive that lies within a mapped file: where its entries are. Also numpy's, which has no top folder.
+    """The locations of the entries of a torch archive in a mapped file; also of numpy's, which have no top folder.
 
-    The directory is read by hand, since Python's zipfile takes ten times as long for the 60,000 entries of a model
-    and its optimizer.
+    The directory is parsed here because Python's zipfile takes ten times as long for the 60,000 entries of a model and
+    its optimizer.
     """
 
     def __init__(self, data: mmap.mmap, start: int, length: int, *, top_folder: bool = True) -> None:
         self._data, self._start, self._stop, self._top_folder = data, start, start + length, top_folder
-        self._entries: dict[bytes, tuple[int, int, int, int]] = {}  # header, bytes, bytes unpacked, how
+        self._entries: dict[bytes, tuple[int, int, int, int]] = {}  # header, bytes, unpacked bytes, method
         try:
             self._read_directory()
         except struct.error as error:
-            raise MalformedPickle(f"{_NO_ARCHIVE}: its directory is cut short") from error
+            raise MalformedPickle(f"{_NO_ARCHIVE}: its directory is truncated") from error
         if b"byteorder" in self._entries and self.read("byteorder") != b"little":
-            raise MalformedPickle("was saved on a big-endian machine; only little-endian values are read")
+            raise MalformedPickle("was saved on a big-endian machine; only little-endian files are supported")
 
     def _read_directory(self) -> None:
         data, start = self._data, self._start
@@ -65,7 +65,7 @@ class Archive:
         for _ in range(count):
             mark, flags, method, packed, whole, named, extra, comment, header = unpack(directory, at)
             at += fixed
-            # Entries are `archive/data.pkl`, `archive/data/0` and so on, with any first folder.
+            # Entries are `archive/data.pkl`, `archive/data/0` and so on; the first folder can have any name.
             name = directory[at : at + named]
             name = name.partition(b"/")[2] if self._top_folder else name
             at += named
@@ -80,14 +80,14 @@ class Archive:
         return [name.decode("utf-8", "replace") for name in self._entries]
 
     def span(self, name: str) -> tuple[int, int]:
-        """First byte in the file, and number of bytes, of an entry that is stored as it is."""
+        """First byte in the file and number of bytes of an uncompressed entry."""
         start, size, whole, method = self.stored(name)
         if method != _STORED or size != whole:
             raise MalformedPickle(f"is an archive with a compressed or encrypted {name}")
         return start, size
 
     def stored(self, name: str) -> tuple[int, int, int, int]:
-        """First byte in the file, number of bytes, of bytes once unpacked, and how it is packed (−1: encrypted)."""
+        """First byte in the file, stored bytes, unpacked bytes, and compression method (−1: encrypted) of an entry."""
         entry = self._entries.get(name.encode("utf-8", "replace"))
         if entry is None:
             raise MalformedPickle(f"is a torch archive without {name}")
@@ -105,7 +105,7 @@ class Archive:
 
 
 def _large(extra: bytes, *fields: int) -> tuple[int, ...]:
-    """Sizes and places of more than 32 bits, which stand in an extra field, in this order, where they are needed."""
+    """Sizes and offset with 64 bits, from the extra field, which has only those that do not fit into 32 bits."""
     at = 0
     while at + 4 <= len(extra):
         kind, size = struct.unpack_from("<HH", extra, at)

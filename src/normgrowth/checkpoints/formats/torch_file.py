@@ -1,8 +1,8 @@
-"""PyTorch's own files: what their pickle says, and where each storage lies.
+"""PyTorch files: read the pickle, and locate each storage.
 
-Two formats. Since 1.6 an archive, with a pickle and an entry for each storage; before that, five pickles end to end
-(a magic number, a version, the byte order, the content, a list of keys), then the storages, each behind the number
-of its values. Neither is loaded: the file is mapped while its index is read.
+There are two formats. Since torch 1.6, a file is a zip archive with a pickle and an entry for each storage. Before, it
+was five consecutive pickles (a magic number, a version, the byte order, the content, a list of keys), followed by the
+storages, each after the number of its values. The file is mapped, not loaded, while its index is read.
 """
 
 import mmap
@@ -22,34 +22,34 @@ MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 LEGACY_STARTS = (
     b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.",
     b"L%dL\n." % MAGIC,
-)  # the magic number, as protocols write it
-COPIED = 64 << 20  # bytes; bytes are faster to read than a map, but a pickle of gigabytes is not copied
+)  # the pickled magic number
+COPIED = 64 << 20  # bytes; reading from a copy is faster than from a map, but larger pickles are not copied
 
 
 class TorchFile(NamedTuple):
-    """An opened file, for as long as it is mapped."""
+    """An open file; valid while it is mapped."""
 
     data: mmap.mmap
     state: FileState
     pickled: Pickled
     place: Callable[[str], tuple[int, int]]  # key of a storage -> its first byte, number of bytes
-    start: int = 0  # in the file, of what the pickle's own positions count from
+    start: int = 0  # position in the file that the pickle's own positions are relative to
 
 
 def looks_like_pytorch(start: bytes) -> bool:
-    """By the first 32 bytes: torch's archive, or the pickles of its legacy format."""
+    """Whether the first 32 bytes are those of torch's archive, or of the pickles of its legacy format."""
     return start.startswith(ZIP_START) or any(mark in start for mark in LEGACY_STARTS)
 
 
 @contextmanager
 def open_torch_file(path: Path) -> Iterator[TorchFile]:
-    """Raises `MalformedPickle` for what is no such file."""
+    """Map a PyTorch file and read its pickle. Raises `MalformedPickle` if it is not a PyTorch file."""
     with opened_map(path) as mapped:
         data = mapped.memory
         start = data[:32]
         if isinstance(data, bytes) or not looks_like_pytorch(start):
             raise MalformedPickle(
-                "no PyTorch file: neither its archive nor its legacy format; is it truncated?"
+                "not a PyTorch file (neither an archive nor the legacy format); is it truncated?"
             )
         yield (_archive if start.startswith(ZIP_START) else _legacy)(data, mapped.state)
 
@@ -67,15 +67,15 @@ def _legacy(data: mmap.mmap, state: FileState) -> TorchFile:
     version = _pickle(data, magic.end)
     info = _pickle(data, version.end)
     if type(magic.value) is not int or magic.value != MAGIC:
-        raise MalformedPickle("no PyTorch file: its magic number is another")
+        raise MalformedPickle("not a PyTorch file: wrong magic number")
     if type(version.value) is not int or version.value != PROTOCOL:
-        raise MalformedPickle("in a version of torch's legacy format that is not known")
+        raise MalformedPickle("unknown version of torch's legacy format")
     if _says_big_endian(info.value):
-        raise MalformedPickle("was saved on a big-endian machine; only little-endian values are read")
+        raise MalformedPickle("was saved on a big-endian machine; only little-endian files are supported")
     pickled = _pickle(data, info.end)
     keys = _pickle(data, pickled.end)
     if type(keys.value) is not list or not all(type(key) is str for key in keys.value):
-        raise MalformedPickle("has no list of its storages")
+        raise MalformedPickle("has no list of storages")
     sizes: dict[str, int] = {}
     for storage in pickled.storages:
         key, size = storage_size(storage)
@@ -84,10 +84,10 @@ def _legacy(data: mmap.mmap, state: FileState) -> TorchFile:
     at = keys.end
     for key in keys.value:
         if key not in sizes:
-            raise MalformedPickle("lists a storage that no tensor has")
+            raise MalformedPickle("lists a storage that no tensor uses")
         at += 8  # the number of values
         if at + sizes[key] > len(data):
-            raise MalformedPickle("truncated: its storages end beyond the file")
+            raise MalformedPickle("truncated: its storages end beyond the end of the file")
         places[key] = at, sizes[key]
         at += sizes[key]
 

@@ -1,7 +1,7 @@
-"""What a pickle of torch says of a tensor: dtype, shape, and which values of which storage it is.
+"""Tensors in a pickle of torch: dtype, shape, and the values of a storage that they refer to.
 
-Tensors are records of calls (`pickle_values.RecordedCall`) whose arguments nobody has checked; every one of them is
-checked here, and none is called.
+Tensors are recorded calls (`pickle_values.RecordedCall`) with unchecked arguments. Every argument is checked here, and
+no function is called.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ TYPED_STORAGES = {
     "torch.ByteStorage": "U8",
     "torch.BoolStorage": "BOOL",
 }
-# Values that are not summed: what they are, and bytes for each.
+# Unsupported value types: name and bytes per value.
 OTHER_STORAGES = {
     "torch.ComplexDoubleStorage": ("complex128", 16),
     "torch.ComplexFloatStorage": ("complex64", 8),
@@ -82,23 +82,23 @@ _UNREADABLE = {
     f"{_REBUILD}device_tensor_from_numpy": "stored as a numpy array",
     f"{_REBUILD}xla_tensor": "stored as a numpy array",
 }
-DIMENSIONS = 32  # as many as any numpy takes
+DIMENSIONS = 32  # the limit of numpy versions before 2
 LARGEST = 1 << 62
 
 
 class Unreadable(MalformedPickle):
-    """A tensor of a kind that is not summed; says which."""
+    """A tensor of an unsupported kind; the message is the kind."""
 
 
 class View(NamedTuple):
-    """Which values of a storage a tensor is."""
+    """A tensor as a view of a storage."""
 
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     key: str  # of the storage
     storage_bytes: int
-    offset: int  # where it begins there, in values
+    offset: int  # of the first value in the storage, in values
     negated: bool
 
     @property
@@ -107,14 +107,14 @@ class View(NamedTuple):
 
     @property
     def extent(self) -> int:
-        """From its first value to its last, how many values of the storage."""
+        """The number of values in the storage from its first to its last."""
         return (
             1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if self.numel else 0
         )
 
     @property
     def order(self) -> str:
-        """How its values lie: "row-major", "permuted" (whole, with axes in another order) or "scattered"."""
+        """The order of its values: "row-major", "permuted" (contiguous, with axes in another order) or "scattered"."""
         axes = [(s, n) for s, n in zip(self.strides, self.shape, strict=True) if n > 1]
         if self.numel == 0 or _dense(axes[::-1]):
             return "row-major"
@@ -122,7 +122,7 @@ class View(NamedTuple):
 
 
 def _dense(axes: list[tuple[int, int]]) -> bool:
-    """Whether values lie without gaps, given (stride, size) of the axes, the fastest first."""
+    """Whether values are contiguous, given (stride, size) of the axes, the fastest first."""
     expected = 1
     for stride, size in axes:
         if stride != expected:
@@ -132,7 +132,7 @@ def _dense(axes: list[tuple[int, int]]) -> bool:
 
 
 def tensor_call(value: Any) -> RecordedCall | None:
-    """The call that makes the tensor itself, below those that make it a parameter or a subclass; None if it is none."""
+    """The call that creates the tensor, without wrappers for parameters and subclasses; None if it is not a tensor."""
     for _ in range(8):
         if type(value) is not RecordedCall:
             return None
@@ -149,7 +149,7 @@ def tensor_call(value: Any) -> RecordedCall | None:
 
 
 def dimensions(value: Any) -> int:
-    """Of a tensor; 1 where that is not to be seen."""
+    """The number of dimensions of a tensor; 1 if unknown."""
     call = tensor_call(value)
     if call is None or call.name not in (PLAIN, TYPED, UNTYPED) or len(call.args) < 4:
         return 1
@@ -158,13 +158,13 @@ def dimensions(value: Any) -> int:
 
 
 def view_of(value: Any) -> View:
-    """The view that a recorded tensor is; `Unreadable` for kinds that are not read, else `MalformedPickle`."""
+    """The view of a recorded tensor. Raises `Unreadable` for unsupported kinds, else `MalformedPickle`."""
     call = tensor_call(value)
     if call is None or call.name not in (PLAIN, TYPED, UNTYPED):
         raise _unreadable(call)
     untyped = call.name == UNTYPED
     if len(call.args) < (7 if untyped else 4):
-        raise MalformedPickle("is no plain tensor")
+        raise MalformedPickle("is not a plain tensor")
     storage, offset, shape, strides = call.args[:4]
     name, key, location, count, shift = _storage(storage)
     if location == "meta":
@@ -176,11 +176,11 @@ def view_of(value: Any) -> View:
     else:
         dtype = _known(name, TYPED_STORAGES)
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
-        raise MalformedPickle("is no plain tensor")
+        raise MalformedPickle("is not a plain tensor")
     if len(shape) > DIMENSIONS:
-        raise MalformedPickle(f"has {len(shape)} dimensions, more than the {DIMENSIONS} that are read")
+        raise MalformedPickle(f"has {len(shape)} dimensions; at most {DIMENSIONS} are supported")
     if not all(type(n) is int and 0 <= n < LARGEST for n in (offset, *shape, *strides)):
-        raise MalformedPickle("is no plain tensor")
+        raise MalformedPickle("is not a plain tensor")
     width = STORAGE[dtype].itemsize
     size = count * (width if name in TYPED_STORAGES else 1)
     view = View(dtype, shape, strides, key, size, offset + shift, _negated(call.args[7 if untyped else 6 :]))
@@ -191,7 +191,7 @@ def view_of(value: Any) -> View:
 
 def _unreadable(call: RecordedCall | None) -> MalformedPickle:
     if call is None:
-        return MalformedPickle("is no plain tensor")
+        return MalformedPickle("is not a plain tensor")
     if call.name == f"{_REBUILD}wrapper_subclass" and call.args and type(call.args[0]) is Global:
         return Unreadable(f"a {call.args[0]}, which wraps other tensors")
     return Unreadable(_UNREADABLE.get(call.name, f"made by {call.name}"))
@@ -199,21 +199,21 @@ def _unreadable(call: RecordedCall | None) -> MalformedPickle:
 
 def _known(name: Any, table: dict[str, str]) -> str:
     if type(name) not in (str, Global):
-        raise MalformedPickle("is no plain tensor")
+        raise MalformedPickle("is not a plain tensor")
     if name not in table:
         raise Unreadable(f"of dtype {name.removeprefix('torch.')}")
     return table[name]
 
 
 def _storage(storage: Any) -> tuple[str, str, str, int, int]:
-    """Its class, key, location, number of values (of bytes if untyped), and what a view of it adds to offsets."""
+    """Class, key, device, number of values (bytes if untyped), and offset of a view of another storage."""
     if type(storage) is not RecordedCall or storage.name != "storage" or len(storage.args) not in (5, 6):
         raise MalformedPickle("has no storage")
     _, kind, key, location, count, *view = storage.args
     if not (type(kind) is Global and type(key) is str and type(location) is str and _is_size(count)):
-        raise MalformedPickle("has a storage without a valid type, key, place and size")
+        raise MalformedPickle("has a storage without a valid type, key, device and size")
     shift = 0
-    if view and view[0] is not None:  # of the legacy format: a part of another storage
+    if view and view[0] is not None:  # in the legacy format: a part of another storage
         if type(view[0]) is not tuple or len(view[0]) != 3 or not _is_size(view[0][1]):
             raise MalformedPickle("has a storage that is an invalid part of another")
         shift = view[0][1]
@@ -221,12 +221,12 @@ def _storage(storage: Any) -> tuple[str, str, str, int, int]:
 
 
 def storage_class(name: str) -> str:
-    """Older versions of torch name the class of the device: torch.cuda.FloatStorage."""
+    """The class without the device, which older versions of torch include: torch.cuda.FloatStorage."""
     return name.replace("torch.cuda.", "torch.", 1)
 
 
 def storage_size(storage: RecordedCall) -> tuple[str, int]:
-    """The key of a storage, and how many bytes it has."""
+    """The key of a storage, and its size in bytes."""
     name, key, _, count, _ = _storage(storage)
     if name in TYPED_STORAGES:
         return key, count * STORAGE[TYPED_STORAGES[name]].itemsize
@@ -234,7 +234,7 @@ def storage_size(storage: RecordedCall) -> tuple[str, int]:
         return key, count * OTHER_STORAGES[name][1]
     if name in UNTYPED_STORAGES:
         return key, count
-    raise MalformedPickle(f"has a storage of class {name!r}, which is not known")
+    raise MalformedPickle(f"has a storage of the unknown class {name!r}")
 
 
 def _is_size(value: Any) -> bool:
@@ -248,7 +248,7 @@ def _negated(metadata: tuple[Any, ...]) -> bool:
     if type(flags) is Entries and len(flags) < 16:
         flags = {key: value for key, value in zip(flags[::2], flags[1::2], strict=True) if type(key) is str}
     if type(flags) is not dict or not all(type(value) is bool for value in flags.values()):
-        raise MalformedPickle("has metadata that are no flags")
+        raise MalformedPickle("has invalid metadata")
     if any(value for key, value in flags.items() if key != "neg"):
         raise Unreadable("a conjugated view")
     return flags.get("neg", False)
@@ -256,18 +256,18 @@ def _negated(metadata: tuple[Any, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """What an archive says of its one tensor."""
+    """The single tensor of an archive."""
 
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None  # None: row-major
     entry: str  # the archive's entry that has the values
     entry_bytes: int
-    offset: int  # where they begin there, in values
+    offset: int  # of the first value in the entry, in values
 
 
 def stored_tensor(value: Any) -> StoredTensor:
-    """The tensor that an unpickled `data.pkl` describes, if its values lie together."""
+    """The tensor in an unpickled `data.pkl`. Raises MalformedPickle if its values are not contiguous."""
     try:
         view = view_of(value)
     except Unreadable as error:

@@ -1,7 +1,7 @@
-"""Which files on a web server or in a bucket are checkpoints.
+"""Find checkpoints on a web server or in a bucket.
 
-As `local_files` does for this machine and by the same rules, but formats are recognized by names: a look into each
-file would be a request for each.
+The rules are those of `local_files`, but formats are recognized by names, because reading the content would take a
+request for each file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,18 +29,18 @@ from normgrowth.errors import InputError
 
 MOST_FOLDERS = 20_000
 BUCKETS = ("s3", "gs")
-_MAGIC = {"http": "*[", "https": "*[", "s3": "*?[", "gs": "*?["}  # a web address ends at its ?
+_MAGIC = {"http": "*[", "https": "*[", "s3": "*?[", "gs": "*?["}  # in a web address, ? begins the query
 
 
 def is_remote(part: str) -> bool:
     scheme, mark, _ = part.partition("://")
     if mark and scheme.isalnum() and scheme not in (*_MAGIC, "hf"):
-        raise InputError(f"{scheme}://: not an address that is read here; {', '.join(_MAGIC)} and hf are")
+        raise InputError(f"{scheme}:// is not supported; use {', '.join(_MAGIC)} or hf")
     return bool(mark) and scheme in _MAGIC
 
 
 def find_remote(address: str, session: RemoteSession) -> list[tuple[PurePosixPath, RemoteFile]]:
-    """Every checkpoint at or below an address, or below each of those that a pattern matches; with that address."""
+    """Every checkpoint at or below an address or the matches of a pattern, each with its root."""
     found: list[tuple[PurePosixPath, RemoteFile]] = []
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for store, name in _roots(address, session, threads):
@@ -54,16 +54,16 @@ def find_remote(address: str, session: RemoteSession) -> list[tuple[PurePosixPat
 def _roots(
     address: str, session: RemoteSession, threads: ThreadPoolExecutor
 ) -> list[tuple[ListableStore, str]]:
-    """Folders, and files with the folder that they lie in."""
+    """Folders with an empty name, and files as (folder, name)."""
     scheme, _, rest = address.partition("://")
     if scheme in BUCKETS and "@" in rest.partition("/")[0]:
         raise InputError(
-            f"{redact_url(address)}: keys do not belong into an address; configure them on this machine"
+            f"{redact_url(address)}: do not put credentials into the address; configure them on this machine"
         )
     path = rest.partition("?")[0].partition("#")[0] if scheme not in BUCKETS else rest
     first, *parts = path.split("/")
     if not first:
-        raise InputError(f"{scheme}://: names no host or bucket")
+        raise InputError(f"{scheme}://: the host or bucket is missing")
     plain = next((i for i, part in enumerate(parts) if _has_magic(scheme, part)), None)
     if plain is not None:
         top = f"{scheme}://{'/'.join((first, *parts[:plain]))}/"
@@ -78,7 +78,7 @@ def _roots(
         return sorted(matches, key=lambda match: match[0].show(match[1]))
     if scheme in BUCKETS:
         if not stays_below(rest.rstrip("/")):
-            raise InputError(f"{redact_url(address)}: has an empty name, a . or .. between its slashes")
+            raise InputError(f"{redact_url(address)}: has an empty name, . or .. in its path")
         bucket = Bucket(scheme, rest.rstrip("/"), session)
         parent, _, name = bucket.path.rpartition("/")
         is_file = [entry.name for entry in bucket.ls()] == [""]
@@ -96,7 +96,7 @@ def _has_magic(scheme: str, part: str) -> bool:
 def _matching(
     top: ListableStore, pattern: Sequence[str], threads: ThreadPoolExecutor
 ) -> list[tuple[ListableStore, str]]:
-    """What a pattern matches below a folder: folders, and files that may hold weights."""
+    """The folders, and the files that may have weights, below a folder that match a pattern."""
     found: list[tuple[ListableStore, str]] = []
     level: list[tuple[ListableStore, Sequence[str]]] = [(top, pattern)]
     count = 0
@@ -128,7 +128,7 @@ def _matching(
 
 
 def _walk(top: ListableStore, session: RemoteSession, threads: ThreadPoolExecutor) -> list[RemoteFile]:
-    """ListableStore by folder, a level at a time."""
+    """All checkpoints below a folder, searched one level of folders at a time."""
     remote_files: list[RemoteFile] = []
     level, depth, count = [top], 0, 0
     while level:
@@ -142,13 +142,13 @@ def _walk(top: ListableStore, session: RemoteSession, threads: ThreadPoolExecuto
 
 
 def _too_many(top: ListableStore) -> InputError:
-    return InputError(f"{top.show()}: more than {MOST_FOLDERS} folders; name a part of it, or a pattern")
+    return InputError(f"{top.show()}: more than {MOST_FOLDERS} folders; choose a subfolder or a pattern")
 
 
 def _inside(
     store: ListableStore, depth: int, session: RemoteSession
 ) -> tuple[list[RemoteFile], list[ListableStore]]:
-    """The checkpoints directly in a folder, and the folders below it that may hold others."""
+    """The checkpoints directly in a folder, and the subfolders that may have others."""
     listed = store.ls()
     files = {entry.name: entry.info for entry in listed if not entry.is_folder}
     remote_files = _remote_files(store, files, session)
@@ -164,7 +164,7 @@ def _inside(
 
 
 def _named_file(store: ListableStore, name: str, session: RemoteSession) -> RemoteFile:
-    """A file that was named: what it is called says what it is."""
+    """The checkpoint of a file that was given by name; its suffix determines the format."""
     files: dict[str, FileInfo | None] = {name: None}
     if name.endswith(".index"):
         files |= {entry.name: entry.info for entry in store.ls() if not entry.is_folder}
@@ -172,8 +172,10 @@ def _named_file(store: ListableStore, name: str, session: RemoteSession) -> Remo
             file: info for file, info in files.items() if file.startswith(f"{name.removesuffix('.index')}.")
         }
     format = format_of_name(name, list(files))
-    if format is None and not getattr(store, "query", ""):  # what a query brings may be called anything
-        raise InputError(f"{store.show(name)}: not named as a checkpoint is ({', '.join(SUFFIXES)})")
+    if format is None and not getattr(store, "query", ""):  # with a query, the file can have any name
+        raise InputError(
+            f"{store.show(name)}: does not have the suffix of a checkpoint ({', '.join(SUFFIXES)})"
+        )
     format = format or "safetensors"
     return _remote_file(store, name, format, False, files, session, {})
 
@@ -223,10 +225,10 @@ def _remote_file(
 
 
 def _weight_map(store: ListableStore, name: str, session: RemoteSession) -> bytes:
-    """The content of an index, each of whose shards lies below its folder, however it is spelled."""
+    """The content of an index. Raises InputError if a shard, also when URL-decoded, is outside of its folder."""
     where = store.show(name)
     content = store.content(name, SMALL_FILE, where)
     for shard in set(safetensors.parse_index(content, where).values()):
         if not stays_below(shard) or not stays_below(unquote(shard)):
-            raise InputError(f"{where}: names {shard[:200]!r}, a path outside its folder; refused")
+            raise InputError(f"{where}: refers to {shard[:200]!r}, a path outside its folder; refused")
     return session.weight_maps.setdefault(content, content)

@@ -1,10 +1,9 @@
-"""Checkpoints that stay where they are: only headers and the values asked for come over the network.
+"""Remote checkpoints: only headers and requested values are transferred over the network.
 
-A `FileStore` is a folder elsewhere (`website.Website`, `website.HubFiles`, `object_store.Bucket`) that hands out
-exact byte ranges of its files. It pickles as an address; keys and passwords do not go with it, so
-another process opens it with its own. No byte is asked for twice: first the eight bytes that say how
-long the header is, then the header, then what `read` is asked for. One request for each range: whoever
-wants several at a time calls `read` from several threads.
+A `FileStore` is a remote folder (`website.Website`, `website.HubFiles`, `object_store.Bucket`) that returns exact byte
+ranges of its files. It pickles as an address without credentials, so another process uses its own. No byte is
+requested twice: first the eight bytes with the length of the header, then the header, then the ranges passed to `read`.
+Each range is one request; to make several at a time, call `read` from several threads.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,16 +36,16 @@ from normgrowth.errors import DamagedTensor, InputError
 
 @dataclass
 class RemoteCheckpoint:
-    """Tensors that are byte ranges of files elsewhere. Pickles as its index and the address."""
+    """Tensors that are byte ranges of remote files. Pickles as its index and the address."""
 
     is_remote: ClassVar[bool] = True
     can_stay_open: ClassVar[bool] = True
     label: str
     store: FileStore
-    tensors: dict[str, Tensor]  # possibly shared: not to be changed
+    tensors: dict[str, Tensor]  # may be shared: do not modify
     ranges: Ranges
     files: Mapping[str, FileInfo]
-    prefix: str = ""  # in front of what pieces call their file: the whole name of a single file
+    prefix: str = ""  # prefix of the file names in pieces; for a single file, its whole name
     step: int | None = None
     aliases: dict[str, str] = field(default_factory=dict)
     reads_whole: bool = True
@@ -55,25 +54,25 @@ class RemoteCheckpoint:
     checksums: Checksums = field(default_factory=dict, repr=False)  # as in `MappedCheckpoint`
 
     def read(self, file: str, start: int, stop: int, into: Bytes | None = None) -> Bytes:
-        """These bytes of a file, asked for with one request; safe from several threads at once.
+        """The bytes from start to stop of a file, with one request; thread-safe.
 
-        into: memory for them.
+        into: buffer to read into.
         """
         file = file if file in self.files else f"{self.prefix}{file}"
         info, where = self.files[file], named(self.label, file)
         if not 0 <= start <= stop <= info.size:
-            raise InputError(f"{where}: has {info.size} bytes, asked for those from {start} to {stop}")
+            raise InputError(f"{where}: cannot read bytes {start} to {stop} of {info.size}")
         if start == stop:
             return np.zeros(0, np.uint8)
         return self.store.read(file, start, stop, where, info, into)
 
     def values(self, wanted: Sequence[tuple[str, int, int, int]], memory: Bytes) -> list[np.ndarray]:
-        """Values of tensors, each of one piece and from one to before another.
+        """Values of tensors. wanted: (name, index of the piece, first value, end) of each.
 
-        What lies side by side in a file is asked for at once. memory: at least as many bytes as all of them have.
+        Adjacent ranges of a file are read with one request. memory: a buffer of at least the total size.
         """
-        spans: list[tuple[str, int, int]] = []  # file, first byte, behind the last
-        runs: list[list[int]] = []  # of spans that touch
+        spans: list[tuple[str, int, int]] = []  # file, first byte, end
+        runs: list[list[int]] = []  # indices of adjacent spans
         for i, (name, place, start, stop) in enumerate(wanted):
             piece, width = self.ranges[name][place], STORAGE[self.tensors[name].dtype].itemsize
             span = piece.file, piece.offset + start * width, piece.offset + stop * width
@@ -123,12 +122,12 @@ class RemoteCheckpoint:
 
 
 def named(label: str, file: str) -> str:
-    """How messages call a file of a checkpoint."""
+    """The name of a checkpoint's file in messages."""
     return label if label.endswith(f"/{file}") else f"{label}: {file}"
 
 
 class Index(NamedTuple):
-    """All that opening a checkpoint has to read."""
+    """The data that is read to open a checkpoint."""
 
     tensors: dict[str, Tensor]
     ranges: Ranges
@@ -138,9 +137,9 @@ class Index(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def checked(self, label: str) -> "Index":
-        """With names as the model has them; an error if there are none."""
+        """The index with the names of wrappers removed. Raises InputError if it has no tensors."""
         if not self.tensors:
-            raise InputError(f"{label}: holds no tensors")
+            raise InputError(f"{label}: has no tensors")
         if (old_name := without_wrappers(self.tensors)) is None:
             return self
         tensors, ranges = renamed_index(self.tensors, self.ranges, old_name)
@@ -148,7 +147,7 @@ class Index(NamedTuple):
 
 
 def read_bundle_index(store: FileStore, label: str, index: str, files: Mapping[str, FileInfo]) -> Index:
-    """Of a checkpoint of TensorFlow: from its index file, and the few bytes of its step and graph."""
+    """The index of a TensorFlow checkpoint, from its index file and the few bytes of its step and object graph."""
     prefix = index.removesuffix(INDEX)
 
     def read(end: str, start: int, stop: int) -> bytes:
@@ -166,7 +165,7 @@ def read_bundle_index(store: FileStore, label: str, index: str, files: Mapping[s
 def read_index(
     store: FileStore, label: str, files: Mapping[str, FileInfo], weight_map: bytes | None
 ) -> Index:
-    """From the headers of its files: of one, or of the shards that the content of an index names."""
+    """The index of a safetensors checkpoint, from the header of its file or the headers of its shards."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
         found = threads.map(lambda file: _header(store, file, files[file], named(label, file)), files)
         headers = dict(zip(files, found, strict=True))
@@ -180,9 +179,9 @@ def read_index(
         for name, file in places.items():
             header = headers[file]
             if name not in header.tensors:
-                raise InputError(f"{label}: its index says that {file} holds tensor {name}, but it does not")
+                raise InputError(f"{label}: its index lists tensor {name} in {file}, which does not have it")
             tensors[name] = header.tensors[name]
-            # One file has no name here, so that checkpoints of a series can have one index.
+            # A single file has no name here, so the checkpoints of a series can share one index.
             called = file if weight_map is not None else ""
             ranges[name] = tuple(Piece(called, piece.offset, piece.numel) for piece in header.ranges[name])
         step = next((header.step for header in headers.values() if header.step is not None), None)

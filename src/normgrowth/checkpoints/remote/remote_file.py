@@ -1,7 +1,7 @@
-"""Remote checkpoints that are not opened yet: the counterpart of `local_files.LocalFile`.
+"""Remote checkpoints before they are opened: the counterpart of `local_files.LocalFile`.
 
-safetensors and TensorFlow's are read by ranges. A checkpoint in another format is fetched into the scratch folder when
-it is opened, and removed when it is closed. An index is read once in a process, however often it is opened.
+safetensors and TensorFlow checkpoints are read by byte ranges. A checkpoint in another format is downloaded to the
+scratch folder when it is opened, and removed when it is closed. A process reads each index only once.
 """
 
 import hashlib
@@ -30,19 +30,19 @@ from normgrowth.checkpoints.remote.transport import AT_ONCE, FileInfo, FileStore
 from normgrowth.checkpoints.remote.web.website import HubFiles
 from normgrowth.errors import InputError
 
-SMALL_FILE = 100_000_000  # bytes of an index or a trainer's log
-PART = 64 << 20  # bytes in memory of a file that is fetched
+SMALL_FILE = 100_000_000  # maximum bytes of an index or a trainer's log
+PART = 64 << 20  # bytes in memory while a file is downloaded
 
 
 @dataclass(frozen=True, eq=False)
 class RemoteFile:
     """One remote checkpoint, not opened."""
 
-    store: ListableStore  # where its files lie
-    name: str  # the file to start from
+    store: ListableStore  # has its files
+    name: str  # the file to open
     format: str
-    alone: bool  # called by its folder, which holds nothing else
-    files: dict[str, FileInfo | None]  # those with values, and what is known of them
+    alone: bool  # its folder has no other checkpoint, so it is named by the folder
+    files: dict[str, FileInfo | None]  # files with values, and their size and tag if known
     weight_map: bytes | None  # content of the index
     has_trainer: bool
     session: RemoteSession
@@ -71,11 +71,11 @@ class RemoteFile:
 
     @property
     def fetched(self) -> bool:
-        """Whether opening it copies the whole of it to this machine."""
+        """Whether opening downloads the whole checkpoint."""
         return not FORMATS[self.format].by_ranges
 
     def stat(self) -> None:
-        """Ask the server for the size and tag of files that the listing did not give."""
+        """Request the size and tag of files for which the listing does not have them."""
         for file, info in self.files.items():
             if info is None:
                 self.files[file] = self.store.stat(file, named(self.label, file))
@@ -85,7 +85,7 @@ class RemoteFile:
         return {file: info for file, info in self.files.items() if info is not None}
 
     def fingerprint(self) -> str:
-        """Changes when the checkpoint does: name, size and ETag (or time) of each of its files."""
+        """Text that changes if the checkpoint changes: name, size and ETag (or time) of each of its files."""
         index = hashlib.sha256(self.weight_map or b"").hexdigest()[:16]
         files = (f"{file}:{info.size}:{info.tag}" for file, info in self._infos().items())
         return ";".join((self.path.name, index, *files))
@@ -110,7 +110,7 @@ class RemoteFile:
         return self.session.shared_index(found)
 
     def _fetch(self, folder: Path) -> Path:
-        """All its files, each under its own name; the file to start from."""
+        """Download all files into a folder; returns the path to open."""
         try:
             files = self._infos()
             download.check_space(self.label, sum(info.size for info in files.values()), folder)
@@ -124,7 +124,7 @@ class RemoteFile:
                         stop, where = min(start + PART, info.size), named(self.label, file)
                         out.write(self.store.read(file, start, stop, where, info).data)
         except OSError as error:
-            raise InputError(f"{folder}: cannot hold a download: {error.strerror or error}") from error
+            raise InputError(f"{folder}: cannot write the download: {error.strerror or error}") from error
         return folder if self.format == "distributed" else folder / self.name
 
 
@@ -143,7 +143,7 @@ class RemoteRevision:
         return _checkpoint(self.revision.label, HubFiles(self.revision, self.session), *found)
 
     def _find(self) -> tuple[Index, dict[str, FileInfo]] | None:
-        """What its headers say; None if its format is not read by ranges."""
+        """The index and the files; None if the format cannot be read by ranges."""
         sizes, index, files = hub.pick_files(self.revision)
         label, store, content = self.revision.label, HubFiles(self.revision, self.session), None
         format = format_of_name(index or files[0], files) or "distributed"
@@ -161,13 +161,15 @@ class RemoteRevision:
                 show=store.show,
             )
             if len(found) > 1:
-                raise InputError(f"{label}: holds {len(found)} checkpoints, not one")
+                raise InputError(f"{label}: expected one checkpoint, got {len(found)}")
         with ThreadPoolExecutor(AT_ONCE) as threads:
             looks = threads.map(lambda file: store.stat(file, named(label, file)), files)
             info = dict(zip(files, looks, strict=True))
         for file in files:
             if sizes[file] and sizes[file] != info[file].size:
-                raise InputError(f"{label}: {file} has {info[file].size} bytes, not the {sizes[file]} listed")
+                raise InputError(
+                    f"{label}: {file} has {info[file].size} bytes, but the hub lists {sizes[file]}"
+                )
         if format == "tensorflow":
             read = read_bundle_index(store, label, files[0], info)
         else:
@@ -192,5 +194,5 @@ def _checkpoint(
 
 
 def path_of(address: str) -> PurePosixPath:
-    """The path of an address without host or bucket, whose names do not tell a step."""
+    """The path of an address without host or bucket, whose names do not have a step."""
     return PurePosixPath("/", unquote(address.partition("://")[2].partition("/")[2]))

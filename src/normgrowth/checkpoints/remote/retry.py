@@ -12,14 +12,14 @@ from normgrowth.errors import InputError
 T = TypeVar("T")
 
 TIMEOUT = 30.0  # seconds without a byte
-SLOWEST = 8 << 10  # bytes in a second, on top of that: less is no answer
-PAUSES = (0.5, 2.0, 8.0)  # seconds before each further attempt at what may pass
-LONGEST_WAIT = 300.0  # seconds that a server may ask for
+SLOWEST = 8 << 10  # bytes per second; slower transfers fail after TIMEOUT
+PAUSES = (0.5, 2.0, 8.0)  # seconds before each retry of a transient failure
+LONGEST_WAIT = 300.0  # seconds; longer waits that a server requests are cut
 TRANSIENT = (408, 429, 500, 502, 503, 504)
 
 
 class Failure(Exception):
-    """Why an attempt failed: a few words that are safe to show, and whether another may succeed."""
+    """A failed attempt. reason: safe to show, without credentials. retryable: whether another attempt may succeed."""
 
     def __init__(self, reason: str, *, retryable: bool = False, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -27,9 +27,9 @@ class Failure(Exception):
 
 
 def check_speed(begun: float, count: int) -> None:
-    """Raise Failure if the transfer is slower than SLOWEST, so that a trickle does not last for hours."""
+    """Raise Failure if the transfer is slower than SLOWEST, so that it does not take hours."""
     if time.monotonic() - begun > TIMEOUT + count / SLOWEST:
-        raise Failure("the answer is too slow", retryable=True)
+        raise Failure("the transfer is too slow", retryable=True)
 
 
 def retry(attempt: Callable[[], T], where: str) -> T:
@@ -46,7 +46,7 @@ def retry(attempt: Callable[[], T], where: str) -> T:
 
 
 def wait_asked_for(headers: Mapping[str, str]) -> float:
-    """The seconds that the headers of a response ask to wait; 0 if they ask for none."""
+    """The wait in seconds that the headers of a response request; 0 if they do not."""
     headers = {name.lower(): value for name, value in headers.items()}
     quota = re.search(r"r=0;t=(\d+)", headers.get("ratelimit", ""))
     wish = quota.group(1) if quota else headers.get("retry-after", "")

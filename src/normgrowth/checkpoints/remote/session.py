@@ -25,12 +25,12 @@ class RemoteSession:
     def __init__(self, scratch: Path | None = None) -> None:
         self.scratch = scratch
         self.shared_index = SharedIndex()
-        self.weight_maps: dict[bytes, bytes] = {}  # content of *.index.json, each once
+        self.weight_maps: dict[bytes, bytes] = {}  # contents of *.index.json, without duplicates
         self.pool = Pool()
         self.logins: dict[tuple[str, str | None, int], str] = {}  # scheme, host and port -> header, or empty
         self.queries: dict[str, str] = {}  # digest -> query of a signed address
         self.etags: dict[tuple[str, str], str] = {}  # address and listed ETag -> the ETag that requests take
-        self._stores: dict[tuple[str, str], Store] = {}  # scheme and bucket -> with the keys of this machine
+        self._stores: dict[tuple[str, str], Store] = {}  # scheme and bucket -> store with this machine's keys
         self._lock = threading.Lock()
 
     def login(self, url: str) -> str | None:
@@ -54,7 +54,7 @@ class RemoteSession:
 
 
 def received_session(scratch: Path | None) -> RemoteSession:
-    """The session that all checkpoints sent to this process share: looking up credentials per task takes too long."""
+    """The session shared by all checkpoints sent to this process; finding credentials for each task takes too long."""
     return _session_of(os.getpid(), scratch)
 
 
@@ -64,7 +64,7 @@ def _session_of(process: int, scratch: Path | None) -> RemoteSession:  # noqa: A
 
 
 class SharedIndex:
-    """Replaces equal indexes by one object: all checkpoints of a series may be open at once."""
+    """Replaces equal indexes by one object, to save memory: all checkpoints of a series may be open at once."""
 
     last: "Index | None" = None
 
@@ -79,7 +79,7 @@ class SharedIndex:
 
 
 class LazyValue(Generic[T]):
-    """A value that is computed on first use and then shared by all threads; it pickles without the value."""
+    """A value that is computed on first use and shared by all threads. It pickles without the value."""
 
     def __init__(self) -> None:
         self._made, self._lock = list[T](), threading.Lock()

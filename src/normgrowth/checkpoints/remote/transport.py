@@ -6,16 +6,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-AT_ONCE = 8  # requests, while checkpoints are looked for
+AT_ONCE = 8  # concurrent requests during discovery
 Bytes = NDArray[np.uint8]
 
 
 class FileInfo(NamedTuple):
-    """What is known of a file before it is read."""
+    """Size, tag and possibly the first bytes of a file."""
 
     size: int
-    tag: str  # changes when the content does: an ETag, a time
-    head: bytes = b""  # its first bytes, where finding that out brought them
+    tag: str  # changes if the content changes: an ETag or a time
+    head: bytes = b""  # its first bytes, if the request returned them
 
 
 class DirectoryEntry(NamedTuple):
@@ -27,7 +27,7 @@ class DirectoryEntry(NamedTuple):
 
 
 class FileStore(Protocol):
-    """A remote folder. Errors are `InputError`s of one line that begins with `where`."""
+    """A remote folder. Errors are raised as `InputError` with one line that begins with `where`."""
 
     def show(self, file: str = "") -> str: ...
     def stat(self, file: str, where: str) -> FileInfo: ...
@@ -36,7 +36,7 @@ class FileStore(Protocol):
     def read(
         self, file: str, start: int, stop: int, where: str, info: FileInfo, into: Bytes | None = None
     ) -> Bytes:
-        """These bytes, or an error if the file is not the one of `info` any more. into: memory that may be used."""
+        """The bytes from start to stop. Raises InputError if the file no longer matches `info`. into: buffer to use."""
         ...
 
 
@@ -48,9 +48,9 @@ class ListableStore(FileStore, Protocol):
 
 
 class BufferPool:
-    """Buffers that are used again, since allocating memory takes as long as filling it.
+    """Reuses buffers, because allocating memory takes as long as filling it.
 
-    It never holds more buffers than were in use at one time.
+    It never has more buffers than were in use at one time.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class BufferPool:
             for i, memory in enumerate(self._free):
                 if memory.size >= size:
                     return self._free.pop(i)
-            del self._free[:1]  # too small: the new memory replaces it
+            del self._free[:1]  # too small: the new buffer replaces it
         return np.empty(size, np.uint8)
 
     def give(self, memory: Bytes) -> None:

@@ -1,1 +1,1 @@
-"""Mapped files, and the pieces of them in which values lie."""
+"""Mapped files, and the location of tensor values in them."""

@@ -1,4 +1,4 @@
-"""The boxes that a sharded tensor is stored in: whether they make up the tensor."""
+"""Check that the boxes of a sharded tensor cover it exactly."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,39 +8,37 @@ import numpy as np
 
 from normgrowth.checkpoints.formats.torch_archive import MalformedPickle
 
-MOST_CORNERS = 1 << 22  # of the boxes of one tensor that is cut along several axes
+MOST_CORNERS = 1 << 22  # of all boxes of one tensor that is split along several axes
 
 Corner = tuple[int, ...]
 Box = tuple[Corner, tuple[int, ...]]  # corner and size
 
 
 def covering(name: str, shape: tuple[int, ...], boxes: set[Box]) -> tuple[Box, ...]:
-    """The boxes in order of their corners, if they make up the tensor: all of it, and nothing twice."""
+    """The boxes in the order of their corners. Raises MalformedPickle unless they cover the tensor without overlap."""
     for corner, size in boxes:
         inside = len(corner) == len(size) == len(shape) and all(
             c + s <= n for c, s, n in zip(corner, size, shape, strict=True)
         )
         if not inside:
             chunk = f"a chunk of {list(size)} at {list(corner)}"
-            raise MalformedPickle(
-                f"has {chunk} for {name!r}, which does not fit into its shape {list(shape)}"
-            )
-    # Where there are more ranks than rows, some have empty chunks.
+            raise MalformedPickle(f"has {chunk} for {name!r}, which exceeds its shape {list(shape)}")
+    # With more ranks than rows, some ranks have empty chunks.
     ordered = sorted(box for box in boxes if prod(box[1])) if prod(shape) else sorted(boxes)[:1]
     if not ordered or sum(prod(size) for _, size in ordered) != prod(shape):
         raise MalformedPickle(
-            f"has {len(ordered)} chunks for {name!r} of shape {list(shape)}, which do not make it up"
+            f"has {len(ordered)} chunks for {name!r} of shape {list(shape)}, which do not cover it"
         )
     _check_tiling(name, shape, ordered)
     return tuple(ordered)
 
 
 def _check_tiling(name: str, shape: tuple[int, ...], boxes: Sequence[Box]) -> None:
-    """Boxes inside a shape, in the order of corners and together as large as it: whether they are all of it.
+    """Raise MalformedPickle if boxes overlap. They lie inside the shape, are sorted by corner and have its total size.
 
-    Along one axis, each has to begin where the last one ends. Else by their corners, each with the sign of its parity:
-    where boxes meet, signs cancel, and what is left are the corners of the whole. (The signs are the mixed derivative
-    of the number of boxes at each point, and only the whole has its.)
+    If the tensor is split along one axis, each box must begin where the previous one ends. Otherwise each corner of a
+    box gets a sign by its parity. Signs cancel where boxes meet, so only the corners of the whole tensor remain. (The
+    signs are the mixed derivative of the number of boxes at each point, which is unique for an exact cover.)
     """
     cut = [i for i, n in enumerate(shape) if any(size[i] != n for _, size in boxes)]
     overlap = MalformedPickle(f"has chunks for {name!r} that overlap")
@@ -50,7 +48,7 @@ def _check_tiling(name: str, shape: tuple[int, ...], boxes: Sequence[Box]) -> No
         return
     if len(boxes) << len(cut) > MOST_CORNERS:
         raise MalformedPickle(
-            f"has {len(boxes)} chunks for {name!r} that are cut along {len(cut)} axes, too many to read"
+            f"has {len(boxes)} chunks for {name!r} that are split along {len(cut)} axes, which is too many to check"
         )
     low = np.array([[corner[i] for i in cut] for corner, _ in boxes])
     high = low + np.array([[size[i] for i in cut] for _, size in boxes])

@@ -1,14 +1,14 @@
-"""Memory of a mapped file that is gone: zeros and a note, instead of signal 7 and the end of the process.
+"""Handle SIGBUS: replace lost pages of a mapped file by zeros and set a flag, instead of ending the process.
 
-Reading a mapped page that the file no longer has (it was truncated, the disk or the file server failed) raises
-SIGBUS, which ends a process without a word. Copying through `pread` would avoid it and takes twice as long as reading
-in place, so files stay mapped and the signal is handled, as journald does it: the handler puts zeros where the rest
-of the file was and marks the mapping, and whoever summed these bytes looks at the mark afterwards. A SIGBUS anywhere
-else goes to the handler that was there before.
+Reading a mapped page that the file no longer has (it was truncated, or the disk or file server failed) raises SIGBUS,
+which ends the process without a message. Copying with `pread` would avoid the signal, but takes twice as long as
+reading in place. So files stay mapped and the signal is handled, as in journald: the handler maps zeros over the rest
+of the file and flags the mapping, and code that summed these bytes checks the flag afterwards. A SIGBUS at any other
+address is passed to the previous handler.
 
-The handler runs in a thread that may hold any lock, so it may not be Python: it is twenty instructions, compiled by
-the library that compiles the kernel. It is in place only while files are mapped. Linux only: Windows does not let a
-mapped file shrink; on macOS a file that does still ends the process.
+The handler runs in a thread that may hold any lock, so it cannot be Python: it is about twenty instructions, compiled
+by the library that compiles the kernel. It is installed only while files are mapped, and only on Linux: Windows does
+not allow a mapped file to shrink; on macOS, a truncated file still ends the process.
 """
 
 import ctypes
@@ -33,19 +33,19 @@ _WITH_SIGINFO, _ON_STACK = 0x4, 0x08000000
 
 
 class Mapping:
-    """A mapping that the handler watches for as long as its memory is mapped."""
+    """A mapping that the handler watches while its memory is mapped."""
 
     def __init__(self, memory: mmap.mmap, address: int, size: int) -> None:
         self._row = _watch().add(memory, address, size) if IS_SUPPORTED and size else np.zeros(3, np.int64)
 
     @property
     def is_lost(self) -> bool:
-        """Whether some of it could not be read, and was replaced by zeros."""
+        """Whether a part could not be read and was replaced by zeros."""
         return bool(self._row[_LOST])
 
 
 class _Action(ctypes.Structure):
-    """struct sigaction of glibc and musl, on 64 bits."""
+    """struct sigaction of glibc and musl on 64-bit systems."""
 
     _fields_ = (
         ("handler", ctypes.c_void_p),
@@ -61,7 +61,7 @@ class _Watch:
     def __init__(self) -> None:
         self._table: NDArray[np.int64] = np.zeros((MOST_MAPPINGS, 3), np.int64)
         self._free = list(range(MOST_MAPPINGS))[::-1]
-        self._lock = threading.RLock()  # a collection in the middle may free a mapping
+        self._lock = threading.RLock()  # reentrant: garbage collection within may free a mapping
         self._libc = ctypes.CDLL(None)
         self._before, self._ours = _Action(), _Action()
         self._engine, address = self._compiled()
@@ -86,11 +86,11 @@ class _Watch:
             if len(self._free) == MOST_MAPPINGS:
                 now = _Action()
                 self._libc.sigaction(signal.SIGBUS, None, ctypes.byref(now))
-                if now.handler == self._ours.handler:  # else someone has put theirs in front of it
+                if now.handler == self._ours.handler:  # otherwise another handler was installed after it
                     self._libc.sigaction(signal.SIGBUS, ctypes.byref(self._before), None)
 
     def _compiled(self) -> tuple[Any, int]:
-        """The handler, and what keeps its machine code alive."""
+        """The engine that keeps the machine code alive, and the address of the handler."""
         from llvmlite import binding, ir
 
         word, number, nothing = ir.IntType(64), ir.IntType(32), ir.VoidType()
@@ -111,7 +111,7 @@ class _Watch:
         fault = code.load(code.inttoptr(code.add(handler.args[1], word(_FAULT_ADDRESS)), pointer))
         page = code.and_(fault, word(-_PAGE))
         code.branch(loop)
-        code.position_at_end(loop)  # through all rows: of two that name this page, one is about to be removed
+        code.position_at_end(loop)  # check all rows: if two contain this page, one is about to be removed
         row, found = code.phi(word), code.phi(number)
         row.add_incoming(word(self._table.ctypes.data), entry)
         found.add_incoming(number(0), entry)
@@ -143,7 +143,8 @@ class _Watch:
         code.cbranch(code.icmp_unsigned("<", then, behind), loop, end)
         code.position_at_end(end)
         code.cbranch(code.icmp_unsigned("==", total, number(0)), foreign, leave)
-        code.position_at_end(foreign)  # not ours: the instruction is repeated, for the handler before
+        # Not a watched mapping: the instruction is repeated under the previous handler.
+        code.position_at_end(foreign)
         before = word(ctypes.addressof(self._before))
         code.call(set_action, (number(signal.SIGBUS), before, word(0)))
         code.branch(leave)

@@ -1,10 +1,10 @@
-"""CRC32C, the checksum of TensorFlow's files: of bytes, and of bytes that are read in parts."""
+"""CRC32C, the checksum of TensorFlow's files, also for bytes that are read in parts."""
 
 from functools import lru_cache
 
 import numpy as np
 
-_POLYNOMIAL = 0x82F63B78  # bits reversed: the highest bit is x⁰
+_POLYNOMIAL = 0x82F63B78  # with reversed bits: the highest bit is x⁰
 _ONE = 1 << 31
 _MASK = 0xA282EAD8
 
@@ -18,19 +18,19 @@ def crc32c(content: bytes | np.ndarray) -> int:
 
 
 def unmasked(stored: int) -> int:
-    """The checksum that a file stores: rotated by 15 bits and shifted, so that files with checksums have others."""
+    """The checksum from its stored form. TensorFlow rotates it by 15 bits and adds a constant, as LevelDB does."""
     rotated = (stored - _MASK) & 0xFFFFFFFF
     return (rotated << 15 | rotated >> 17) & 0xFFFFFFFF
 
 
 def joined(first: int, second: int, size: int) -> int:
-    """The checksum of two stretches of bytes that follow each other, from those of each. size: of the second."""
+    """The checksum of two consecutive byte ranges, from the checksum of each. size: number of bytes in the second."""
     return _product(first, _power(size)) ^ second
 
 
-@lru_cache(maxsize=1024)  # parts of a file mostly have a few sizes
+@lru_cache(maxsize=1024)  # the parts of a file have few different sizes
 def _power(size: int) -> int:
-    """x to the power of 8 · size, modulo the polynomial: what appending so many zero bytes multiplies by."""
+    """x to the power of 8 · size modulo the polynomial: the factor for appending that many zero bytes."""
     result, square = _ONE, _ONE >> 8  # x⁸
     while size:
         if size & 1:

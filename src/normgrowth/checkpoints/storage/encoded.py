@@ -1,4 +1,4 @@
-"""Values that a file stores encoded: each tensor is decoded whole, when it is asked for."""
+"""Values that a file stores encoded. Each tensor is decoded as a whole on access."""
 
 import zlib
 from typing import Literal, NamedTuple
@@ -9,19 +9,19 @@ import numpy as np
 class Encoded(NamedTuple):
     """A tensor that is decoded from bytes of a file.
 
-    "latin-1": bytes as UTF-8 text of the characters 0 to 255, as protocol 2 of pickle writes them. "deflate": an entry
-    of a compressed archive.
+    codec: "latin-1" is UTF-8 text of the characters 0 to 255, as pickle protocol 2 writes bytes; "deflate" is an
+    entry of a compressed archive.
     """
 
-    file: str  # below the checkpoint's root; "" where the root is the file
+    file: str  # relative to the checkpoint's root; "" if the root is the file
     offset: int
     numel: int
     nbytes: int  # stored
     codec: Literal["latin-1", "deflate"]
-    header: int = 0  # bytes in front of the values, once decoded
+    header: int = 0  # decoded bytes before the values
 
     def decoded(self, stored: np.ndarray, bits: np.dtype) -> np.ndarray | None:
-        """Its raw bits, flat; None if they are not what the index says."""
+        """The raw bits, flat; None if they cannot be decoded or do not match the index."""
         wanted = self.header + self.numel * bits.itemsize
         try:
             if self.codec == "latin-1":
@@ -34,12 +34,12 @@ class Encoded(NamedTuple):
 
 
 class Inline(NamedTuple):
-    """A tensor of so few values that its index holds them."""
+    """A tensor with so few values that the pickle contains them directly."""
 
     file: str
-    offset: int  # a number of its own: equal values do not make two tensors one
+    offset: int  # a unique number, so that two tensors with equal values are not considered tied
     numel: int
-    raw: bytes | str  # text: the characters 0 to 255
+    raw: bytes | str  # str: the characters 0 to 255
 
     def decoded(self, bits: np.dtype) -> np.ndarray:
         return np.frombuffer(self.raw.encode("latin-1") if isinstance(self.raw, str) else self.raw, bits)

@@ -1,4 +1,4 @@
-"""Tensors whose values do not lie together in a file: views with gaps, with repeats, or of the other sign."""
+"""Tensors whose values are not contiguous in a file: views with gaps or repeats, or negated views."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,9 @@ import numpy as np
 
 
 class Gathered(NamedTuple):
-    """A tensor of one file that is read by a copy, row-major."""
+    """A tensor in one file that is copied to row-major order when it is read."""
 
-    file: str  # below the checkpoint's root; "" where the root is the file
+    file: str  # relative to the checkpoint's root; "" if the root is the file
     offset: int  # of its first value
     numel: int
     shape: tuple[int, ...]
@@ -17,13 +17,13 @@ class Gathered(NamedTuple):
 
     @property
     def extent(self) -> int:
-        """From its first value to its last, how many values of the file."""
+        """The number of stored values from its first to its last."""
         return (
             1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if self.numel else 0
         )
 
     def copied(self, stored: np.ndarray, dtype: str) -> np.ndarray:
-        """Its raw bits, flat, given those of its extent."""
+        """The raw bits of the tensor, flat. stored: the bits of its extent."""
         strides = [s * stored.itemsize for s in self.strides]
         view = np.lib.stride_tricks.as_strided(stored, self.shape, strides, writeable=False)
         bits = np.ascontiguousarray(view).reshape(-1)

@@ -1,8 +1,8 @@
-"""A file that is read in place, and notices that it changed under the reader.
+"""A file that is read in place, with checks for changes during reading.
 
-Reading through the mapping costs half of what copying the bytes first would. What a copy would notice by itself is
-looked at here: `check_whole` says whether bytes that were read were there (see `bus_errors`), `check_unchanged` also
-whether the file was written to in the meantime.
+Reading through a mapping takes half the time of copying the bytes first, but needs explicit checks: `check_whole`
+raises if bytes that were read did not exist any more (see `bus_errors`), `check_unchanged` also if the file was
+modified.
 """
 
 import mmap
@@ -20,7 +20,7 @@ from normgrowth.errors import FileChanged, InputError
 
 
 class FileState(tuple[int, int, int]):
-    """Inode, size and time of modification."""
+    """Inode, size and modification time."""
 
     __slots__ = ()
 
@@ -30,9 +30,9 @@ class FileState(tuple[int, int, int]):
 
 
 class MappedFile:
-    """The bytes of a file as an array, which keeps the mapping alive. Raises InputError where that cannot be.
+    """The bytes of a file as an array, which keeps the mapping alive. Raises InputError if the file cannot be read.
 
-    expected: the state in which its header was read.
+    expected: the state of the file when its header was read; if it differs, FileChanged is raised.
     """
 
     def __init__(self, path: Path, expected: FileState | None = None) -> None:
@@ -52,12 +52,12 @@ class MappedFile:
             raise FileChanged(str(path), "has changed")
 
     def check_whole(self) -> None:
-        """Raise if bytes that were read were not there any more: what was made of them is wrong."""
+        """Raise FileChanged if bytes that were read did not exist any more, so results computed from them are wrong."""
         if len(self.array) and self._mapping.is_lost:
             raise FileChanged(str(self.path), "was truncated, or its disk failed,")
 
     def check_unchanged(self) -> None:
-        """The same, and if it was written to. A file that was removed or replaced is read to its end all the same."""
+        """Raise FileChanged if the file was truncated or modified. A removed or replaced file stays readable."""
         self.check_whole()
         try:
             now = FileState.of(self.path.stat())
@@ -69,7 +69,7 @@ class MappedFile:
 
 @contextmanager
 def opened_map(path: Path) -> Iterator[MappedFile]:
-    """A mapped file for a block of code; whatever the block makes of it, bytes that are gone come first."""
+    """Context manager for a mapped file. Errors due to lost bytes take precedence over other errors of the block."""
     file = MappedFile(path)
     try:
         yield file
@@ -78,7 +78,7 @@ def opened_map(path: Path) -> Iterator[MappedFile]:
 
 
 class FileBytes:
-    """The same without a mapping, for the few bytes of a header: slices are read when they are asked for."""
+    """The bytes of a file without a mapping, for a small header. Slices are read on access."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

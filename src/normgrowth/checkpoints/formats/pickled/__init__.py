@@ -1,1 +1,1 @@
-"""Pickles read as data: no class is imported, nothing is called."""
+"""Pickles read as data: no class is imported and no function is called."""

@@ -1,6 +1,6 @@
-"""Operations that few pickles use: of protocols 0 and 1, sets, bytes, calls with arguments by name.
+"""Rare pickle operations: those of protocols 0 and 1, sets, bytes, calls with keyword arguments.
 
-Each takes the machine, its own code and the place behind that, and returns the place behind its argument.
+Each function takes the machine, the opcode and the position after it, and returns the position after its argument.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from normgrowth.checkpoints.formats.pickled.pickle_values import (
 if TYPE_CHECKING:
     from normgrowth.checkpoints.formats.pickled.pickles import Machine
 
-LONGEST_VALUE = 1 << 16  # bytes of a text or of bytes that are copied; nobody needs longer ones
+LONGEST_VALUE = 1 << 16  # maximum bytes of a copied text or byte string; longer ones are not needed
 
 
 def _pop(machine: "Machine", _: int, at: int) -> int:
@@ -74,7 +74,7 @@ def _bytes(machine: "Machine", code: int, at: int) -> int:
         raise MalformedPickle("it ends too early")
     size, at = int.from_bytes(machine.data[at : at + width], "little"), at + width
     if size > machine.stop - at:
-        raise MalformedPickle(f"it has {size} bytes of data, but {machine.stop - at} are left")
+        raise MalformedPickle(f"it has {size} bytes of data, but only {machine.stop - at} are left")
     value: Any = Stretch(at, size, code in (0x54, 0x55))
     if size <= LONGEST_VALUE:
         value = machine.data[at : at + size]
@@ -111,14 +111,14 @@ def _collection(machine: "Machine", code: int, at: int) -> int:
     else:  # ADDITEMS
         target = machine.stack[-1]
         if type(target) is not RecordedCall or not target.args or type(target.args[0]) is not list:
-            raise MalformedPickle("it adds to something that is no set")
+            raise MalformedPickle("it adds items to an object that is not a set")
         target.args[0].extend(items)
     return at
 
 
 def _instance(machine: "Machine", code: int, at: int) -> int:
     if code == 0x92:  # NEWOBJ_EX
-        machine.stack.pop()  # arguments by name
+        machine.stack.pop()  # keyword arguments
         args, function = machine.stack.pop(), machine.stack.pop()
     elif code == 0x69:  # INST
         function, at = machine.global_line(at)

@@ -1,57 +1,57 @@
-"""What a pickle is made of when nothing in it runs: names of classes, records of calls, dictionaries as written."""
+"""The values of a pickle that is read without running code: class names, recorded calls, dictionaries as entries."""
 
 from dataclasses import dataclass
 from typing import Any
 
-LONGEST_KEY = 4096  # characters; equal texts are compared, so long ones would cost time again and again
+LONGEST_KEY = 4096  # characters; comparing long keys many times would be slow
 
 
 class MalformedPickle(ValueError):
-    """Not what belongs there; says what is wrong, for a caller who knows where."""
+    """An invalid pickle. The message is the problem; the caller adds the path."""
 
 
 class Global(str):
-    """A class or function that a pickle named; to us no more than its name."""
+    """The name of a class or function in a pickle. It is never imported."""
 
     __slots__ = ()
 
 
 class Entries(list[Any]):
-    """A dictionary as it was written: key, value, key, value. Nothing is hashed, since any key may stand here."""
+    """A dictionary as a flat list: key, value, key, value. Keys are not hashed, because they can be any object."""
 
     __slots__ = ()
 
 
 @dataclass(eq=False, slots=True)
 class RecordedCall:
-    """What a pickle would have made by calling something; to us a note of what, and with what."""
+    """A call in a pickle: the name of the function and its arguments. The function is never called."""
 
     name: str
     args: tuple[Any, ...]
     state: Any = None
-    entries: Entries | None = None  # what was set in it by key, if it is a kind of dictionary
+    entries: Entries | None = None  # items that were set, if it is a dictionary subclass
 
 
-SKIPPED = RecordedCall("(long text)", ())  # of protocol 0, whose texts are escaped
+SKIPPED = RecordedCall("(long text)", ())  # for long texts of protocol 0, which are escaped
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A long text or long bytes, which stay where they are: nobody needs them but as values of an array."""
+    """The location of a long text or byte string, which is not copied: it is only needed as values of an array."""
 
-    start: int  # in what the pickle was read from
+    start: int  # in the data that the pickle was read from
     size: int  # in bytes; texts are UTF-8
     is_text: bool
 
 
 def set_items(target: Any, items: list[Any]) -> None:
-    """Put keys and values, which alternate, into a dictionary or a record of one."""
+    """Add alternating keys and values to a dictionary or a recorded one."""
     if len(items) % 2:
-        raise MalformedPickle("it has a dict with a key that has no value")
+        raise MalformedPickle("it has a dict with a key without a value")
     if type(target) is Entries:
         target.extend(items)
     elif type(target) is dict:
-        # No tuples as keys: the hash of a deeply nested one overflows the C stack.
+        # Tuples are not allowed as keys: hashing a deeply nested tuple overflows the C stack.
         if not all(
             type(key) is RecordedCall
             or (type(key) is str and len(key) <= LONGEST_KEY)
@@ -65,4 +65,4 @@ def set_items(target: Any, items: list[Any]) -> None:
             target.entries = Entries()
         target.entries.extend(items)
     else:
-        raise MalformedPickle("it sets an item of something that is no dict")
+        raise MalformedPickle("it sets an item of an object that is not a dict")

@@ -1,12 +1,12 @@
 """Pickles read as inert data: nothing is imported, called or set.
 
-The machine here puts values together as Python's own would, but a class is its name (`Global`) and a call is a
-record of what would have been called (`RecordedCall`). Python's Unpickler with a strict `find_class` would not do: nine
-bytes make it ask for 30 GB, and a deeply nested key ends the process. Here every length is checked against what
-is left of the file, every operation takes bounded time and makes at most one object, and their number is bounded.
+The machine builds values like Python's unpickler, but a class is only its name (`Global`) and a call is only recorded
+(`RecordedCall`). Python's Unpickler with a strict `find_class` is not safe: nine bytes can make it allocate 30 GB, and
+a deeply nested key crashes the process. Here every length is checked against the rest of the file, every operation
+takes bounded time and creates at most one object, and the number of operations is bounded.
 
-`unpickle` is for files of ours to judge by a list of names: whatever is not on it is refused. `read_pickle` takes
-any pickle, for files in which unknown objects lie next to what is wanted.
+`unpickle` accepts only names on a list. `read_pickle` accepts any pickle, for files with unknown objects next to the
+weights.
 """
 
 import mmap
@@ -28,15 +28,15 @@ from normgrowth.checkpoints.formats.pickled.pickle_values import (
 )
 from normgrowth.errors import InputError
 
-OPERATIONS = 12_000_000  # 1 GB at worst; a state dict and its optimizer take about 100 for each parameter
-LONGEST_NAME = 256  # characters of a class with its module
+OPERATIONS = 12_000_000  # at most 1 GB; a state dict with its optimizer takes about 100 per parameter
+LONGEST_NAME = 256  # characters of a class name with its module
 MODULE = "module"  # torch's legacy format marks a class of which it stored the source code
 
 _RECONSTRUCTORS = ("copyreg._reconstructor", "copyreg.__newobj__")
 _RENAMED = {
     "__builtin__": "builtins",
     "copy_reg": "copyreg",
-}  # as Python 2 called them, and protocols below 3 do
+}  # names in Python 2, and in protocols below 3
 _OPCODE_NAMES = {opcode.code: opcode.name for opcode in pickletools.opcodes}
 _U2, _U4, _I4, _U8, _F8 = (struct.Struct(code).unpack_from for code in ("<H", "<I", "<i", "<Q", ">d"))
 
@@ -47,11 +47,11 @@ class _Refused(Exception):
 
 @dataclass(slots=True)
 class Pickled:
-    """What `read_pickle` found."""
+    """The result of `read_pickle`."""
 
     value: Any
     end: int  # of the pickle in its file
-    size: int  # number of bytes that it takes
+    size: int  # in bytes
     names: set[str] = field(default_factory=set)  # classes and functions that it names
     storages: list[RecordedCall] = field(
         default_factory=list
@@ -64,14 +64,14 @@ def unpickle(data: bytes, where: str, allowed: Set[str], storages: bool = False)
         return Machine(data, 0, len(data), allowed, storages).run().value
     except _Refused as refused:
         raise InputError(
-            f"{where}: refused: it asks for {refused}, which no checkpoint needs; it was not run"
+            f"{where}: refused: it refers to {refused}, which checkpoints do not need; no code was run"
         ) from None
     except MalformedPickle as error:
-        raise InputError(f"{where}: truncated, damaged or no checkpoint's pickle: {error}") from error
+        raise InputError(f"{where}: truncated, damaged or not the pickle of a checkpoint: {error}") from error
 
 
 def read_pickle(data: "bytes | mmap.mmap", start: int = 0, stop: int | None = None) -> Pickled:
-    """Any pickle, with `Entries` for dictionaries and a `RecordedCall` for every call; raises `MalformedPickle`."""
+    """The content of any pickle, with `Entries` for dictionaries and a `RecordedCall` for every call."""
     return Machine(data, start, len(data) if stop is None else stop, None, True).run()
 
 
@@ -93,7 +93,7 @@ class Machine:
         try:
             self._run()
         except (IndexError, struct.error):
-            raise MalformedPickle("it ends too early, or takes more from its stack than is there") from None
+            raise MalformedPickle("it ends too early, or takes more from its stack than there is") from None
         except KeyError:
             raise MalformedPickle("it refers to something that it did not store") from None
         except UnicodeDecodeError:
@@ -139,7 +139,7 @@ class Machine:
                         size = _U8(data, at)[0]
                         at += 8
                     if size > stop - at:
-                        raise MalformedPickle(f"it has a text of {size} bytes, but {stop - at} are left")
+                        raise MalformedPickle(f"it has a text of {size} bytes, but only {stop - at} are left")
                     if size > LONGEST_VALUE and not strict:
                         push(Stretch(at, size, True))
                     else:
@@ -189,11 +189,13 @@ class Machine:
                     push(None)
                 case 0x8A | 0x8B:  # LONG1, LONG4
                     if code == 0x8B and strict:
-                        raise MalformedPickle("it uses LONG4, which none does")
+                        raise MalformedPickle("it uses LONG4, which checkpoints do not use")
                     size = data[at] if code == 0x8A else _U4(data, at)[0]
                     at += 1 if code == 0x8A else 4
                     if size > stop - at:
-                        raise MalformedPickle(f"it has a number of {size} bytes, but {stop - at} are left")
+                        raise MalformedPickle(
+                            f"it has a number of {size} bytes, but only {stop - at} are left"
+                        )
                     push(int.from_bytes(data[at : at + size], "little", signed=True))
                     at += size
                 case 0x47:  # BINFLOAT
@@ -209,14 +211,14 @@ class Machine:
                         stack[-1].extend(items)
                     elif (
                         strict or type(stack[-1]) is not RecordedCall
-                    ):  # a kind of list: nobody needs its items
-                        raise MalformedPickle("it appends to something that is no list")
+                    ):  # items of list subclasses are not needed
+                        raise MalformedPickle("it appends to an object that is not a list")
                 case 0x62:  # BUILD
                     state = pop()
                     if type(stack[-1]) is RecordedCall:
                         stack[-1].state = state
                     elif strict:
-                        raise MalformedPickle("it sets the state of something that has none")
+                        raise MalformedPickle("it sets the state of an object that has none")
                 case 0x63:  # GLOBAL
                     named, at = self.global_line(at)
                     push(named)
@@ -234,17 +236,17 @@ class Machine:
                     operation = RARE.get(code)
                     if strict or operation is None:
                         what = _OPCODE_NAMES.get(chr(code), f"the byte {code:#04x}")
-                        raise MalformedPickle(f"it uses {what}, which none does")
+                        raise MalformedPickle(f"it uses {what}, which checkpoints do not use")
                     at = operation(self, code, at)
         raise MalformedPickle(
-            f"it takes more than {OPERATIONS:,} operations; save the weights in a file of their own"
+            f"it takes more than {OPERATIONS:,} operations; save the weights in a separate file"
         )
 
     def named(self, module: Any, name: Any) -> Global:
         if type(module) is not str or type(name) is not str:
-            raise MalformedPickle("it names a class by something that is no text")
+            raise MalformedPickle("it has a class name that is not text")
         if len(module) + len(name) > LONGEST_NAME:
-            raise MalformedPickle(f"it names a class by {len(module) + len(name)} characters")
+            raise MalformedPickle(f"it has a class name of {len(module) + len(name)} characters")
         full = f"{_RENAMED.get(module, module)}.{name}"
         if self.allowed is not None and full not in self.allowed:
             raise _Refused(full if full.isprintable() else ascii(full))
@@ -254,7 +256,7 @@ class Machine:
     def made(self, function: Any, args: Any) -> Any:
         strict = self.allowed is not None
         if type(args) is not tuple or (strict and type(function) is not Global):
-            raise MalformedPickle("it calls something that is no class")
+            raise MalformedPickle("it calls an object that is not a class")
         if type(function) is not Global:
             return RecordedCall("(the result of a call)", args)
         if function == "torch.Size" and len(args) == 1 and type(args[0]) is tuple:
@@ -267,9 +269,9 @@ class Machine:
 
     def _stored(self, identity: Any) -> Any:
         if not self.persistent:
-            raise MalformedPickle("it uses BINPERSID, which none does")
+            raise MalformedPickle("it uses BINPERSID, which checkpoints do not use")
         if type(identity) is not tuple:
-            raise MalformedPickle("it has a persistent id that is no tuple")
+            raise MalformedPickle("it has a persistent id that is not a tuple")
         if self.allowed is None and len(identity) > 1 and type(identity[0]) is str and identity[0] == MODULE:
             return identity[1]
         made = RecordedCall("storage", identity)
@@ -277,14 +279,14 @@ class Machine:
         return made
 
     def line(self, at: int) -> tuple[bytes, int]:
-        """The bytes up to the end of a line, and the place behind it."""
+        """The bytes up to the end of the line, and the position after it."""
         end = self.data.find(b"\n", at, self.stop)
         if end < 0:
             raise MalformedPickle("it ends too early")
         return self.data[at:end], end + 1
 
     def global_line(self, at: int) -> tuple[Global, int]:
-        """The class that two lines name, and the place behind them."""
+        """The class named by two lines, and the position after them."""
         module, at = self.line(at)
         name, at = self.line(at)
         return self.named(module.decode(), name.decode()), at

@@ -1,8 +1,8 @@
-"""The entries of a bundle: which tensors it has, where their values lie, and their checksums.
+"""The entries of a bundle: its tensors, the locations of their values, and their checksums.
 
-The index is untrusted: every entry is checked once, before anything is read by it. Its values lie within their file
-and have as many bytes as its shape and dtype, and no byte belongs to two tensors. What cannot be read stays in the
-index under TensorFlow's name of its dtype; strings are left out.
+The index is untrusted, so every entry is checked before it is used: its values must lie within their file, their size
+must match shape and dtype, and no byte may belong to two tensors. Tensors with unsupported dtypes stay in the index
+with TensorFlow's name of the dtype; strings are skipped.
 """
 
 import itertools
@@ -30,12 +30,12 @@ INDEX_LIMIT = 100_000_000  # bytes; the index of 100,000 tensors has about ten m
 _HEADER = b""  # the key of the header
 _SLICE = b"\x00"  # begins the key of a part of a variable
 _LITTLE_ENDIAN = 0
-_STEP_KEYS = ("global_step", "step", "iterations", "iter")  # the last two are Keras's, of the optimizer
-_SAVE_COUNTER = f"save_counter{VALUE}"  # how often TensorFlow 2 has saved
+_STEP_KEYS = ("global_step", "step", "iterations", "iter")  # the last two are those of Keras optimizers
+_SAVE_COUNTER = f"save_counter{VALUE}"  # TensorFlow 2 counts its saves
 _CONFIG = ".ATTRIBUTES/OBJECT_CONFIG_JSON"
 _STRING = 7
 _NO_VALUES = {_STRING: "string", 20: "resource", 21: "variant"}
-# By TensorFlow's number of each dtype.
+# TensorFlow's numbers of dtypes.
 _DTYPES = {
     1: "F32",
     2: "F64",
@@ -66,7 +66,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class BundleFiles:
-    """The files of a bundle, each called by what follows the prefix. read: from a byte to before another."""
+    """The files of a bundle, named by their suffix after the prefix. read: (file, start, stop) -> bytes."""
 
     sizes: Mapping[str, int]
     read: Callable[[str, int, int], bytes]
@@ -74,7 +74,7 @@ class BundleFiles:
 
 
 class Bundle(NamedTuple):
-    """What an index says. Pieces call their files by what follows the prefix."""
+    """The content of an index. Pieces name their files by the suffix after the prefix."""
 
     tensors: dict[str, Tensor]
     ranges: Ranges
@@ -91,7 +91,7 @@ class _Entry(NamedTuple):
     offset: int
     size: int
     checksum: int
-    slices: Mapping[Box, bytes]  # the parts that it is stored in, and their keys
+    slices: Mapping[Box, bytes]  # for a variable that is stored in parts: their boxes and keys
 
 
 def read_bundle(files: BundleFiles) -> Bundle:
@@ -100,7 +100,7 @@ def read_bundle(files: BundleFiles) -> Bundle:
         return _read(files)
     except MalformedBundle as error:
         raise InputError(f"{files.show(error.file)}: {error}") from error
-    except MalformedPickle as error:  # of `covering`
+    except MalformedPickle as error:  # raised by `covering`
         raise InputError(f"{files.show(INDEX)}: {error}") from error
 
 
@@ -141,14 +141,14 @@ def _notes(entries: Mapping[bytes, _Entry]) -> tuple[str, ...]:
         if entry.dtype in _NO_VALUES and entry.name != GRAPH and not entry.name.endswith(_CONFIG)
     ]
     more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-    return (f"variables without numbers left out: {', '.join(left_out[:3])}{more}",) if left_out else ()
+    return (f"skipped variables that are not numeric: {', '.join(left_out[:3])}{more}",) if left_out else ()
 
 
 def _entries(files: BundleFiles) -> dict[bytes, _Entry]:
     """Every entry by its key, checked."""
     size = files.sizes[INDEX]
     if size > INDEX_LIMIT:
-        raise MalformedBundle(f"has {size} bytes; at most {INDEX_LIMIT} can be read")
+        raise MalformedBundle(f"has {size} bytes; at most {INDEX_LIMIT} are supported")
     shards = None
     entries: dict[bytes, _Entry] = {}
     for key, value in read_table(files.read(INDEX, 0, size)):
@@ -166,7 +166,7 @@ def _shards(header: bytes) -> int:
     """The number of data files."""
     known = {field.number: field for field in fields(header)}
     if 2 in known and known[2].integer() != _LITTLE_ENDIAN:
-        raise MalformedBundle("was written on a big-endian machine, whose values are not read")
+        raise MalformedBundle("was written on a big-endian machine, which is not supported")
     shards = known[1].integer() if 1 in known else 0
     if not 0 <= shards < 1 << 31:
         raise MalformedBundle(f"claims to have {shards} data files")
@@ -195,10 +195,12 @@ def _entry(name: str, value: bytes, shards: int, files: BundleFiles) -> _Entry:
             case 7:
                 slices.append(field.message())
     if not 0 <= shard < shards or offset < 0 or size < 0:
-        raise MalformedBundle(f"places {called} at byte {offset} of data file {shard} of {shards}")
+        raise MalformedBundle(
+            f"has an invalid location for {called}: byte {offset} of data file {shard} of {shards}"
+        )
     width = STORAGE[known].itemsize if (known := _dtype(dtype)) in STORAGE else None
     if not slices and width is not None and prod(shape) * width != size:
-        raise MalformedBundle(f"says that {called} of shape {list(shape)} and dtype {known} has {size} bytes")
+        raise MalformedBundle(f"has {size} bytes for {called} of shape {list(shape)} and dtype {known}")
     file = f".data-{shard:05}-of-{shards:05}"
     if not slices:
         if file not in files.sizes:
@@ -221,14 +223,14 @@ def _shape(message: bytes, called: str) -> tuple[int, ...]:
         elif field.number == 3 and field.integer():
             raise MalformedBundle(f"has no shape for {called}")
     if len(sizes) > MOST_AXES:
-        raise MalformedBundle(f"has {called} with {len(sizes)} axes; at most {MOST_AXES} can be read")
+        raise MalformedBundle(f"has {called} with {len(sizes)} axes; at most {MOST_AXES} are supported")
     if any(size < 0 for size in sizes) or prod(sizes) >= MOST_VALUES:
-        raise MalformedBundle(f"has {called} with the shape {sizes[:8]}")
+        raise MalformedBundle(f"has {called} with an invalid shape {sizes[:8]}")
     return tuple(sizes)
 
 
 def _slice(message: bytes, name: str, shape: tuple[int, ...]) -> tuple[Box, bytes]:
-    """The corner and the size of a part of a variable, and its key. An axis without a length is whole."""
+    """The corner and size of a part of a variable, and its key. An axis without a length is not split."""
     extents = [field.message() for field in fields(message) if field.number == 1]
     if len(extents) != len(shape):
         raise MalformedBundle(f"has a part of {name!r} with {len(extents)} axes, not {len(shape)}")
@@ -237,25 +239,25 @@ def _slice(message: bytes, name: str, shape: tuple[int, ...]) -> tuple[Box, byte
     lengths = [extent.get(2, -1) for extent in known]
     sizes = tuple(n if length == -1 else length for length, n in zip(lengths, shape, strict=True))
     if min((*starts, *sizes), default=0) < 0:
-        raise MalformedBundle(f"has a part of {name!r} that begins or ends before it")
+        raise MalformedBundle(f"has a part of {name!r} with a negative start or size")
     return (starts, sizes), _slice_key(name, starts, lengths)
 
 
 def _part(entries: Mapping[bytes, _Entry], whole: _Entry, box: Box) -> _Entry:
-    """The entry of a part of a variable, which has a key of its own."""
+    """The entry of a part of a variable, which has its own key."""
     part = entries.get(whole.slices[box])
     if part is None:
-        raise MalformedBundle(f"does not say where a part of {whole.name!r} is stored, at {list(box[0])}")
+        raise MalformedBundle(f"has no entry for the part of {whole.name!r} at {list(box[0])}")
     if part.dtype != whole.dtype or part.shape != box[1] or part.slices:
         raise MalformedBundle(f"has a part of {whole.name!r} with another shape or dtype, at {list(box[0])}")
     return part
 
 
 def _slice_key(name: str, starts: Sequence[int], lengths: Sequence[int]) -> bytes:
-    """TensorFlow's key of a part: zero, the name, the number of axes, then each axis's start and length.
+    """TensorFlow's key of a part: zero, the name, the number of axes, then start and length of each axis.
 
-    In an encoding whose order is that of what it encodes: a name has its bytes 0 and 255 escaped and ends with 0, 1;
-    a signed number has as many leading ones as bytes.
+    The encoding preserves order: a name has its bytes 0 and 255 escaped and ends with 0, 1; a signed number has as
+    many leading ones as bytes.
     """
     escaped = name.encode().replace(b"\xff", b"\xff\x00").replace(b"\x00", b"\x00\xff")
     key = _SLICE + escaped + b"\x00\x01" + (bytes((1, len(starts))) if starts else b"\x00")
@@ -269,20 +271,20 @@ def _ordered(value: int) -> bytes:
 
 
 def _check_apart(entries: Iterable[_Entry]) -> None:
-    """No byte of a file belongs to two tensors: else a small file could hold any number of them."""
+    """Raise MalformedBundle if tensors share bytes, with which a small file could describe any number of them."""
     spans = sorted((entry.file, entry.offset, entry.size, entry.name) for entry in entries if entry.size)
     for (file, start, size, name), (other_file, other_start, _, other) in itertools.pairwise(spans):
         if file == other_file and other_start < start + size:
-            raise MalformedBundle(f"says that {name!r} and {other!r} share bytes of their file", file)
+            raise MalformedBundle(f"has overlapping bytes for {name!r} and {other!r}", file)
 
 
 def _string(files: BundleFiles, entry: _Entry) -> bytes:
-    """The one string of an entry: its length, the checksum of that, and its bytes.
+    """The single string of an entry, stored as its length, a checksum of the length, and its bytes.
 
-    The checksum of the entry takes the length as four bytes.
+    The checksum of the entry is computed with the length as four bytes.
     """
     if entry.dtype != _STRING or entry.shape or entry.slices:
-        raise MalformedBundle(f"has {entry.name!r}, which is not one string")
+        raise MalformedBundle(f"has {entry.name!r}, which is not a single string")
     raw = files.read(entry.file, entry.offset, entry.offset + entry.size)
     length, at = varint(raw, 0)
     if at + 4 + length != len(raw) or length >= 1 << 32:
@@ -293,7 +295,7 @@ def _string(files: BundleFiles, entry: _Entry) -> bytes:
 
 
 def _step(files: BundleFiles, bundle: Bundle) -> int | None:
-    """The step stored in the nearest counter: `global_step`, or `optimizer/iter`."""
+    """The stored step, from `global_step` or else a counter such as `optimizer/iter`; None if there is none."""
 
     def last(name: str) -> str:
         return name.rpartition("/")[2].lstrip("_")

@@ -1,8 +1,8 @@
-"""What is wrong with a bundle, for a caller who knows which file it is in."""
+"""The error for malformed bundles, to which the caller adds the path."""
 
 
 class MalformedBundle(ValueError):
-    """file: the end of the file's name behind the prefix of the bundle, such as ".index"."""
+    """A malformed bundle. file: the file's suffix after the prefix of the bundle, such as ".index"."""
 
     def __init__(self, problem: str, file: str = ".index") -> None:
         super().__init__(problem)

@@ -1,8 +1,8 @@
 """Names of the variables of a checkpoint that TensorFlow 2 saved as a graph of objects.
 
-A variable is stored under the shortest path to it. With Keras that path often leads through the optimizer, which
-keeps a list of the weights, so that a weight is called `optimizer/_trainable_variables/0`. The graph is stored as well:
-where it has a path that avoids the optimizer, the variable is named by that.
+A variable is stored under the shortest path to it. In Keras, that path often leads through the optimizer, which has a
+list of the weights, so a weight is named `optimizer/_trainable_variables/0`. The checkpoint also has the graph: if the
+graph has a path that avoids the optimizer, that path becomes the name of the variable.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from normgrowth.checkpoints.formats.tensorflow.wire_format import fields
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_LONGEST_NAME = 1024  # characters; a path through a chain of objects could be as long as the file
+_LONGEST_NAME = 1024  # characters; a path through a chain of objects can be as long as the file
 
 
 class _Node(NamedTuple):
-    children: list[tuple[int, str]]  # their numbers and what they are called here
-    keys: list[str]  # of the variables that are attributes of it
+    children: list[tuple[int, str]]  # their numbers and names
+    keys: list[str]  # of the variables among its attributes
 
 
 class _Step(NamedTuple):
-    """The last step of the path to a node. length: of the whole path, in characters."""
+    """The last edge of the path to a node. length: of the whole path, in characters."""
 
     parent: int
     called: str
@@ -29,16 +29,16 @@ class _Step(NamedTuple):
 
 
 def names_outside_optimizer(graph: bytes, stored: Mapping[str, str]) -> dict[str, str]:
-    """Better names for variables that are stored under the optimizer's: key -> the shortest path that avoids it.
+    """Names for variables that are stored under the optimizer: key -> the shortest path that avoids the optimizer.
 
-    stored: the name of each key as it is.
+    stored: key -> stored name.
     """
     nodes = [_node(field.message()) for field in fields(graph) if field.number == 1]
     taken = set(stored.values())
     names: dict[str, str] = {}
     steps: dict[int, _Step] = {0: _Step(0, "", -1)} if nodes else {}
     queue = list(steps)
-    for number in queue:  # grows in the loop: breadth first, as TensorFlow does it
+    for number in queue:  # grows in the loop: breadth-first search, as in TensorFlow
         for key in nodes[number].keys:
             if key not in stored or key in names or not any(map(_is_optimizer, key.split("/"))):
                 continue

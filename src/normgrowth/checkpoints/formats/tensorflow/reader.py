@@ -1,4 +1,4 @@
-"""Bundles on this machine: `PREFIX.index` with its data files."""
+"""Local bundles: `PREFIX.index` with its data files."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ DATA = re.compile(r"\.data-\d{5}-of-\d{5}")
 
 
 def is_tensorflow_index(path: Path) -> bool:
-    """By content: a table, with data files beside it that have its name."""
+    """Whether the content is a table, and data files with the same prefix are next to it."""
     if path.suffix != INDEX or not path.is_file() or not has_data(path):
         return False
     with path.open("rb") as file:
@@ -26,7 +26,7 @@ def has_data(index: Path) -> bool:
 
 
 def _data_files(index: Path) -> dict[str, Path]:
-    """By what follows the prefix."""
+    """Suffix after the prefix -> data file."""
     found = {path.name.removeprefix(index.stem): path for path in index.parent.iterdir()}
     return {end: path for end, path in found.items() if DATA.fullmatch(end)}
 

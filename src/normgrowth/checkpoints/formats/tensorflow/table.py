@@ -1,8 +1,8 @@
-"""Tables in LevelDB's format: sorted keys with values, in blocks with a checksum each.
+"""Tables in LevelDB's format: sorted keys with values, in blocks that each have a checksum.
 
-A file holds blocks of entries, a block that lists them, and a footer of 48 bytes that says where that one is. A block
-stores of each key only what differs from the key before it. Time and memory are bounded by the size of the file: no
-byte belongs to two blocks, and keys together have at most 64 times the bytes of the file.
+A file has blocks of entries, an index block that lists them, and a footer of 48 bytes with the location of the index
+block. A block stores only the part of each key that differs from the previous key. Time and memory are bounded by the
+size of the file: no byte belongs to two blocks, and all keys together have at most 64 times the bytes of the file.
 """
 
 from collections.abc import Iterator
@@ -13,17 +13,17 @@ from normgrowth.checkpoints.storage.crc32c import crc32c, unmasked
 
 TABLE_END = bytes.fromhex("57fb808b247547db")  # the magic number
 _FOOTER = 48
-_TRAILER = 5  # bytes behind a block: how it is compressed, and its checksum
+_TRAILER = 5  # bytes after a block: the compression type and the checksum
 _PLAIN, _SNAPPY = 0, 1
 _LONGEST_KEY = 1 << 16
-_KEYS_TO_FILE = 64  # bytes of all keys, to those of the file
+_KEYS_TO_FILE = 64  # maximum ratio of the bytes of all keys to those of the file
 _MOST_EXPANSION = 64  # Snappy's own limit is about 21
 
 
 def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values in the order of keys, which rise."""
+    """Keys and values, in ascending order of the keys."""
     if len(content) < _FOOTER or not content.endswith(TABLE_END):
-        raise MalformedBundle("is truncated: it does not end as a table does")
+        raise MalformedBundle("is truncated: it does not end like a table")
     footer = content[-_FOOTER:]
     _, at = _handle(footer, 0)
     (start, size), _ = _handle(footer, at)
@@ -42,7 +42,7 @@ def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 class _KeyBudget:
-    """How many bytes of keys may still come."""
+    """The number of key bytes that may still be read."""
 
     def __init__(self, size: int) -> None:
         self.left = _KEYS_TO_FILE * size
@@ -50,21 +50,21 @@ class _KeyBudget:
     def take(self, size: int) -> None:
         self.left -= size
         if size > _LONGEST_KEY or self.left < 0:
-            raise MalformedBundle("has names that are longer than so small a file can describe")
+            raise MalformedBundle("has names that are too long for a file of its size")
 
 
 def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
-    """Offset and size of a block, and the place behind them."""
+    """Offset and size of a block, and the position after them."""
     start, at = varint(data, at)
     size, at = varint(data, at)
     return (start, size), at
 
 
 def _block(content: bytes, start: int, size: int) -> bytes:
-    """The entries of a block, checked and decompressed, with the list of restarts cut off."""
+    """The entries of a block, verified and decompressed, without the list of restarts."""
     end = start + size
     if end + _TRAILER > len(content) - _FOOTER:
-        raise MalformedBundle(f"is damaged: a block ends at byte {end}, beyond the table")
+        raise MalformedBundle(f"is damaged: a block ends at byte {end}, beyond the end of the table")
     stored = int.from_bytes(content[end + 1 : end + _TRAILER], "little")
     if crc32c(content[start : end + 1]) != unmasked(stored):
         raise MalformedBundle(f"is damaged: the block at byte {start} does not match its checksum")
@@ -72,7 +72,7 @@ def _block(content: bytes, start: int, size: int) -> bytes:
     if kind == _SNAPPY:
         raw = _decompressed(raw)
     elif kind != _PLAIN:
-        raise MalformedBundle(f"has a block that is compressed by an unknown method ({kind})")
+        raise MalformedBundle(f"has a block with an unknown compression method ({kind})")
     restarts = int.from_bytes(raw[-4:], "little") if len(raw) >= 4 else 0
     if 4 * restarts + 4 > len(raw):
         raise MalformedBundle(f"is damaged: the block at byte {start} has no valid end")

@@ -1,4 +1,4 @@
-"""Protocol buffers on the wire: numbers of variable length, and the fields of a message."""
+"""The wire format of protocol buffers: numbers of variable length, and the fields of a message."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,7 +10,7 @@ _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and the place behind it."""
+    """A number and the position after it."""
     result = shift = 0
     while at < len(data) and shift < 70:
         byte = data[at]
@@ -29,14 +29,14 @@ class Field(NamedTuple):
     value: int | bytes
 
     def integer(self) -> int:
-        """As int64."""
+        """The value as int64."""
         if not isinstance(self.value, int):
-            raise MalformedBundle(f"has a message whose field {self.number} is no number")
+            raise MalformedBundle(f"has a message whose field {self.number} is not a number")
         return self.value - (1 << 64) if self.value >= 1 << 63 else self.value
 
     def message(self) -> bytes:
         if not isinstance(self.value, bytes):
-            raise MalformedBundle(f"has a message whose field {self.number} is no message")
+            raise MalformedBundle(f"has a message whose field {self.number} is not a message")
         return self.value
 
     def text(self) -> str:
@@ -58,7 +58,7 @@ def fields(data: bytes) -> Iterator[Field]:
         elif kind in _WIDTHS:
             size = _WIDTHS[kind]
         else:
-            raise MalformedBundle("has a message with a field of an unknown kind")
+            raise MalformedBundle("has a message with a field of an unknown type")
         if size > len(data) - at:
             raise MalformedBundle("has a message that ends too early")
         raw = data[at : at + size]
@@ -70,4 +70,4 @@ def decoded(name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
-        raise MalformedBundle(f"has a name that is no valid UTF-8: {name[:40]!r}") from None
+        raise MalformedBundle(f"has a name that is not valid UTF-8: {name[:40]!r}") from None

@@ -1,1 +1,1 @@
-"""Checkpoints in S3, Google Cloud and Azure buckets, through obstore."""
+"""Checkpoints in S3 and Google Cloud buckets, through obstore."""

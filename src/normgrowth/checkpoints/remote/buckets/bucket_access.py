@@ -1,7 +1,7 @@
-"""Access to buckets as this machine is configured: keys, region, endpoint.
+"""Access to buckets with the configuration of this machine: keys, region, endpoint.
 
-obstore reads no ~/.aws, so boto3 finds what S3 needs; Google's keys it finds by itself. Without any keys, requests are
-anonymous, which is enough for public buckets.
+obstore does not read ~/.aws, so boto3 finds the S3 configuration; obstore finds Google's keys itself. Without keys,
+requests are anonymous, which is enough for public buckets.
 """
 
 import os
@@ -24,21 +24,21 @@ SETUP = {
     "s3": "set it up with `aws configure`, or name a profile in AWS_PROFILE",
     "gs": "set it up with `gcloud auth application-default login`",
 }
-CONNECT_TIMEOUT = 5.0  # seconds; also for the service that hands out the keys of a machine in the cloud
+CONNECT_TIMEOUT = 5.0  # seconds; also for the metadata service that has the keys of a cloud machine
 ONCE: "RetryConfig" = {"max_retries": 0}  # requests are repeated by `retry`
 # Part of the error message of obstore if no Google credentials are configured and this is not a Google machine.
 NO_GOOGLE_KEYS = "computeMetadata"
 
 
 def open_store(scheme: str, bucket: str, *, anonymous: bool = False) -> Store:
-    """A bucket that was not asked for anything yet. anonymous: without looking for Google's keys."""
+    """The store of a bucket; no request is made yet. anonymous: do not look for Google's keys."""
     if not re.fullmatch(r"[\w.-]+", bucket):
-        raise Failure(f"{scheme}://bucket/folder is what an address looks like, with the bucket's full name")
+        raise Failure(f"invalid bucket name; the address must be {scheme}://bucket/folder")
     options: ClientConfig = {
         "connect_timeout": timedelta(seconds=min(CONNECT_TIMEOUT, attempts.TIMEOUT)),
         "read_timeout": timedelta(seconds=attempts.TIMEOUT),
-        "timeout": timedelta(days=1),  # of a whole answer, whose speed is checked while it is read
-        "allow_http": True,  # if the configured endpoint is such an address
+        "timeout": timedelta(days=1),  # of a whole response; its speed is checked while it is read
+        "allow_http": True,  # the configured endpoint may use http
     }
     try:
         return _s3(bucket, options) if scheme == "s3" else _google(bucket, options, anonymous)
@@ -70,7 +70,7 @@ def _s3(bucket: str, options: "ClientConfig") -> "S3Store":
         client = session.client("s3", config=config)
         if re.search(r"\.amazonaws\.com(\.cn)?$", urlsplit(client.meta.endpoint_url).hostname or ""):
             client = session.client("s3", config=config, region_name=_region(client, bucket))
-    except (BotoCoreError, ValueError) as error:  # ValueError: the endpoint is no address
+    except (BotoCoreError, ValueError) as error:  # ValueError: the endpoint is not a valid address
         kind = type(error).__name__
         raise Failure(f"cannot use the AWS configuration of this machine ({kind}); {SETUP['s3']}") from None
     if bundle := os.environ.get("AWS_CA_BUNDLE"):
@@ -87,12 +87,12 @@ def _s3(bucket: str, options: "ClientConfig") -> "S3Store":
 
 
 def _region(client: Any, bucket: str) -> str | None:
-    """Where a bucket of Amazon's is: it serves requests for its own region only."""
+    """The region of a bucket at Amazon, which only accepts requests for its own region."""
     from botocore.exceptions import ClientError
 
     try:
         answer = client.head_bucket(Bucket=bucket)
-    except ClientError as error:  # a refusal says it as well
+    except ClientError as error:  # an error response also has the region
         answer = error.response
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     return headers.get("x-amz-bucket-region") or client.meta.region_name

@@ -1,7 +1,7 @@
-"""Buckets (S3 and stores that speak its protocol, Google Cloud Storage) through obstore, by exact ranges.
+"""Buckets (S3 and compatible stores, Google Cloud Storage), read by exact ranges through obstore.
 
-A bucket pickles as its address. Messages of obstore may contain addresses and names of keys: they are searched for
-a status, and never redact_url.
+A bucket pickles as its address. Messages of obstore may contain addresses and names of keys, so they are only searched
+for a status and never shown.
 """
 
 import re
@@ -22,12 +22,12 @@ from normgrowth.errors import InputError
 
 T = TypeVar("T")
 
-CHANGED = "has changed since it was first looked at; begin again"
-TIME = "time "  # begins the tag of a file without an ETag
+CHANGED = "has changed since it was opened; run the command again"
+TIME = "time "  # prefix of the tag of a file without an ETag
 
 
 class _OtherVersion(Exception):
-    """A file has another ETag than the one asked for."""
+    """The ETag of a file is not the requested one."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Bucket:
             if _file_info(answer.meta) != FileInfo(info.size, tag):  # a store may ignore the condition
                 raise Failure(CHANGED)
             if answer.range != (start + got, stop):
-                raise Failure("the bucket sends other bytes than those asked for", retryable=True)
+                raise Failure("the bucket sends other bytes than requested", retryable=True)
             for chunk in answer.stream(min_chunk_size=1):
                 view[got : got + len(chunk)] = memoryview(chunk)
                 got += len(chunk)
@@ -77,7 +77,7 @@ class Bucket:
                 if got < len(view):
                     check_speed(begun, got - had)
             if got < len(view):
-                raise Failure("the connection is cut again and again", retryable=True)
+                raise Failure("the connection is lost repeatedly", retryable=True)
 
         try:
             self._ask(ask, where)
@@ -87,7 +87,10 @@ class Bucket:
         return content
 
     def _check_etag(self, file: str, where: str, info: FileInfo) -> None:
-        """A store may list another ETag than it answers with. Asked for in this order, both are of one version."""
+        """Raise InputError if the file has changed; a store may only list another ETag than in its responses.
+
+        The file is requested before the list, so if the list is unchanged, both ETags belong to the same version.
+        """
         now = self.stat(file, where)
         folder, _, name = f"{self.path}/{file}".rpartition("/")
         listed = {entry.name: entry.info for entry in Bucket(self.scheme, folder, self.session).ls()}
@@ -98,11 +101,13 @@ class Bucket:
     def content(self, file: str, limit: int, where: str) -> bytes:
         info = self.stat(file, where)
         if info.size > limit:
-            raise InputError(f"{where}: has more than {limit} bytes, too many for what it is")
+            raise InputError(
+                f"{where}: has more than {limit} bytes, which is too large for this kind of file"
+            )
         return self.read(file, 0, info.size, where, info).tobytes() if info.size else b""
 
     def ls(self) -> list[DirectoryEntry]:
-        """What lies directly in the folder; for the path of a file, that file under an empty name."""
+        """The entries of the folder; for the path of a file, the file with an empty name."""
         folder = self._key()
         found = self._ask(lambda store: store.list_with_delimiter(folder or None), self.show())
         if folder and not found["common_prefixes"] and not found["objects"]:
@@ -143,28 +148,26 @@ class Bucket:
         found = re.search(r"status code: (\d{3})", text)
         status = int(found[1]) if found else None
         if isinstance(error, FileNotFoundError) or status == 404:
-            return Failure("there is no such file or folder, or no longer")
+            return Failure("there is no such file or folder (any more)")
         if status in (401, 403) or "token request" in text or "redential" in text:
             how = SETUP[self.scheme]
-            return Failure(f"{bucket} refuses access with the keys of this machine, or without any; {how}")
+            return Failure(f"{bucket} refuses access with the credentials of this machine; {how}")
         if isinstance(error, InvalidPathError):
             return Failure(
-                "holds a name that is no path (with // or .. in it); name a folder or pattern without it"
+                "has a name that is not a valid path (it contains // or ..); choose a folder or pattern without it"
             )
         if status == 416:
-            return Failure("is shorter than it was when it was listed; has it changed?")
+            return Failure("is shorter than listed; has it changed?")
         if status is not None:
             return Failure(
                 f"{bucket} answers with status {status}; try again later", retryable=status in TRANSIENT
             )
         if "NotPartial" in text:
-            return Failure(f"{bucket} takes no ranges and would send the whole file; download it")
+            return Failure(f"{bucket} does not support range requests; download the file")
         if "kind: Timeout" in text:
-            return Failure(f"cannot read from {bucket}: no answer in time", retryable=True)
+            return Failure(f"cannot read from {bucket}: timeout", retryable=True)
         if "kind: Interrupted" in text:
-            return Failure(
-                f"cannot read from {bucket}: the connection is cut again and again", retryable=True
-            )
+            return Failure(f"cannot read from {bucket}: the connection is lost repeatedly", retryable=True)
         return Failure(f"cannot read from {bucket}; check the network and the endpoint", retryable=True)
 
 

@@ -1,4 +1,4 @@
-"""Whole files of a revision on the hub, fetched into a folder: for formats that are not read by ranges."""
+"""Download the files of a hub revision, for formats that cannot be read by ranges."""
 
 import re
 import shutil
@@ -16,12 +16,11 @@ COMPANIONS = ("config.json", "trainer_state.json")
 
 
 def fetch(revision: Revision, into: Path) -> Path:
-    """Download the weights of one revision into a fresh folder below `into`, and return that folder.
+    """Download the weights of one revision into a new folder below `into`; returns that folder.
 
-    Only the best format that is there: safetensors, pytorch's .bin, .pt, .pth or .ckpt, TensorFlow,
-    distributed checkpoints; with its index, the model's config and the trainer's log, never code and
-    never optimizer states. It holds what the folder asked for holds, and is complete; after an error it
-    is gone.
+    Only the best available format is downloaded: safetensors, PyTorch (.bin, .pt, .pth or .ckpt), TensorFlow or
+    distributed checkpoints. The folder also gets its index, the model's config and the trainer's log, but no code and
+    no optimizer state. After an error, the folder is removed.
     """
     api = api_of(revision.endpoint)
     sizes, index, weights = pick_files(revision)
@@ -30,7 +29,7 @@ def fetch(revision: Revision, into: Path) -> Path:
         stem = re.sub(r"[^\w.=-]+", "_", revision.revision)[:60]
         target = Path(tempfile.mkdtemp(prefix=f"{stem}-", dir=into))
     except OSError as error:
-        raise InputError(f"{into}: cannot hold a download: {error.strerror or error}") from error
+        raise InputError(f"{into}: cannot write the download: {error.strerror or error}") from error
     try:
         if index is not None:
             _download(api, revision, index, sizes[index], target)
@@ -50,12 +49,12 @@ def check_space(label: str, needed: int, into: Path) -> None:
     if needed > free:
         raise InputError(
             f"{label}: needs {needed / 1e9:.3g} GB, but {into} has {free / 1e9:.3g} GB free; "
-            "make room, or choose a folder on another disk"
+            "free some space, or choose a folder on another disk"
         )
 
 
 def _download(api: "HfApi", revision: Revision, name: str, size: int, target: Path) -> None:
-    """One file, by way of a folder that the library may fill with its notes and the repository's folders."""
+    """Download one file, through a temporary folder in which the library also writes metadata and subfolders."""
     scratch = target / ".incoming"
 
     def transfer() -> str:
@@ -70,7 +69,7 @@ def _download(api: "HfApi", revision: Revision, name: str, size: int, target: Pa
     file = Path(ask(transfer, f"{revision.label}: {name}", api.endpoint))
     if size and file.stat().st_size != size:
         raise InputError(
-            f"{revision.label}: {name} came with {file.stat().st_size} bytes, not the {size} listed"
+            f"{revision.label}: {name} has {file.stat().st_size} bytes, but the hub lists {size}"
         )
     (target / name).parent.mkdir(parents=True, exist_ok=True)
     file.replace(target / name)
@@ -81,7 +80,7 @@ def _silent_bar() -> Any:
     from huggingface_hub.utils import tqdm
 
     class Silent(tqdm):
-        monitor_interval = 0  # or tqdm starts a thread, for a bar that nobody sees
+        monitor_interval = 0  # otherwise tqdm starts a thread for an invisible bar
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **{**options, "disable": True})

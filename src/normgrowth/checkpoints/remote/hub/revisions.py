@@ -1,12 +1,11 @@
 """A repository on the Hugging Face hub as a series: each branch or tag is one checkpoint.
 
-Training runs are published this way (Pythia has 154 revisions), and all of them together seldom fit
-on a disk. So a revision is a name and a commit until it is read by ranges (`places`) or fetched (`download`);
-fetching fills one fresh folder, which the caller deletes after use, and the hub library's shared cache is left
-as it was.
+Training runs are published this way (Pythia has 154 revisions), and all revisions together seldom fit on a disk. So a
+revision is only a name and a commit until it is read by ranges (`remote_file`) or downloaded (`hub_download`). A
+download uses one new folder, which the caller deletes after use; the shared cache of the hub library is not changed.
 
-Whatever the hub answers is data from elsewhere: file names are checked before they become paths,
-and anything that goes wrong is an `InputError` of one line.
+Responses of the hub are untrusted: file names are checked before they are used as paths, and every failure is raised as
+an `InputError` with a message of one line.
 """
 
 import errno
@@ -34,13 +33,13 @@ SCHEME = "hf://"
 
 @dataclass(frozen=True)
 class Revision:
-    """One revision of a repository, not fetched. The commit is what counts; branches move."""
+    """One revision of a repository, not downloaded. It is identified by the commit, because branches move."""
 
     repo: str
     revision: str
     commit: str
     endpoint: str | None = None
-    folder: str = ""  # where in the repository the weights lie
+    folder: str = ""  # the folder in the repository that has the weights
 
     @property
     def label(self) -> str:
@@ -52,20 +51,19 @@ def is_hub(uri: str) -> bool:
 
 
 def list_revisions(uri: str, *, endpoint: str | None = None) -> list[Revision]:
-    """The branches, then the tags, that ``hf://org/repo[/folder][@pattern]`` means, in the hub's order.
+    """The branches, then the tags, that match ``hf://org/repo[/folder][@pattern]``, in the hub's order.
 
-    The pattern is the shell's (``step*``, ``step[0-9]``) and by default takes all; a full commit hash
-    is taken as it is. A branch and a tag with the same commit are both returned: which name tells
-    the step is for the caller to say. Old repositories of one word (``hf://gpt2``) have no folder.
+    The pattern is a shell pattern (``step*``, ``step[0-9]``); without one, all match. A full commit hash is used
+    directly. If a branch and a tag have the same commit, both are returned; the caller decides which name has the step.
+    Old repositories with a name of one word (``hf://gpt2``) cannot be combined with a folder.
 
-    `endpoint` is another hub's address. The token saved on this machine goes to the hub it is for and
-    not to another address.
+    endpoint: the address of another hub. The token saved on this machine is sent only to the hub that it is for.
     """
     repo, folder, pattern = _parse(uri)
     api = api_of(endpoint)
 
     def refs() -> list[tuple[str, str]]:
-        # Not by list_repo_refs, which takes no time limit: a lost connection would wait for ever.
+        # list_repo_refs has no timeout: it would wait forever after a lost connection.
         from huggingface_hub import get_session
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, validate_repo_id
 
@@ -82,14 +80,14 @@ def list_revisions(uri: str, *, endpoint: str | None = None) -> list[Revision]:
         known.append((pattern, pattern))
     chosen = [(name, commit) for name, commit in known if name == pattern or fnmatchcase(name, pattern)]
     if not chosen:
-        some = ", ".join(name for name, _ in known[:6]) or "none at all"
-        rest = f", ... ({len(known)} in all)" if len(known) > 6 else ""
+        some = ", ".join(name for name, _ in known[:6]) or "none"
+        rest = f", ... ({len(known)} in total)" if len(known) > 6 else ""
         raise InputError(f"{SCHEME}{repo}: no branch or tag matches {pattern!r}; it has {some}{rest}")
     return [Revision(repo, name, commit, endpoint, folder) for name, commit in chosen]
 
 
 def pick_files(revision: Revision) -> tuple[dict[str, int], str | None, list[str]]:
-    """The files of a revision with their bytes (0: not said), and of the best format the index or the weights."""
+    """The files of a revision with their sizes (0: unknown), and the index or the weights of the best format."""
     sizes = _sizes(api_of(revision.endpoint), revision)
     index, weights = best_files([name for name in sizes if "/" not in name])
     if not weights and not index:
@@ -98,7 +96,7 @@ def pick_files(revision: Revision) -> tuple[dict[str, int], str | None, list[str
 
 
 def file_address(revision: Revision, name: str) -> tuple[str, dict[str, str], str]:
-    """Where a file of a revision lies, the headers for that hub and no other, and the hub's address."""
+    """The URL of a file, the headers that may be sent only to that hub, and the hub's address."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 
@@ -114,11 +112,9 @@ def _parse(uri: str) -> tuple[str, str, str]:
     place, at, pattern = uri.removeprefix(SCHEME).partition("@")
     parts = place.rstrip("/").split("/")
     if parts[0] in ("datasets", "spaces", "buckets", "kernels"):
-        raise InputError(f"{uri}: weights are read from model repositories only, hf://org/repo")
+        raise InputError(f"{uri}: only model repositories (hf://org/repo) are supported")
     if not is_hub(uri) or not all(parts) or ".." in parts or (at and not pattern):
-        raise InputError(
-            f"{uri}: is not of the form hf://org/repo, hf://org/repo/folder or hf://org/repo@pattern"
-        )
+        raise InputError(f"{uri}: must be hf://org/repo, hf://org/repo/folder or hf://org/repo@pattern")
     return "/".join(parts[:2]), "/".join(parts[2:]), pattern or "*"
 
 
@@ -126,21 +122,21 @@ def api_of(endpoint: str | None) -> "HfApi":
     from huggingface_hub import HfApi, constants
 
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-        raise InputError(f"{endpoint}: a hub's address starts with https:// or http://")
+        raise InputError(f"{endpoint}: the address of a hub must start with https:// or http://")
     if endpoint is not None and "@" in endpoint:
-        raise InputError("the hub's address has a password in it; set HF_ENDPOINT and HF_TOKEN instead")
+        raise InputError("the hub's address contains a password; set HF_ENDPOINT and HF_TOKEN instead")
     address = (endpoint or constants.ENDPOINT).rstrip("/")
     token = None if address == constants.ENDPOINT else False
-    # Our own user agent, since the library's tells the hub what else is installed here.
+    # The library's default user agent would send a list of installed packages.
     return HfApi(endpoint=address, token=token, headers={"user-agent": "normgrowth"})
 
 
 class _NotAHub(Exception):
-    """An answer that no hub gives."""
+    """A response that is not from a hub."""
 
 
 def _refs_in(answer: Any) -> list[tuple[str, str]]:
-    """Name and commit of the branches, then of the tags."""
+    """Name and commit of each branch, then of each tag."""
     try:
         found = [(ref["name"], ref["targetCommit"]) for kind in ("branches", "tags") for ref in answer[kind]]
     except (LookupError, TypeError):
@@ -151,9 +147,9 @@ def _refs_in(answer: Any) -> list[tuple[str, str]]:
 
 
 def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
-    """The files below the revision's folder, and their bytes.
+    """The files below the revision's folder, and their sizes in bytes.
 
-    Asked of the revision and not of the tree, which the library cannot ask for with a time limit.
+    From the revision's info, because the library has no timeout for listing the tree.
     """
 
     def listing() -> dict[str, int]:
@@ -163,12 +159,14 @@ def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
         files = info.siblings or ()
         return {
             str(file.rfilename): file.size if type(file.size) is int else 0 for file in files
-        }  # 0: not said
+        }  # 0: unknown
 
     everything = ask(listing, revision.label, api.endpoint)
     for name in everything:
         if not stays_below(name):
-            raise InputError(f"{revision.label}: lists a file {name!r}, not a path within a folder; refused")
+            raise InputError(
+                f"{revision.label}: lists the file {name!r}, a path outside of the repository; refused"
+            )
     prefix = f"{revision.folder}/" if revision.folder else ""
     return {name[len(prefix) :]: size for name, size in everything.items() if name.startswith(prefix)}
 
@@ -180,31 +178,32 @@ def _why_nothing(revision: Revision, sizes: Mapping[str, int]) -> str:
     filled = [folder for folder, names in sorted(below.items()) if any(best_files(names))]
     if filled:
         inside = replace(revision, folder="/".join(filter(None, (revision.folder, filled[0]))))
-        return f"has weights only in folders ({', '.join(filled[:6])}); name one: {inside.label}"
-    files = ", ".join(sorted(sizes)[:6]) or "none at all"
-    return f"has no weights in a format that is read here; its files are {files}"
+        return f"has weights only in folders ({', '.join(filled[:6])}); choose one: {inside.label}"
+    files = ", ".join(sorted(sizes)[:6]) or "none"
+    return f"has no weights in a supported format; its files are: {files}"
 
 
 def shards(revision: Revision, index: str, content: bytes, sizes: Mapping[str, int]) -> list[str]:
-    """The files that an index names, each of which has to be in the listing."""
+    """The files that an index lists. Raises InputError if the repository does not have one of them."""
     named = sorted(set(parse_index(content, f"{revision.label}: {index}").values()))
     for shard in named:
         if shard not in sizes:
-            raise InputError(f"{revision.label}: {index} names {shard!r}, which the repository does not have")
+            raise InputError(f"{revision.label}: {index} lists {shard!r}, which the repository does not have")
     return named
 
 
 def ask(call: Callable[[], T], what: str, address: str) -> T:
-    """Call the hub library, again if that may help; whatever it raises becomes one line."""
+    """Call the hub library, with retries after transient failures. Its exceptions become an InputError of one line."""
 
     def attempt() -> T:
         try:
             return call()
         except Exception as error:
-            if raised_here(error) and not isinstance(error, _NotAHub):  # a mistake here, not the hub's
+            # A bug of normgrowth, not a failure of the hub.
+            if raised_here(error) and not isinstance(error, _NotAHub):
                 raise
             headers = dict(getattr(getattr(error, "response", None), "headers", {}))
-            # Not `from error`: its words may have a signed address in them.
+            # Not `from error`: its message may contain a signed address.
             raise Failure(
                 _reason(error, address), retryable=_may_pass(error), wait=wait_asked_for(headers)
             ) from None
@@ -221,35 +220,35 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _is_transport(error: BaseException) -> bool:
-    """An error of the connection. The library's client is httpx in some versions, httpx2 in others."""
+    """Whether it is a connection error. The library's client is httpx or httpx2, depending on its version."""
     return type(error).__module__.startswith("httpx")
 
 
 def refusal(status: int, code: str, address: str) -> str:
-    """What an answer means, by its status and its X-Error-Code, and the way out."""
+    """The message for a status and an X-Error-Code, with advice."""
     login = "log in with `hf auth login` or set HF_TOKEN"
     match code:
         case "GatedRepo":
             return f"is gated; accept its terms on its page, then {login}"
         case "RevisionNotFound":
-            return "the hub has no such revision, or no longer; list the revisions again"
+            return "the hub has no such revision (any more); list the revisions again"
         case "EntryNotFound":
             return "the hub lists this file but does not have it; try again later"
         case "RepoNotFound":
-            return f"no such repository at {address}; check the name, or if it is private {login}"
+            return f"no such repository at {address}; check the name or, if it is private, {login}"
     if status in (401, 403):
         return f"{address} refuses access; {login}"
     if status == 429:
-        return f"{address} has had too many requests; wait five minutes, or {login} for a higher limit"
+        return f"too many requests to {address}; wait five minutes, or {login} for a higher limit"
     return f"{address} answers with status {status}; try again later"
 
 
 def _reason(error: BaseException, address: str) -> str:
-    """What went wrong and the way out, without the library's paragraphs."""
+    """The reason of an error and advice in one line, without the library's long messages."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
-        error = error.__cause__  # "not in the cache either" says nothing here
+        error = error.__cause__  # "not in the cache either" is not the cause
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     match error:
         case errors.GatedRepoError():
@@ -265,9 +264,9 @@ def _reason(error: BaseException, address: str) -> str:
         case errors.OfflineModeIsEnabled():
             return "the hub library is in offline mode; unset HF_HUB_OFFLINE"
         case errors.HFValidationError():
-            return f"is not a repository's name: {first_line}"
+            return f"is not a valid repository name: {first_line}"
         case OSError(errno=errno.ENOSPC):
-            return "the disk is full; make room, or choose a folder on another disk"
+            return "the disk is full; free some space, or choose a folder on another disk"
         case (
             _NotAHub()
             | json.JSONDecodeError()
@@ -276,8 +275,8 @@ def _reason(error: BaseException, address: str) -> str:
             | TypeError()
             | AttributeError()
         ):
-            return f"the answer of {address} is not a hub's ({first_line}); check the address"
+            return f"the response of {address} is not that of a hub ({first_line}); check the address"
     if _is_transport(error):
-        detail = "no answer in time" if "Timeout" in type(error).__name__ else first_line
+        detail = "timeout" if "Timeout" in type(error).__name__ else first_line
         return f"cannot reach {address} ({detail}); check the network and the address"
     return f"the hub library failed: {first_line}"

@@ -1,4 +1,4 @@
-"""Connections, kept for the next request, through the proxies that this machine is set to use."""
+"""HTTP connections, reused for the next request, through the configured proxies of this machine."""
 
 import base64
 import http.client
@@ -17,13 +17,13 @@ from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote.retry import Failure
 
 IDLE = 16  # connections kept for each host
-FEW = 1 << 16  # bytes; memory is taken for as many as are asked for, so not for what a server says will come
+FEW = 1 << 16  # bytes; a read allocates as many as requested, so the server's length is not used
 
 Key = tuple[object, ...]
 
 
 class Answer(http.client.HTTPResponse):
-    """Reads into memory that is there: Python's own reads into new memory, and copies from it."""
+    """A response that reads directly into a given buffer; Python's class reads into new memory and copies it."""
 
     def readinto1(self, buffer: memoryview) -> int:  # type: ignore[override]
         if self.fp is None or self.chunked or self.length is None:
@@ -34,7 +34,7 @@ class Answer(http.client.HTTPResponse):
 
 
 class Exchange(NamedTuple):
-    """An answer whose body is not read, and the connection that it comes from."""
+    """A response whose body is not read yet, and its connection."""
 
     answer: Answer
     connection: http.client.HTTPConnection
@@ -42,13 +42,13 @@ class Exchange(NamedTuple):
 
 
 class Pool:
-    """Connections that wait for the next request, and where files were last found."""
+    """Idle connections for the next request, and the targets of recent redirects."""
 
     def __init__(self) -> None:
         self.moved: dict[str, tuple[str, float]] = {}
         self._idle: dict[Key, list[http.client.HTTPConnection]] = {}
         self._lock = threading.Lock()
-        weakref.finalize(self, _close_all, self._idle)  # at exit, too
+        weakref.finalize(self, _close_all, self._idle)  # also at exit
 
     def ask(self, url: str, headers: dict[str, str]) -> Exchange:
         parts = urlsplit(url)
@@ -70,7 +70,7 @@ class Pool:
                 answer = connection.getresponse()
                 assert isinstance(answer, Answer)
                 return Exchange(answer, connection, key)
-            except ConnectionError:  # a kept one may have been closed by the server: not a failure
+            except ConnectionError:  # the server may have closed an idle connection: retry with a new one
                 connection.close()
                 if kept is None:
                     raise
@@ -84,10 +84,10 @@ class Pool:
             return kept.pop() if kept else None
 
     def give(self, exchange: Exchange) -> None:
-        """Keep a connection, if nothing of the answer is left in it."""
+        """Keep a connection for reuse if the response was read completely."""
         answer, connection, key = exchange
         try:
-            if answer.status >= 300:  # the few words of a redirect or a refusal, which came with it
+            if answer.status >= 300:  # read the short body of a redirect or an error
                 answer.read1(FEW)
             ended = answer.length == 0 or (answer.chunked and not answer.read1(1))
         except (OSError, http.client.HTTPException):
@@ -115,9 +115,9 @@ def origin(url: str) -> tuple[str, str | None, int]:
 
 @lru_cache(maxsize=1)
 def _trust() -> ssl.SSLContext:
-    """What this machine trusts, and what Python packages do where they are installed."""
+    """The certificates that this machine trusts, and those of certifi if it is installed."""
     context = ssl.create_default_context()
-    # Without the package, or its file, what this machine trusts is enough.
+    # Without certifi, the certificates of this machine are enough.
     with suppress(ImportError, OSError):
         import certifi
 
@@ -126,7 +126,7 @@ def _trust() -> ssl.SSLContext:
 
 
 def _connection(parts: SplitResult, proxy: SplitResult | None) -> http.client.HTTPConnection:
-    """Not connected yet. A proxy is asked to pass on what is encrypted, and to fetch what is not."""
+    """A connection that is not open yet. A proxy tunnels https, and forwards http."""
     at = proxy or parts
     host, port = at.hostname or "", at.port
     connection: http.client.HTTPConnection
@@ -142,15 +142,17 @@ def _connection(parts: SplitResult, proxy: SplitResult | None) -> http.client.HT
     return connection
 
 
-@lru_cache(maxsize=64)  # looking takes as long as a small request
+@lru_cache(maxsize=64)  # the lookup takes as long as a small request
 def _proxy(scheme: str, host: str) -> SplitResult | None:
-    """What this machine's settings say, as for everything else that Python fetches."""
+    """The proxy for a host from the settings of this machine, as in urllib; None without one."""
     address = urllib.request.getproxies().get(scheme)
     if not address or urllib.request.proxy_bypass(host):
         return None
     proxy = urlsplit(address if "://" in address else f"http://{address}")
     if proxy.scheme != "http":
-        raise Failure(f"the proxy of this machine is of a kind ({proxy.scheme}) that is not used here")
+        raise Failure(
+            f"the configured proxy has the scheme {proxy.scheme}, which is not supported; use an http proxy"
+        )
     return proxy
 
 
@@ -165,9 +167,9 @@ def basic(name: str, password: str) -> str:
 
 
 def saved_login(host: str) -> str | None:
-    """What the person's ~/.netrc has for a host, as a header."""
+    """The Authorization header for a host from ~/.netrc; None without an entry."""
     try:
-        entry = netrc.netrc().hosts.get(host)  # and not `default`, which would go to anyone
+        entry = netrc.netrc().hosts.get(host)  # without the entry `default`, which would be sent to any host
     except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
         return None
     return basic(entry[0], entry[2]) if entry else None

@@ -1,12 +1,12 @@
-"""Exact byte ranges over HTTP, each byte into memory once.
+"""Exact byte ranges over HTTP, read into memory without extra copies.
 
-Python's own client: for ranges of 4 to 32 MiB on one machine it takes 0.8 to 1.4 times as long as a plain socket;
-fsspec's takes 1.7 to 3 times as long, obstore's shows passwords in its messages, and httpx and urllib3 do not check
-what they get. Written here is what that client lacks: redirects and going on where a connection was cut;
-`connections` keeps connections and knows proxies.
+This uses Python's http.client: for ranges of 4 to 32 MiB on one machine it takes 0.8 to 1.4 times as long as a plain
+socket. fsspec takes 1.7 to 3 times as long, obstore shows passwords in its messages, and httpx and urllib3 do not check
+the received range. This module adds redirects and resuming after a lost connection; `connections` adds connection reuse
+and proxies.
 
-What is private (a password, a token, the query of a signed address) goes to the host that it is for and
-nowhere else: not to where that host redirects, not into a message. So no text of an error is passed on.
+Private data (a password, a token, the query of a signed address) is sent only to its host, not to the target of a
+redirect, and never appears in a message. So the text of exceptions is not passed on.
 """
 
 import http.client
@@ -29,18 +29,18 @@ from normgrowth.checkpoints.remote.web.connections import Answer, Pool, origin
 from normgrowth.errors import InputError
 
 REDIRECTS = 5
-MOVED_FOR = 300.0  # seconds that a redirect is remembered; signed addresses live longer
+MOVED_FOR = 300.0  # seconds that a redirect is cached; signed addresses are valid for longer
 CHUNK = 1 << 20
-_SIGNS = "%:/?#[]@!$&'()*+,;=~"  # of an address; others are quoted, as the bytes that a server sent
+_SIGNS = "%:/?#[]@!$&'()*+,;=~"  # not quoted in an address; others are, as the bytes that a server sent
 
 
 @dataclass(frozen=True)
 class Target:
-    """A file on a server, and what may be told to that server only."""
+    """A file on a server, with headers that may be sent only to that server."""
 
     url: str
     private: Mapping[str, str] = field(default_factory=dict, repr=False)  # headers
-    explain: Callable[[int, str], str | None] | None = None  # its own words for a status and X-Error-Code
+    explain: Callable[[int, str], str | None] | None = None  # message for a status and X-Error-Code
     pool: Pool = field(default_factory=Pool, repr=False)
 
 
@@ -59,7 +59,7 @@ def get_range(
     tag: str = "",
     into: NDArray[np.uint8] | None = None,
 ) -> Got:
-    """These bytes of a file; size and tag, where they are known, have to be the same still. into: memory for them."""
+    """The bytes from start to stop of a file. Raises InputError if a given size or tag has changed. into: buffer."""
     try:
         content = np.empty(stop - start, np.uint8) if into is None else into[: stop - start]
     except (MemoryError, ValueError):
@@ -74,12 +74,12 @@ def get_range(
             total = _check_range(answer, start + got, stop)
             now = _tag(answer)
             if total != (size or total) or (mark and now and now != mark):
-                raise Failure("has changed since it was first looked at; begin again")
+                raise Failure("has changed since it was opened; run the command again")
             mark = mark or now
             while got < len(view):
                 count = answer.readinto1(view[got : got + CHUNK])
                 if not count:
-                    raise Failure("the connection is cut again and again", retryable=True)
+                    raise Failure("the connection is lost repeatedly", retryable=True)
                 got += count
                 engine.check_cancelled()
                 if got < len(view):
@@ -90,30 +90,30 @@ def get_range(
 
 
 def _check_range(answer: Answer, start: int, stop: int) -> int:
-    """Whether the answer has the bytes asked for and no others; the size of the whole file."""
+    """Raise Failure unless the response has exactly the requested bytes; returns the size of the whole file."""
     if answer.status == 200:
-        raise Failure("the server takes no ranges and would send the whole file; download it and trace that")
+        raise Failure("the server does not support range requests; download the file and trace the copy")
     if answer.status == 416:
-        raise Failure(f"has fewer than {stop} bytes; is it truncated, or has it changed?")
+        raise Failure(f"has fewer than {stop} bytes; was it truncated or changed?")
     span = re.fullmatch(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", answer.headers.get("content-range") or "")
     if span is None:
-        raise Failure("the server does not say which bytes it sends", retryable=True)
+        raise Failure("the server sends no valid Content-Range", retryable=True)
     first, last, size = map(int, span.groups())
     if first == start and last == size - 1 < stop - 1:
-        raise Failure(f"has {size} bytes and not {stop}; is it truncated, or has it changed?")
+        raise Failure(f"has {size} bytes, expected at least {stop}; was it truncated or changed?")
     if (first, last) != (start, stop - 1) or answer.length not in (None, stop - start):
-        raise Failure("the server sends other bytes than those asked for", retryable=True)
+        raise Failure("the server sends other bytes than requested", retryable=True)
     if answer.headers.get("content-encoding", "identity") != "identity":
-        raise Failure("the server sends the bytes compressed")
+        raise Failure("the server sends compressed bytes")
     return size
 
 
 def get_page(
     target: Target, limit: int, where: str, check: Callable[[bytes], None] | None = None
 ) -> tuple[bytes, str]:
-    """A small file or a page, whole, and the address it came from in the end.
+    """The content of a small file or page, and its address after redirects.
 
-    check: raises Failure if the page is not whole.
+    check: raises Failure if the page is incomplete.
     """
 
     def attempt() -> tuple[bytes, str]:
@@ -126,9 +126,9 @@ def get_page(
                 length += len(data)
                 check_speed(begun, length)
             if length > limit:
-                raise Failure(f"has more than {limit} bytes, too many for what it is")
+                raise Failure(f"has more than {limit} bytes, which is too large for this kind of file")
             if expected not in (None, length):
-                raise Failure("the connection is cut again and again", retryable=True)
+                raise Failure("the connection is lost repeatedly", retryable=True)
             page = b"".join(parts)
             if check:
                 check(page)
@@ -143,7 +143,7 @@ def _tag(answer: Answer) -> str:
 
 @contextmanager
 def _exchange(target: Target, headers: Mapping[str, str]) -> Iterator[Answer]:
-    """The answer to one request, behind redirects; its connection is kept if the answer was read to its end."""
+    """The response to one request, after redirects. Its connection is reused if the response was read completely."""
     kept = target.pool
     place, host = target.url, urlsplit(target.url).hostname
     try:
@@ -165,37 +165,37 @@ def _exchange(target: Target, headers: Mapping[str, str]) -> Iterator[Answer]:
                     answer.url = place
                     yield answer
                     return
-                elif place == remembered:  # which was good for a while
+                elif place == remembered:  # the cached redirect has expired
                     kept.moved.pop(target.url, None)
                     place, remembered = target.url, ""
                 else:
                     raise _refusal(answer, target, own)
             finally:
                 kept.give(exchange)
-        raise Failure("the server redirects too often")
-    except (http.client.InvalidURL, UnicodeError):  # also a name that no host can have
-        raise Failure("is not an address that can be asked for") from None
+        raise Failure("the server redirects too many times")
+    except (http.client.InvalidURL, UnicodeError):  # also an invalid host name
+        raise Failure("is not a valid address") from None
     except ssl.SSLCertVerificationError:
         raise Failure(f"the certificate of {host} is not trusted") from None
     except (OSError, http.client.HTTPException) as error:
-        kept.moved.pop(target.url, None)  # the next attempt asks where to go
+        kept.moved.pop(target.url, None)  # the next attempt follows the redirect again
         raise Failure(f"cannot read from {host}: {_cause(error)}", retryable=True) from None
 
 
 def _cause(error: Exception) -> str:
     match error:
         case TimeoutError():
-            return "no answer in time"
+            return "timeout"
         case socket.gaierror():
             return "no such host, or no network"
         case ConnectionRefusedError():
-            return "nobody answers there"
+            return "connection refused"
         case ssl.SSLError():
-            return "no secure connection"
+            return "TLS error"
         case ConnectionError() | http.client.IncompleteRead():
-            return "the connection was cut"
+            return "the connection was lost"
         case http.client.HTTPException():
-            return "the answer is not HTTP"
+            return "the response is not HTTP"
     return (isinstance(error, OSError) and error.strerror) or type(error).__name__
 
 
@@ -209,22 +209,22 @@ def _refusal(answer: Answer, target: Target, own: bool) -> Failure:
     ):
         return Failure(reason, retryable=retryable, wait=wait)
     if status in (401, 403):
-        way_out = "a signed address may be too old; a name and a password belong into ~/.netrc"
+        way_out = "a signed address may have expired; put user name and password into ~/.netrc"
         return Failure(f"{host} refuses access (status {status}); {way_out}")
     if status in (404, 410):
-        return Failure("there is no such file, or no longer")
+        return Failure("there is no such file (any more)")
     return Failure(f"{host} answers with status {status}; try again later", retryable=retryable, wait=wait)
 
 
 def _next(place: str, answer: Answer) -> str:
-    """Where a redirect leads."""
+    """The target of a redirect."""
     try:
         to = urlsplit(urljoin(place, answer.headers.get("location") or ""))
         sound = to.scheme in ("http", "https") and bool(to.hostname) and (to.port or 1) > 0
     except ValueError:
         to, sound = urlsplit(place), False
     if not sound or to.geturl() == place:
-        raise Failure("the server redirects to nowhere")
+        raise Failure("the server redirects to an invalid address")
     if to.scheme == "http" and urlsplit(place).scheme == "https":
         raise Failure("the server redirects from https to http; refused")
     host = to.netloc.rpartition("@")[2]

@@ -1,7 +1,7 @@
 """Folders on web servers and on the Hugging Face hub, whose files are read by ranges.
 
-An address is split here into what may be info and what may not: the password and the query of a signed
-address stay in the session of the series, in this process, and labels, records, messages and pickles have the rest.
+The private parts of an address (the password, and the query of a signed address) stay in the session of the series, in
+this process. Labels, records, messages and pickles have only the rest.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ from normgrowth.checkpoints.remote.web.http import Target, get_page, get_range
 from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError
 
-PAGE_LIMIT = 16 << 20  # bytes of a list of files
-_PLAIN = "/~!$&'()*+,;=:@"  # what need not be quoted in a path
-# Not by an HTML parser: Python's takes time with the square of what is badly written. Bounded, so that this does not.
+PAGE_LIMIT = 16 << 20  # maximum bytes of a directory page
+_PLAIN = "/~!$&'()*+,;=:@"  # characters that need no quoting in a path
+# Python's HTML parser takes quadratic time for malformed pages; this pattern is bounded.
 _LINK = re.compile(
     r"""<a\s(?:[^<>]{0,1000}?\s)?href\s{0,9}=\s{0,9}(?:"([^"<>]*)"|'([^'<>]*)'|([^\s"'<>]+))""", re.IGNORECASE
 )
-# What is around the links of a list, and is closed after the last of them; <html> where a page has it.
+# The element around the links of a directory page, closed after the last link: <html> if the page has it.
 _DOCUMENT = re.compile(r"<(/?)html(?=[\s>])", re.IGNORECASE)
 _BEGINNING = re.compile(r"\s*(?:<[^<>]*>\s*)*(?:<[^<>]*)?")  # tags without any text
 _LIST = re.compile(r"<(/?)(?:pre|table|ul|ol)(?=[\s>])", re.IGNORECASE)
@@ -43,13 +43,13 @@ def redact_url(address: str) -> str:
 
 @dataclass(frozen=True)
 class _Web(ABC):
-    """What both have in common: a target for each file, and how it is read."""
+    """Base class: a target for each file, and methods to read it."""
 
     @abstractmethod
     def _target(self, file: str, where: str) -> Target: ...
 
     def stat(self, file: str, where: str) -> FileInfo:
-        """By its first eight bytes, which are needed anyway; not every server answers a HEAD as it does a GET."""
+        """Size and tag from a request for the first eight bytes, which are needed anyway; HEAD is not reliable."""
         got = get_range(self._target(file, where), 0, 8, where)
         return FileInfo(got.size, got.tag, got.content.tobytes())
 
@@ -64,7 +64,7 @@ class _Web(ABC):
 
 @dataclass(frozen=True)
 class HubFiles(_Web):
-    """The files of one revision. Its commit never changes, so its ETags need not be watched."""
+    """The files of one revision. A commit never changes, so ETags are not checked."""
 
     revision: hub.Revision
     session: RemoteSession = field(default_factory=RemoteSession, compare=False, repr=False)
@@ -87,22 +87,22 @@ class HubFiles(_Web):
 
 @dataclass(frozen=True)
 class Website(_Web):
-    """A folder of a web server; or one file there, if its address has a query."""
+    """A folder of a web server, or a single file if its address has a query."""
 
-    base: str  # with / at the end
-    query: str = ""  # a digest of the query, which the session keeps
+    base: str  # ends with /
+    query: str = ""  # a digest of the query; the query itself stays in the session
     session: RemoteSession = field(default_factory=RemoteSession, compare=False, repr=False)
 
     @staticmethod
     def of(address: str, session: RemoteSession) -> "tuple[Website, str]":
-        """The folder that an address lies in, and its name there; what is private is put aside."""
+        """The folder and the file name of an address. Its private parts are stored in the session."""
         try:
             parts = urlsplit(address)
             if not parts.hostname or parts.port == 0:
                 raise ValueError
         except ValueError:
             raise InputError(
-                f"{redact_url(address)}: is not an address of the form https://host/path"
+                f"{redact_url(address)}: is not a valid address; expected https://host/path"
             ) from None
         clean = quote(parts.path, safe=_PLAIN + "%") or "/"
         folder, _, name = clean.rpartition("/")
@@ -123,14 +123,14 @@ class Website(_Web):
     def _target(self, file: str, where: str) -> Target:
         queries = self.session.queries
         if self.query and self.query not in queries:
-            raise InputError(f"{where}: the query of its address stays in the process that was given it")
+            raise InputError(f"{where}: the query of its address is not available in this process")
         query = f"?{queries[self.query]}" if self.query else ""
         login = self.session.login(self.base)
         private = {"Authorization": login} if login else {}
         return Target(f"{self.show(file)}{query}", private, pool=self.session.pool)
 
     def ls(self) -> list[DirectoryEntry]:
-        """What an index page links to, directly below it."""
+        """The entries of a folder, from the links of its directory page."""
         page, address = get_page(self._target("", self.base), PAGE_LIMIT, self.base, _check_end)
         base = urljoin(address, ".")
         names: dict[str, bool] = {}
@@ -142,16 +142,16 @@ class Website(_Web):
                 continue
             name = unquote(target.removeprefix(base).removesuffix("/"))
             if not target.startswith(base) or "?" in target or "/" in name:
-                continue  # a column to sort by, the folder above, another host
+                continue  # a link to sort by a column, to the parent folder, or to another host
             if name and stays_below(name):
                 names[name] = names.get(name, False) or target.endswith("/")
         return [DirectoryEntry(name, is_folder) for name, is_folder in names.items()]
 
 
 def _check_end(page: bytes) -> None:
-    """A list that is cut short would make the series shorter: what a page opens around its links, it closes after them.
+    """Raise Failure if a directory page is truncated: the element around its links must be closed after the last link.
 
-    Not by the declaration at its beginning: Go's server sends <!doctype html> and no <html>, lighttpd an XML prolog.
+    The start of the page is not enough: Go's server sends <!doctype html> without <html>, lighttpd an XML prolog.
     """
     text = page.decode("utf-8", "replace")
     around = _DOCUMENT if any(not found[1] for found in _DOCUMENT.finditer(text)) else _LIST
@@ -159,10 +159,10 @@ def _check_end(page: bytes) -> None:
     closed = max((place for place, closes in tags if closes), default=-1)
     if tags:
         whole = closed > max((found.start() for found in _LINK.finditer(text)), default=-1)
-    else:  # links without a list around them, another page; or the beginning of one
+    else:  # links without an element around them, another page, or the start of one
         whole = _BEGINNING.fullmatch(text) is None
     if not whole:
         raise Failure(
-            "its list of files is cut short (what it opens is not closed); name the files one by one",
+            "its directory page is truncated (an element is not closed); pass the addresses of the files",
             retryable=True,
         )
