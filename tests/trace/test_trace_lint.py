@@ -100,7 +100,7 @@ def test_many_faults_are_counted_and_all_are_in_the_records(tmp_path):
     assert len(faults) == STEPS - 1
     lines = [str(warning.message) for warning in said]
     assert len(lines) == SHOWN + 1
-    assert lines[-1] == f"{len(faults) - SHOWN} more faults; `normgrowth lint` shows them all"
+    assert lines[-1] == f"{len(faults) - SHOWN} more faults; run `normgrowth lint` to see all of them"
 
 
 def test_nan_is_told_once(tmp_path):

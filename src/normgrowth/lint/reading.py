@@ -134,7 +134,7 @@ def _read_once(
     workers: int | None,
     progress: Progress | None,
 ) -> "StripeSums | None":
-    """Read all checkpoints in stripes, each byte once; None if one is unreadable or has other tensors than the first."""
+    """Read all checkpoints in stripes, each byte once; None if one is unreadable or has different tensors."""
     from normgrowth.trace.by_stripe import Job
     from normgrowth.trace.stream import MEMORY, Reader, read_once
 

@@ -23,7 +23,7 @@ FEW = 16  # a tensor with fewer values may return to old values by chance
 # Equal checkpoints at the start are not a fault if they span at most one step or this fraction of the series:
 # steps 0 and 1 of Pythia are equal, because its learning rate warms up from 0.
 START = 0.01
-# Ratio of d² from the preceding checkpoint to the last two (equal) checkpoints, to d² of the interval before. It is 1 if
+# Ratio of d² of the interval before the last two (equal) checkpoints to d² of the interval before that one. It is 1 if
 # both have the weights of the earlier step. If both have those of the last step, d² spans two intervals: the ratio is 2
 # for a random walk and 4 on a straight line. Schedules change it too, so a ratio in between decides nothing.
 ONE_INTERVAL, TWO_INTERVALS = 1.0, 4.0
