@@ -77,7 +77,9 @@ def test_words_that_training_does_not_know(tmp_path):
     corpus = load_corpus(str(tmp_path))
     assert corpus.vocabulary.words == ["<eos>", "<unk>", "a", "b"]  # c comes once
     assert words_of(corpus, corpus.valid[0]) == ["<eos>", "a", "<unk>", "<unk>", "<unk>", "<eos>"]
-    assert corpus.notes == ["valid: 2 words that training has less than 2 times (75.0% of all) became <unk>"]
+    assert corpus.notes == [
+        "valid: 2 words seen less than 2 times in training (75.0% of all tokens) are replaced by <unk>"
+    ]
 
 
 def test_a_byte_order_mark_is_no_part_of_a_word(tmp_path):
@@ -125,10 +127,10 @@ def test_the_loss_of_word_frequencies(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no word|too few"),
+        (b"", "no words|too few"),
         (b"one\ntwo\n", "too few"),
         (b"\n \n\n", "too few"),
-        (b"\xff\xfe\n" * 9, "not text in UTF-8"),
+        (b"\xff\xfe\n" * 9, "not UTF-8 text"),
     ],
 )
 def test_bad_files(tmp_path, content, says):
@@ -148,7 +150,7 @@ def test_what_is_not_there(tmp_path):
         load_corpus(str(tmp_path))
     (tmp_path / "valid.txt").write_text("\n")
     (tmp_path / "test.txt").write_text("a\n")
-    with pytest.raises(InputError, match="its valid part has no sentence"):
+    with pytest.raises(InputError, match="the valid part has no sentences"):
         load_corpus(str(tmp_path))
     with pytest.raises(InputError, match="need 21 positions, not 10"):
         load_corpus("dyck1", longest=20, positions=10)
@@ -192,7 +194,7 @@ def test_a_hub_that_has_it_not(hub):
     hub.fail("GET .*/resolve/", status=404)
     hub.fail("HEAD .*/resolve/", status=404)
     with pytest.raises(
-        InputError, match=r"penn: hf://datasets/ptb-text-only/ptb_text_only: .*--data names a folder"
+        InputError, match=r"penn: hf://datasets/ptb-text-only/ptb_text_only: .*set --data to a folder"
     ):
         load_corpus("penn", endpoint=hub.endpoint)
     hub.repos.clear()

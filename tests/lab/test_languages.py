@@ -306,7 +306,7 @@ def test_no_room_for_any_word(name):
     shortest = SHORTEST.get(name, 2)
     for longest in (shortest - 1, -1):
         with pytest.raises(
-            InputError, match=f"{name} has no word of {longest} .* the shortest has {shortest}$"
+            InputError, match=f"{name} has no word of at most {longest} .* the shortest has {shortest}$"
         ):
             sentences(name, 1, longest, seed=0)
     assert len(sentences(name, 1, shortest, seed=0)[0]) == shortest

@@ -19,7 +19,7 @@ AMPLIFIED = ("decay_part", "gradient_part", "step", "weights_before", "weights_a
 
 @dataclass(frozen=True)
 class Judged:
-    """Differences and their floors. differences, beyond: stage -> steps × items. floors: stage -> one value per step."""
+    """Differences and their floors. differences, beyond: stage -> steps × items. floors: stage -> value per step."""
 
     differences: Mapping[str, Floats]
     floors: Mapping[str, Floats]
