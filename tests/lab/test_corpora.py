@@ -141,9 +141,9 @@ def test_bad_files(tmp_path, content, says):
 
 
 def test_what_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="none of penn, wikitext-2, pydoc, anbn"):
+    with pytest.raises(InputError, match="known corpora: penn, wikitext-2, pydoc, anbn"):
         load_corpus("nowhere")
-    with pytest.raises(InputError, match="--data names the one that holds penn"):
+    with pytest.raises(InputError, match="set --data to the folder that contains penn"):
         load_corpus("penn", tmp_path)
     (tmp_path / "train.txt").write_text("a a\n")
     with pytest.raises(InputError, match=r"valid\.txt: No such file"):
@@ -152,7 +152,7 @@ def test_what_is_not_there(tmp_path):
     (tmp_path / "test.txt").write_text("a\n")
     with pytest.raises(InputError, match="the valid part has no sentences"):
         load_corpus(str(tmp_path))
-    with pytest.raises(InputError, match="need 21 positions, not 10"):
+    with pytest.raises(InputError, match="need 21 positions, got 10"):
         load_corpus("dyck1", longest=20, positions=10)
 
 

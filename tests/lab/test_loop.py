@@ -412,7 +412,7 @@ def test_other_settings_are_refused_by_name(finished, pydoc):
 
 def test_folders_that_are_not_ours(tmp_path, pydoc, finished):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(InputError, match=r"holds thesis\.txt"):
+    with pytest.raises(InputError, match=r"contains thesis\.txt"):
         train(TINY, tmp_path, corpus=pydoc)
     assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["thesis.txt"]
     settings = json.loads((finished / "settings.json").read_text())
@@ -472,14 +472,14 @@ def test_a_good_state_that_cannot_be_read_now_is_not_to_be_removed(tmp_path, pyd
         ({"batch": 0}, "batch must be >= 1"),
         ({"heads": 5}, "width 16 cannot be divided among 5 heads"),
         ({"evaluate": "often"}, "evaluate must be epochs or powers or a number of steps, got 'often'"),
-        ({"track": "0"}, "track is powers or a number"),
+        ({"track": "0"}, "track must be powers or a number"),
         ({"hold": 10}, "hold applies only to the schedule inverse_sqrt"),
         ({"end": 0.1}, "end applies only to the schedules linear and cosine"),
         ({"momentum": 0.9}, "momentum applies only to sgd"),
         ({"clip": 0.0}, "clip must be finite and > 0"),
         ({"clip": math.inf}, "clip must be finite and > 0, got inf"),
         ({"seed": -1}, "seed must be >= 0"),
-        ({"seed": 2**70}, "seed must be below"),
+        ({"seed": 2**70}, "seed must be <"),
         ({"include": "heads"}, "include"),
     ],
 )
