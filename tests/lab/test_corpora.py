@@ -40,7 +40,7 @@ def test_wikitext_without_headings_has_three_unseen_words(data):
     corpus = load_corpus("wikitext-2", data)
     assert corpus.positions == 700
     assert [len(getattr(corpus, part)) for part in PARTS] == [17_556, 1_841, 2_183]
-    assert any("test: 3 words that training has not" in note for note in corpus.notes)
+    assert any("test: 3 words absent from training" in note for note in corpus.notes)
     first = {words_of(corpus, row)[1] for part in PARTS for row in getattr(corpus, part)}
     assert "=" not in first
 
@@ -246,4 +246,4 @@ def test_a_line_may_be_a_book(tmp_path):
     (tmp_path / "book.txt").write_text("\n".join(["word " * 5000, *["a word"] * 20]))
     corpus = load_corpus(str(tmp_path / "book.txt"))
     assert corpus.positions == 1024
-    assert any("1 sentences have more than 1024 tokens, up to 5001" in note for note in corpus.notes)
+    assert any("1 sentences have more than 1024 tokens (up to 5001)" in note for note in corpus.notes)
