@@ -1,6 +1,6 @@
 """Compare: find where two runs part, and compare their growth."""
 
-TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
 if TYPE_CHECKING:
     from pathlib import Path
 

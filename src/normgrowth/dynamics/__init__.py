@@ -1,6 +1,6 @@
 """Dynamics: explain why the norm grows (prediction from the schedule, alignment of steps, equilibrium)."""
 
-TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
 if TYPE_CHECKING:
     from pathlib import Path
 

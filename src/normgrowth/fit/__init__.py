@@ -1,6 +1,6 @@
 """Fit: fit growth laws to norms."""
 
-TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path

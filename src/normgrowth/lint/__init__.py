@@ -1,6 +1,6 @@
 """Lint: check the integrity of a series (copies, other runs, stale tensors, swapped steps, damaged files)."""
 
-TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path

@@ -62,9 +62,9 @@ class Findings(Result, Sequence[Finding]):
         return f"{counts} ({', '.join(said)})" if said else counts
 
     def to_pandas(self) -> Any:
-        """A DataFrame with a row per finding."""
+        """Return a DataFrame with one row per finding."""
         return installed("pandas").DataFrame(map(asdict, self.findings))
 
     def to_polars(self) -> Any:
-        """A DataFrame with a row per finding."""
+        """Return a DataFrame with one row per finding."""
         return installed("polars").DataFrame(list(map(asdict, self.findings)))

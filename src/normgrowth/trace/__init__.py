@@ -1,6 +1,6 @@
 """Trace: measure a series of checkpoints."""
 
-TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
