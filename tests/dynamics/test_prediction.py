@@ -243,7 +243,7 @@ def test_norms_that_leave_for_infinity():
         (dict(schedule=lambda t: float("nan"), discrete=True), "got nan at step 0"),
         (dict(schedule=[0.1, 0.2].__getitem__), "no value at step 0: list indices"),
         (dict(schedule=[0.1, 0.2].__getitem__, discrete=True), "no value at step 2: list index out of range"),
-        (dict(steps=10**9, discrete=True), "10{9} steps"),
+        (dict(steps=10**9, discrete=True), "too many steps for a callable schedule: 10{9} "),
     ],
 )
 def test_bad_arguments_are_one_clear_line(change, said):
