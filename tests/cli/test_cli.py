@@ -291,7 +291,7 @@ def test_one_checkpoint_only(tmp_path, capsys):
     single = write_series(tmp_path / "one", walk(1))
     code, out, err = run(capsys, "trace", single, "-o", tmp_path / "out")
     assert code == 0
-    assert "one checkpoint only" in err
+    assert "only one checkpoint" in err
     assert len(err.splitlines()) == 1
     assert len(Records.read(tmp_path / "out"))
     assert "layer.0" in out

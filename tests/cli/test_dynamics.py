@@ -115,7 +115,7 @@ def test_other_settings(folder, capsys):
     [
         (["--schedule", "step:lr=1"], "'step' is neither one of"),
         (["--schedule", "cosine:lr=1"], "steps is missing"),
-        (["--kappa", "1"], "kappa needs a schedule: the learning rates, as in cosine:lr="),
+        (["--kappa", "1"], "kappa needs a schedule, for example cosine:lr="),
         (["--weight-decay", "0"], "weight_decay needs a schedule"),
         (["--schedule", "0.1", "--level", "layer"], "level layer needs a name"),
         (["--schedule", "0.1", "--name", "layer.0"], "name layer.0 needs a level"),

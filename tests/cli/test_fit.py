@@ -171,7 +171,7 @@ def test_other_bad_input_gets_one_line(norms, tmp_path, capsys):
         ([tmp_path / "none.csv"], "no such file"),
         ([binary], "not a text file"),
         ([empty], "no records here"),
-        ([norms, "--level", "layer"], "level is for traces"),
+        ([norms, "--level", "layer"], "level applies only to traces"),
         ([norms, "--laws", "cubic"], "'cubic'"),
         ([norms, "--seed", "-1"], "seed must be >= 0, got -1"),
         (["published:bert"], "nothing published is called 'bert'"),

@@ -92,8 +92,8 @@ def test_every_option_reaches_the_settings(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nothing"], "nothing: no such file or folder, and none of penn"),
-        (["penn", "--data", "nowhere"], "penn: no such folder; --data names"),
+        (["nothing"], "nothing: no such file or folder; known corpora: penn"),
+        (["penn", "--data", "nowhere"], "penn: no such folder; set --data to"),
         (["pydoc", "--heads", "3"], "width 8 cannot be divided among 3 heads"),
         (["pydoc", "--device", "abacus"], "device abacus"),
         (["anbn", "--longest", "1"], "anbn"),

@@ -292,10 +292,10 @@ def test_time_is_0_within_reach():
     ("arguments", "said"),
     [
         (dict(), "numel"),
-        (dict(optimizer="sgd"), "depends on gradient_norm"),
+        (dict(optimizer="sgd"), "needs gradient_norm"),
         (dict(optimizer="lion"), "'lion'; known: adamw, sgd"),
         (dict(numel=C, decay="soft"), "'soft'; known: decoupled"),
-        (dict(numel=C, decay="coupled"), "depends on gradient_norm"),
+        (dict(numel=C, decay="coupled"), "needs gradient_norm"),
         (dict(numel=C, decay="coupled", gradient_norm=1.0, invariant=True), "no closed form"),
         (dict(numel=C, lr=-1.0), "learning rate must be >= 0, got -1"),
         (dict(numel=C, weight_decay=nan), "weight decay must be >= 0"),

@@ -186,7 +186,7 @@ def test_very_long_runs_are_integrated():
 def test_bad_arguments_are_one_clear_line(steps, n, sizes, said):
     with pytest.raises(InputError, match=said):
         fit_kappa(steps, n, sizes, constant(0.1))
-    with pytest.raises(InputError, match="two norms"):
+    with pytest.raises(InputError, match="two finite norms"):
         kappa_of_growth([0], [1.0], constant(0.1))
 
 

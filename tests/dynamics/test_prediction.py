@@ -238,12 +238,12 @@ def test_norms_that_leave_for_infinity():
         (dict(model="sideways"), "'sideways'; known: aligned, misaligned"),
         (dict(decay="sideways"), "known: decoupled, eq3"),
         (dict(weight_decay=1.5, decay="eq3", discrete=True), "weight decay 1.5"),
-        (dict(steps=[0.5], discrete=True), "whole steps"),
+        (dict(steps=[0.5], discrete=True), "integer steps"),
         (dict(schedule=lambda t: -1.0), "got -1.0 at step 0"),
         (dict(schedule=lambda t: float("nan"), discrete=True), "got nan at step 0"),
         (dict(schedule=[0.1, 0.2].__getitem__), "no value at step 0: list indices"),
         (dict(schedule=[0.1, 0.2].__getitem__, discrete=True), "no value at step 2: list index out of range"),
-        (dict(steps=10**9, discrete=True), "10{9} steps"),
+        (dict(steps=10**9, discrete=True), "too many steps for a callable schedule: 10{9} "),
     ],
 )
 def test_bad_arguments_are_one_clear_line(change, said):

@@ -40,7 +40,7 @@ def test_wikitext_without_headings_has_three_unseen_words(data):
     corpus = load_corpus("wikitext-2", data)
     assert corpus.positions == 700
     assert [len(getattr(corpus, part)) for part in PARTS] == [17_556, 1_841, 2_183]
-    assert any("test: 3 words that training has not" in note for note in corpus.notes)
+    assert any("test: 3 words absent from training" in note for note in corpus.notes)
     first = {words_of(corpus, row)[1] for part in PARTS for row in getattr(corpus, part)}
     assert "=" not in first
 
@@ -77,7 +77,9 @@ def test_words_that_training_does_not_know(tmp_path):
     corpus = load_corpus(str(tmp_path))
     assert corpus.vocabulary.words == ["<eos>", "<unk>", "a", "b"]  # c comes once
     assert words_of(corpus, corpus.valid[0]) == ["<eos>", "a", "<unk>", "<unk>", "<unk>", "<eos>"]
-    assert corpus.notes == ["valid: 2 words that training has less than 2 times (75.0% of all) became <unk>"]
+    assert corpus.notes == [
+        "valid: 2 words seen less than 2 times in training (75.0% of all tokens) are replaced by <unk>"
+    ]
 
 
 def test_a_byte_order_mark_is_no_part_of_a_word(tmp_path):
@@ -125,10 +127,10 @@ def test_the_loss_of_word_frequencies(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no word|too few"),
+        (b"", "no words|too few"),
         (b"one\ntwo\n", "too few"),
         (b"\n \n\n", "too few"),
-        (b"\xff\xfe\n" * 9, "not text in UTF-8"),
+        (b"\xff\xfe\n" * 9, "not UTF-8 text"),
     ],
 )
 def test_bad_files(tmp_path, content, says):
@@ -139,18 +141,18 @@ def test_bad_files(tmp_path, content, says):
 
 
 def test_what_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="none of penn, wikitext-2, pydoc, anbn"):
+    with pytest.raises(InputError, match="known corpora: penn, wikitext-2, pydoc, anbn"):
         load_corpus("nowhere")
-    with pytest.raises(InputError, match="--data names the one that holds penn"):
+    with pytest.raises(InputError, match="set --data to the folder that contains penn"):
         load_corpus("penn", tmp_path)
     (tmp_path / "train.txt").write_text("a a\n")
     with pytest.raises(InputError, match=r"valid\.txt: No such file"):
         load_corpus(str(tmp_path))
     (tmp_path / "valid.txt").write_text("\n")
     (tmp_path / "test.txt").write_text("a\n")
-    with pytest.raises(InputError, match="its valid part has no sentence"):
+    with pytest.raises(InputError, match="the valid part has no sentences"):
         load_corpus(str(tmp_path))
-    with pytest.raises(InputError, match="need 21 positions, not 10"):
+    with pytest.raises(InputError, match="need 21 positions, got 10"):
         load_corpus("dyck1", longest=20, positions=10)
 
 
@@ -192,7 +194,7 @@ def test_a_hub_that_has_it_not(hub):
     hub.fail("GET .*/resolve/", status=404)
     hub.fail("HEAD .*/resolve/", status=404)
     with pytest.raises(
-        InputError, match=r"penn: hf://datasets/ptb-text-only/ptb_text_only: .*--data names a folder"
+        InputError, match=r"penn: hf://datasets/ptb-text-only/ptb_text_only: .*set --data to a folder"
     ):
         load_corpus("penn", endpoint=hub.endpoint)
     hub.repos.clear()
@@ -244,4 +246,4 @@ def test_a_line_may_be_a_book(tmp_path):
     (tmp_path / "book.txt").write_text("\n".join(["word " * 5000, *["a word"] * 20]))
     corpus = load_corpus(str(tmp_path / "book.txt"))
     assert corpus.positions == 1024
-    assert any("1 sentences have more than 1024 tokens, up to 5001" in note for note in corpus.notes)
+    assert any("1 sentences have more than 1024 tokens (up to 5001)" in note for note in corpus.notes)

@@ -182,7 +182,7 @@ def test_lost_cells_are_unknown(tmp_path, corpus, refine, capsys):
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
 def test_limits_that_are_none(tmp_path, corpus, engine, limit):
-    with pytest.raises(InputError, match="more than 0 seconds and finite"):
+    with pytest.raises(InputError, match="finite number of seconds > 0"):
         sweep(TINY, tmp_path / "x", x=X, y=Y, limit=limit, corpus=corpus, engine=engine)
     assert not (tmp_path / "x").exists()
 
@@ -199,7 +199,7 @@ def test_no_space_in_the_first_moment_spoils_no_folder(tmp_path, corpus, engine,
     (tmp_path / "x" / ".sweep.json.123.part").write_text("{")  # and what a kill leaves
     assert run_sweep(TINY, tmp_path / "x", x=X, y=Y, corpus=corpus, engine=engine).cells == 4
     (tmp_path / "other" / "cells").mkdir(parents=True)
-    with pytest.raises(InputError, match="holds cells but no sweep"):
+    with pytest.raises(InputError, match="contains cells but no sweep"):
         sweep(TINY, tmp_path / "other", x=X, y=Y, corpus=corpus, engine=engine)
 
 

@@ -108,7 +108,7 @@ def test_neighbors_do_not_matter():
 
 
 def test_what_may_not_differ_is_named():
-    with pytest.raises(InputError, match=r"lr.*not in width 32 instead of 16; seed 1 instead of 0$"):
+    with pytest.raises(InputError, match=r"lr.*, got width 32 instead of 16; seed 1 instead of 0$"):
         train_together([TINY, replace(TINY, width=32, seed=1, lr=0.1)], PYDOC)
     with pytest.raises(InputError, match="adafactor"):
         train_together([replace(TINY, optimizer="adafactor")], PYDOC)

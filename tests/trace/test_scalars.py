@@ -97,7 +97,7 @@ def test_resumed_and_pruned_it_is_the_same(series, tmp_path):
     damaged = tmp_path / "out" / "scalars" / "step-000000200.npz"
     for content in (damaged.read_bytes(), damaged.read_bytes()[:-1]):
         damaged.write_bytes(content)
-        with pytest.warns(SeriesWarning, match="checkpoints that are gone"):
+        with pytest.warns(SeriesWarning, match="their checkpoints no longer exist"):
             kept = ng.trace(folder, tmp_path / "out", scalars=True).records
         assert str(kept.where(quantity="share_grown").to_rows()) == wanted
     with pytest.raises(FolderMismatch):

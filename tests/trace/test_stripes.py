@@ -445,7 +445,7 @@ def test_nan_and_a_series_of_one(tmp_path, threads):
     with pytest.warns(SeriesWarning, match="NaN"):
         same(trace(tmp_path / "nan", engine=threads), local)
     write_series(tmp_path / "one", states[:1])
-    with pytest.warns(SeriesWarning, match="one checkpoint only"):
+    with pytest.warns(SeriesWarning, match="only one checkpoint"):
         trace(tmp_path / "one", engine=threads)
 
 

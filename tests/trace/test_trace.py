@@ -384,7 +384,7 @@ def test_nan_weights_are_named_and_the_rest_is_measured(tmp_path):
 
 def test_one_checkpoint_gives_norms_and_says_what_is_missing(tmp_path):
     series = write_series(tmp_path / "series", walk(1))
-    with pytest.warns(SeriesWarning, match="one checkpoint only"):
+    with pytest.warns(SeriesWarning, match="only one checkpoint"):
         records = trace(series).records
     assert records.series("norm")[1][0] == pytest.approx(np.linalg.norm(counted(walk(1)[0])))
 

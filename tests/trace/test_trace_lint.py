@@ -68,7 +68,7 @@ def test_what_was_measured_without_a_look_is_said(tmp_path):
     series, out = copied(tmp_path / "series"), tmp_path / "out"
     assert trace(series, out, lint=False).findings is None
     with pytest.warns(
-        SeriesWarning, match="8 of 8 checkpoints were measured before without integrity checks"
+        SeriesWarning, match="8 of 8 checkpoints were measured earlier without integrity checks"
     ):
         assert trace(series, out).findings == ()
 
@@ -79,13 +79,13 @@ def test_another_first_checkpoint_takes_the_ground_from_stored_looks(tmp_path):
     with pytest.warns(SeriesWarning, match="identical"):
         trace(series, out, first=False)
     (tmp_path / "step_0.safetensors").rename(series / "step_0.safetensors")
-    with pytest.warns(SeriesWarning, match="checkpoints were measured before"):
+    with pytest.warns(SeriesWarning, match="checkpoints were measured earlier"):
         trace(series, out, first=False)
 
 
 def test_too_many_tensors_are_left_to_lint(tmp_path, monkeypatch):
     monkeypatch.setattr(sample_log, "MOST_TENSORS", 3)
-    with pytest.warns(SeriesWarning, match="tensors are too many for integrity checks"):
+    with pytest.warns(SeriesWarning, match="too many tensors .* for integrity checks"):
         trace(copied(tmp_path / "series"))
 
 
@@ -100,7 +100,7 @@ def test_many_faults_are_counted_and_all_are_in_the_records(tmp_path):
     assert len(faults) == STEPS - 1
     lines = [str(warning.message) for warning in said]
     assert len(lines) == SHOWN + 1
-    assert lines[-1] == f"{len(faults) - SHOWN} more faults; `normgrowth lint` shows them all"
+    assert lines[-1] == f"{len(faults) - SHOWN} more faults; run `normgrowth lint` to see all of them"
 
 
 def test_nan_is_told_once(tmp_path):

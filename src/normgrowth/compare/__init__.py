@@ -1,6 +1,6 @@
-"""Compare: where two runs part, and their growth side by side."""
+"""Compare: find where two runs part, and compare their growth."""
 
-TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -16,14 +16,14 @@ def compare(
     control: "Trace | Records | str | Path | None" = None,
     tolerance: float = 0.0,
 ) -> "Comparison":
-    """The first step and tensor at which two runs differ by more than rounding, the cause, and their growth.
+    """Return the first step and tensor at which two runs differ by more than rounding, the cause, and their growth.
 
-    a, b: traces, their records, or output folders; of trackers, of checkpoints, or one of each.
-    control: a third run that should agree with a, such as a repetition; its differences from a are the noise floor.
-    tolerance: relative difference that counts as equal, where it is above the noise floor.
+    a, b: traces, their records, or output folders; from trackers, from checkpoints, or one of each.
+    control: a third run that should agree with a, such as a repetition; its differences from a set the noise floor.
+    tolerance: relative difference that counts as equal, if it is above the noise floor.
 
-    Growth (`rows`) is taken at the last step that both have, unless one of them begins there, when there would be no
-    growth to compare: then at each one's own last step; `matched` says which.
+    Growth (`rows`) is compared at the last common step, and `matched` is True. If one run starts at that step, it has
+    no growth there: then each run is evaluated at its own last step, and `matched` is False.
     """
     from normgrowth.compare.runs import compared_runs
 

@@ -1,4 +1,4 @@
-"""Which steps and tensors two runs have in common, whatever their names carry in front."""
+"""Find the common steps and tensors of two runs, independent of prefixes in the names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import numpy as np
 from normgrowth.checkpoints.checkpoint import without_wrappers
 from normgrowth.compare.stages import RunValues
 
-SAME_NORM = 1e-6  # relative: tensors with other names are the same if their first norms are
+SAME_NORM = 1e-6  # relative: tensors with different names match if their first norms agree to this
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """Both runs at the steps and items that they share, in the same order."""
+    """Both runs at their common steps and items, in the same order."""
 
     a: RunValues
     b: RunValues
@@ -24,7 +24,7 @@ class Aligned:
 
 
 def aligned(a: RunValues, b: RunValues) -> Aligned:
-    """Two runs at the steps and tensors that both have. A tensor that is stored under two names counts under either."""
+    """Return two runs at their common steps and tensors. Renamed tensors are matched by size and first norm."""
     mine, theirs = _clean([item.name for item in a.items]), _clean([item.name for item in b.items])
     if mine.keys().isdisjoint(theirs):
         mine, theirs = _without_prefix(mine), _without_prefix(theirs)
@@ -49,14 +49,14 @@ def aligned(a: RunValues, b: RunValues) -> Aligned:
 
 
 def _clean(names: Sequence[str]) -> dict[str, int]:
-    """Names without what wrappers of a module put into them -> place."""
+    """Return names without the prefixes of module wrappers -> position."""
     stored = without_wrappers(names) or {name: name for name in names}
     places = {name: i for i, name in enumerate(names)}
     return {clean: places[name] for clean, name in stored.items()}
 
 
 def _without_prefix(names: Mapping[str, int]) -> dict[str, int]:
-    """Names without the components that all of them begin with: a model within another module."""
+    """Return names without their common leading components, which come from an enclosing module."""
     parts = [name.split(".") for name in names]
     shared = 0
     while all(len(part) > shared + 1 and part[shared] == parts[0][shared] for part in parts):
@@ -65,7 +65,7 @@ def _without_prefix(names: Mapping[str, int]) -> dict[str, int]:
 
 
 def _same_tensor(a: RunValues, i: int, b: RunValues, j: int) -> bool:
-    """Whether two tensors are one under two names: as many values, and the same norm at the first step of both."""
+    """Whether two tensors are the same: they have the same size and the same norm at the first common step."""
     if a.items[i].size != b.items[j].size or not a.items[i].size:
         return False
     common = np.intersect1d(a.steps, b.steps)[:1]

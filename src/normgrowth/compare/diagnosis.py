@@ -1,7 +1,7 @@
-"""Why two runs part: rules on the first differences, from the cause to what follows from it.
+"""Diagnose why two runs part: rules on the first differences, which separate causes from consequences.
 
-A stage is a cause if nothing that it is computed from differs at its step or earlier. Each cause is named by the first
-rule of its stage that applies.
+A stage is a cause if none of its inputs differs at its step or earlier. The first matching rule of the stage names the
+cause.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,13 +20,11 @@ from normgrowth.compare.stages import UPSTREAM, RunValues
 
 Floats = NDArray[np.float64]
 
-MOST = 0.9  # of the tensors: as good as all
-SAME_FACTOR = (
-    0.1  # a factor is common if the logarithms of nearly all ratios are this near to its own, relatively
-)
-CONSTANT = 1e-3  # relative: a gradient norm that is clipped to a threshold
+MOST = 0.9  # this fraction of the tensors counts as all
+SAME_FACTOR = 0.1  # relative: a factor is common if the log of nearly all ratios is this close to the median
+CONSTANT = 1e-3  # relative: gradient norms this close to the largest one count as clipped
 CLIPPED_STEPS = 3
-LARGER = 0.05  # mean logarithm of the ratio of gradient norms, from which on one run averages over less
+LARGER = 0.05  # mean log ratio of gradient norms above which one run averages over less data
 STANDARD_ERRORS = 3.0
 TIED_ROLES = {"embedding", "head", "other", None}  # tensors of these roles may be tied to each other
 
@@ -38,7 +36,7 @@ class Case:
     pair: Aligned
     judged: Judged
     parting: Parting
-    explained: frozenset[str] = frozenset()  # tensors that an earlier cause names
+    explained: frozenset[str] = frozenset()  # tensors that an earlier cause explains
 
     @cached_property
     def place(self) -> int:
@@ -46,14 +44,14 @@ class Case:
 
     @cached_property
     def tensors(self) -> list[int]:
-        """The items that differ, those that differ most first."""
+        """Return the items that differ, largest difference first."""
         stage = self.parting.stage
         beyond = np.flatnonzero(self.judged.beyond[stage][self.place])
         order = np.argsort(-self.judged.differences[stage][self.place, beyond], kind="stable")
         return [i for i in beyond[order].tolist() if self.pair.names[i] not in self.explained]
 
     def values(self, stage: str | None = None) -> tuple[Floats, Floats]:
-        """Of every item at this step, in both runs."""
+        """Return the values of every item at this step, in both runs."""
         stage = stage or self.parting.stage
         missing = np.full(len(self.pair.names), np.nan)
         a, b = (
@@ -89,7 +87,7 @@ Rule = Callable[[Case], Diagnosis | None]
 
 
 def diagnose(pair: Aligned, judged: Judged) -> tuple[Diagnosis, ...]:
-    """The causes of the first differences, the earliest first."""
+    """Return the causes of the first differences, earliest first."""
     found: list[Diagnosis] = []
     for parting in judged.partings:
         if not _is_cause(parting, judged.partings):
@@ -106,7 +104,7 @@ def _as_list(said: Diagnosis | None) -> list[Diagnosis]:
 
 
 def _is_cause(parting: Parting, partings: Sequence[Parting]) -> bool:
-    """Whether nothing that the stage is computed from differs by then. Weights depend on all earlier steps."""
+    """Whether no input of the stage differs at this step or before. Weights depend on all earlier steps."""
     if parting.stage in ("weights_before", "weights_after") and any(
         other.step < parting.step for other in partings
     ):
@@ -120,23 +118,23 @@ def _is_cause(parting: Parting, partings: Sequence[Parting]) -> bool:
 
 
 def nonfinite(case: Case) -> Diagnosis | None:
-    """One run has NaN or infinite weights."""
+    """Match if one run has NaN or infinite weights."""
     a, b = (run.infinite[case.place] for run in (case.pair.a, case.pair.b))
     chosen = np.flatnonzero(a ^ b).tolist()
     return case.diagnosis("nonfinite", chosen, run="b" if b.any() else "a") if chosen else None
 
 
 def initialization(case: Case) -> Diagnosis | None:
-    """Weights differ at the first step that both have."""
+    """Match if weights differ at the first common step."""
     if case.place > 0 and not (case.place == 1 and case.parting.stage == "weights_before"):
         return None
     if case.place == 1 and np.isfinite(case.judged.differences["weights_after"][0]).any():
-        return None  # they agreed before
+        return None  # the runs have measurements at the step before, where they agreed
     return case.diagnosis("initialization" if case.parting.step <= 1 else "earlier")
 
 
 def between(case: Case) -> Diagnosis | None:
-    """Weights agreed after one measured step, and not before the next: something happened in between."""
+    """Match if weights agreed after one measured step but not before the next: they changed in between."""
     gap = case.parting.step - (case.parting.previous or 0)
     tracked = case.pair.a.tracked and case.pair.b.tracked
     outside = tracked and gap == 1 and case.parting.stage == "weights_before"
@@ -147,7 +145,7 @@ def between(case: Case) -> Diagnosis | None:
 
 
 def still(case: Case) -> Diagnosis | None:
-    """Tensors that move in one run alone."""
+    """Match tensors that move in only one run."""
     for run, (own, other) in (("b", (1, 0)), ("a", (0, 1))):
         steps = case.values("step")
         chosen = [i for i in case.tensors if steps[own][i] == 0 and steps[other][i] > 0]
@@ -159,7 +157,7 @@ def still(case: Case) -> Diagnosis | None:
 
 
 def untied(case: Case) -> Diagnosis | None:
-    """The gradient of one tensor differs, and one run has a further tensor: the two are tied in the other run."""
+    """Match if the gradient of one tensor differs and one run has an extra tensor: they are tied in the other run."""
     only_a, only_b = tuple(case.pair.only_a), tuple(case.pair.only_b)
     roles = {case.pair.a.items[i].role for i in case.tensors}
     if len(case.tensors) > 1 or bool(only_a) == bool(only_b) or not roles <= TIED_ROLES:
@@ -168,7 +166,7 @@ def untied(case: Case) -> Diagnosis | None:
 
 
 def clipping(case: Case) -> Diagnosis | None:
-    """The gradient norm of the model is a constant, in one run or with another value."""
+    """Match if the gradient norm of the model is constant in one run, or in both with different values."""
     a, b = (_threshold(run) for run in (case.pair.a, case.pair.b))
     if a is None and b is None:
         return None
@@ -184,20 +182,20 @@ def clipping(case: Case) -> Diagnosis | None:
 
 
 def gradient_factor(case: Case) -> Diagnosis | None:
-    """One factor fits the gradients of all tensors."""
+    """Match if one factor fits the gradients of all tensors."""
     factor = _common_factor(case)
     return None if factor is None else case.diagnosis("gradient_factor", factor=factor)
 
 
 def part_of_model(case: Case) -> Diagnosis | None:
-    """Gradients of some tensors differ, those of others agree."""
+    """Match if the gradients of some tensors differ while others agree."""
     if len(case.tensors) >= MOST * _judged_gradients(case).sum():
         return None
     return case.diagnosis("part", group=_group(case.pair, case.tensors))
 
 
 def averaging(case: Case) -> Diagnosis | None:
-    """Gradients of one run are larger at nearly every step: a mean over less data has a larger norm."""
+    """Match if the gradients of one run are consistently larger: a mean over less data has a larger norm."""
     if max(case.pair.a.ranks, case.pair.b.ranks) == 1:
         return None
     a, b = (_whole_gradient(run)[case.place :] for run in (case.pair.a, case.pair.b))
@@ -213,7 +211,7 @@ def averaging(case: Case) -> Diagnosis | None:
 
 
 def data(case: Case) -> Diagnosis | None:
-    """Gradients of all tensors differ, in no common way: other inputs."""
+    """Match the remaining case: gradients of all tensors differ without a pattern, so the inputs differ."""
     return case.diagnosis("data")
 
 
@@ -225,7 +223,7 @@ def learning_rate(case: Case) -> Diagnosis | None:
 
 
 def decay(case: Case) -> Diagnosis | None:
-    """Decay of some tensors is missing in one run, has another strength, or goes through the gradient."""
+    """Match if decay is missing for some tensors of one run, has another strength, or is part of the gradient."""
     a, b = case.values()
     if any(np.isnan(a[i]) ^ np.isnan(b[i]) for i in case.tensors):
         return case.diagnosis("decay_kind", run="b" if np.isnan(b[case.tensors]).any() else "a")
@@ -238,7 +236,7 @@ def decay(case: Case) -> Diagnosis | None:
 
 
 def rounding(case: Case) -> Diagnosis | None:
-    """Steps are below the resolution of one run's number type."""
+    """Match if steps are below the resolution of one run's dtype."""
     units = [epsilon(run) for run in (case.pair.a, case.pair.b)]
     chosen = [i for i in case.tensors if _is_lost(case, i)]
     if units[0] == units[1] or not chosen:
@@ -248,7 +246,7 @@ def rounding(case: Case) -> Diagnosis | None:
 
 
 def optimizer(case: Case) -> Diagnosis | None:
-    """Gradients, learning rates and decay agree; steps do not."""
+    """Match if gradients, learning rates and decay agree but steps do not."""
     if not (case.pair.a.tracked and case.pair.b.tracked):
         return None
     return case.diagnosis("optimizer", factor=_common_factor(case), group=_group(case.pair, case.tensors))
@@ -264,11 +262,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "weights_after": (nonfinite, initialization, still, rounding, between),
 }
 
-# What the rules look at --------------------------------------------------------------------------------
+# Helpers of the rules ----------------------------------------------------------------------------------
 
 
 def _common_factor(case: Case) -> float | None:
-    """b over a, if it is the same for nearly all tensors that differ and for nearly all that could."""
+    """Return b over a if nearly all comparable tensors differ by this same factor; None otherwise."""
     a, b = case.values()
     judged = _judged_gradients(case) if case.parting.stage == "gradient" else np.isfinite(a + b)
     chosen = judged & (a > 0) & (b > 0)
@@ -281,7 +279,7 @@ def _common_factor(case: Case) -> float | None:
 
 
 def _judged_gradients(case: Case) -> NDArray[np.bool_]:
-    """Items whose gradients are large enough to be compared."""
+    """Return the items whose gradients are large enough to compare."""
     gradients = case.values("gradient")
     with np.errstate(invalid="ignore"):
         return np.logical_or(
@@ -294,7 +292,7 @@ def _whole_gradient(run: RunValues) -> Floats:
 
 
 def _threshold(run: RunValues) -> float | None:
-    """The largest gradient norm of the model, if it is reached again and again: that of clipping."""
+    """Return the largest gradient norm of the model if many steps reach it, which indicates clipping."""
     norms = _whole_gradient(run)
     norms = norms[norms > 0]
     if not len(norms):
@@ -304,7 +302,7 @@ def _threshold(run: RunValues) -> float | None:
 
 
 def _is_lost(case: Case, item: int) -> bool:
-    """Whether the step of the run with the finer number type is below the resolution of the coarser one."""
+    """Whether the step of the run with the finer dtype is below the resolution of the coarser dtype."""
     runs = (case.pair.a, case.pair.b)
     fine, coarse = sorted(runs, key=epsilon)
     if epsilon(fine) == epsilon(coarse):
@@ -314,7 +312,7 @@ def _is_lost(case: Case, item: int) -> bool:
 
 
 def _group(pair: Aligned, chosen: Sequence[int]) -> str:
-    """What tensors have in common, in words; "" if nothing."""
+    """Return what the tensors have in common ("layer 3", "role norm"); "" if nothing."""
     items = [pair.a.items[i] for i in chosen]
     layers = sorted({item.layer for item in items if item.layer is not None})
     roles = {item.role for item in items} - {"other", None}

@@ -1,11 +1,11 @@
-"""How far two correct runs may differ: by rounding, and by what training makes of rounding.
+"""The noise floor: how much two correct runs may differ by rounding, which training amplifies.
 
-A stage may differ by some units of the coarser number type (BASE). From then on a difference may grow by a factor of
-JUMP from one measured step to the next, and by GROWTH more for each step in between that was not measured, up to LIMIT:
-norms of two runs that differ by rounding alone stay near each other even where their weights do not. After the first
-step at which a stage differs by more, the floor stays where it was.
+At the first step, a stage may differ by some units of the coarser dtype (BASE). The allowed difference then grows by a
+factor of JUMP from one measured step to the next, and by GROWTH for each unmeasured step in between, up to LIMIT.
+There is a limit because norms of two runs that differ only by rounding stay close even if their weights do not. After
+the first step at which a stage exceeds its floor, the floor no longer rises with observed differences.
 
-With a control run the floor is MARGIN times the largest difference between it and the first run up to the step.
+With a control run, the floor is MARGIN times the largest difference so far between the control and the first run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from normgrowth.compare.stages import RunValues
 
 Floats = NDArray[np.float64]
 
-# The unit of rounding of each number type; types that are unknown are taken for float32.
+# The unit of rounding of each dtype; unknown dtypes are treated as float32.
 EPSILON = {
     "F64": 2.0**-52,
     "F32": 2.0**-23,
@@ -26,8 +26,8 @@ EPSILON = {
     "F8_E4M3": 0.125,
     "F8_E5M2": 0.25,
 }
-# Units of rounding, and at most how much, of each stage at the first step. Of runs of tests that differ by rounding
-# alone, the largest seen is a tenth of it: Adam divides small gradients by their own size and amplifies their rounding.
+# Floor of each stage at the first step: units of rounding, and upper limit. It is ten times the largest difference in
+# test runs that differ only by rounding: Adam divides small gradients by their own size and amplifies their rounding.
 BASE = {
     "weights_before": (64, 0.01),
     "gradient": (256, 0.1),
@@ -47,18 +47,18 @@ LIMIT = {
 }
 JUMP, GROWTH, MARGIN = 10.0, 1.5, 4.0
 LARGEST_ROUNDING = (
-    1e-3  # of the model's gradient: a larger one is not rounding alone, whatever the number type
+    1e-3  # fraction of the model's gradient norm: a larger gradient is not only rounding, in any dtype
 )
-LEAST_GRADIENT = 1e-4  # of the model's: the differences of smaller gradients are judged beside this
+LEAST_GRADIENT = 1e-4  # fraction of the model's gradient norm: the smallest scale for relative differences
 
 
 def epsilon(*runs: RunValues) -> float:
-    """The unit of rounding of the coarsest number type."""
+    """Return the unit of rounding of the coarsest dtype."""
     return max(_unit(coarsest(run)) for run in runs)
 
 
 def coarsest(run: RunValues) -> str:
-    """The coarsest number type of a run; float32 if none is known."""
+    """Return the coarsest dtype of a run; float32 if no dtype is known."""
     return max(run.dtypes, key=_unit, default="F32")
 
 
@@ -74,10 +74,10 @@ def base(stage: str, unit: float) -> float:
 
 
 def differences(a: RunValues, b: RunValues) -> dict[str, Floats]:
-    """The relative difference of each stage, steps × items: |a − b| over the larger; NaN where both have none.
+    """Return the relative differences of each stage, steps × items: |a − b| over the larger value.
 
-    A value that is not finite in one run alone is a difference of 1. That of a step is in its size or its direction,
-    whichever is larger.
+    A difference is NaN if neither run has a finite value, and 1 if only one has. For a step, it is the larger of the
+    differences in size and in direction.
     """
     found = {}
     for stage in a.values:
@@ -88,14 +88,14 @@ def differences(a: RunValues, b: RunValues) -> dict[str, Floats]:
         found[stage] = _relative(x, y, scale)
         if (
             stage == "gradient_part"
-        ):  # there is none where decay goes through the gradient: a difference of decay
+        ):  # undefined if decay is part of the gradient, which is reported as a difference of decay
             found[stage] = np.where(np.isnan(x) ^ np.isnan(y), np.nan, found[stage])
         if stage == "step":
             with np.errstate(invalid="ignore"):
                 found[stage] = np.fmax(found[stage], np.abs(a.alignment - b.alignment) / 2)
     for stage in ("weights_before", "weights_after"):
         found[stage] = np.where(a.infinite ^ b.infinite, 1.0, found[stage])
-    # What one run has nothing of at a step was not measured there.
+    # An item without a norm at a step was not measured there.
     for run in (a, b):
         missing = np.isnan(run.values["weights_after"]) & ~run.infinite
         found = {stage: np.where(missing, np.nan, values) for stage, values in found.items()}
@@ -111,17 +111,17 @@ def _relative(x: Floats, y: Floats, scale: Floats | float) -> Floats:
 
 
 def _gradient_scale(a: RunValues, b: RunValues) -> Floats:
-    """The size beside which gradients are judged, of each step: some gradients are 0 but for rounding."""
+    """Return the smallest scale for gradients at each step, because some gradients are only rounding errors of 0."""
     least = max(LEAST_GRADIENT, 4 * epsilon(a, b))
     whole = [np.sqrt(np.nansum(run.values["gradient"] ** 2, axis=1)) for run in (a, b)]
     return least * np.fmax(*whole)[:, None]
 
 
 def unjudged(a: RunValues, b: RunValues) -> NDArray[np.bool_]:
-    """Items whose steps and weights rounding alone decides.
+    """Return the items whose steps and weights depend only on rounding.
 
-    A bias of keys adds the same to all scores of a query: its gradient is 0 but for rounding, which Adam makes a step
-    as large as any.
+    A key bias adds the same value to all scores of a query, so its exact gradient is 0. Adam turns the rounding error
+    into a full-sized step.
     """
     keys = [
         item.role in ("attention.key", "attention.qkv") and "bias" in item.name.rpartition(".")[2]
@@ -154,7 +154,7 @@ class Floor:
         self._tolerance, self._control = tolerance, control or {}
 
     def at(self, place: int, gap: int) -> dict[str, float]:
-        """The floor at a step. place: its number among the steps compared; gap: steps since the one before."""
+        """Return the floor at a step. place: its index among the compared steps. gap: steps since the previous one."""
         found = {}
         for stage, least in self._base.items():
             grown = 0.0
@@ -168,6 +168,6 @@ class Floor:
         return found
 
     def learn(self, largest: Mapping[str, float]) -> None:
-        """The largest differences at a step at which the runs agree: from them others may grow."""
+        """Raise the floor to the largest differences at a step where the runs agree; later ones may grow from them."""
         for stage, value in largest.items():
             self._level[stage] = max(self._level[stage], value)

@@ -1,4 +1,4 @@
-"""The first step and tensor at which each stage differs by more than rounding explains."""
+"""Find the first step and tensor at which each stage differs by more than rounding explains."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from normgrowth.compare.result import Noise, Parting
 from normgrowth.compare.stages import STAGES
 
 Floats = NDArray[np.float64]
-OF_SUMS = 1e-14  # relative: the rounding of the norms themselves
-# Stages that rounding alone may decide: those that depend on the weights or the step of the tensor itself.
+OF_SUMS = 1e-14  # relative rounding error of the norms themselves
+# Stages that depend on the weights or the step of the tensor itself, so rounding alone may decide them.
 AMPLIFIED = ("decay_part", "gradient_part", "step", "weights_before", "weights_after")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Differences beside their floors. beyond: stage -> steps × items; floors: stage -> of each step."""
+    """Differences and their floors. differences, beyond: stage -> steps × items. floors: stage -> value per step."""
 
     differences: Mapping[str, Floats]
     floors: Mapping[str, Floats]
     beyond: Mapping[str, NDArray[np.bool_]]
     partings: tuple[Parting, ...]
-    first: int | None  # the place of the first step at which any stage differs
+    first: int | None  # index of the first step at which any stage differs
 
 
 def judge(
@@ -85,7 +85,7 @@ def _parting(
 
 
 def noise_before(judged: Judged, unjudged: NDArray[np.bool_], steps: NDArray[np.int64], source: str) -> Noise:
-    """The largest difference of the weights at the steps before the runs part, and by what factor it grows."""
+    """Return the largest difference of the weights at the steps before the runs part, and its growth factor."""
     if "weights_after" not in judged.differences:
         return Noise(source)
     judging = [stage for stage in ("gradient", "weights_after") if stage in judged.floors]

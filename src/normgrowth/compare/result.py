@@ -1,4 +1,4 @@
-"""`Comparison`: what `normgrowth.compare` returns."""
+"""`Comparison`: the result of `normgrowth.compare`."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -9,22 +9,22 @@ from normgrowth.text import one_line
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two runs. parameters: which it counts, in words."""
+    """One of the two runs. parameters: description of the counted parameters."""
 
     source: str
     run: str
     step: int
     parameters: str = ""
     ranks: int = 1
-    dtypes: dict[str, int] = field(default_factory=dict)  # number of tensors of each number type
+    dtypes: dict[str, int] = field(default_factory=dict)  # number of tensors of each dtype
 
 
 @dataclass(frozen=True)
 class Values:
-    """Of one layer or the model, at the step that is compared; None where a value is undefined."""
+    """Values of one layer or of the model at the compared step; None if undefined."""
 
     norm: float | None = None
-    factor: float | None = None  # the norm over that at the first step
+    factor: float | None = None  # norm over the norm at the first step
     cosine_first: float | None = None
     alignment: float | None = None
     total_share_steps: float | None = None
@@ -32,7 +32,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Row:
-    """One layer, or the model, in both traces. Ratios are b over a."""
+    """One layer or the model in both traces. Ratios are b over a."""
 
     __repr__ = one_line
 
@@ -56,7 +56,10 @@ def _ratio(a: float | None, b: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Alignment:
-    """What was compared. steps: how many are shared; renamed: name in a -> in b; only_a, only_b: of one run alone."""
+    """The compared steps and tensors.
+
+    steps: number of common steps. renamed: name in a -> name in b. only_a, only_b: tensors of only one run.
+    """
 
     level: str = "tensor"
     steps: int = 0
@@ -73,8 +76,9 @@ class Alignment:
 class Parting:
     """The first step at which a stage differs by more than rounding explains, and the tensor that differs most there.
 
-    difference: that of a and b over the larger. floor: what rounding explains. tensors: how many differ at this step.
-    a, b: the values, None where they are not finite. previous: the step before, at which they agreed; None if none.
+    a, b: the values; None if not finite. difference: |a − b| over the larger. floor: the difference that rounding
+    explains. tensors: number of tensors that differ at this step. previous: the previous step, at which the runs
+    agreed; None if there is none.
     """
 
     stage: str
@@ -90,13 +94,16 @@ class Parting:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A cause, by rule, with its evidence: the tensors that differ at the step, out of how many.
+    """A cause with its evidence.
 
-    a, b: the values of the first of them, or the thresholds that gradients are clipped to. factor: b over a, where one
-    factor fits all of these tensors. group: what the tensors have in common ("layer 3", "role norm"). only_a: tensors
-    of a alone, or whose value is 0 in b; only_b: likewise. run: the run with the peculiarity, where one can be named;
-    ranks: of this run, else the larger number; dtype: its number type, where that matters. previous: the step before,
-    at which they agreed.
+    tensors, of: the tensors that differ at the step, and the number of compared tensors.
+    a, b: the values of the first of these tensors, or the thresholds of gradient clipping.
+    factor: b over a, if one factor fits all of these tensors.
+    group: what the tensors have in common ("layer 3", "role norm").
+    only_a: tensors that only a has, or whose value is 0 in b. only_b: likewise.
+    run: the run that deviates, if it can be determined. ranks: number of processes of this run, else the larger number.
+    dtype: the dtype of this run, if it matters.
+    previous: the previous step, at which the runs agreed.
     """
 
     cause: str
@@ -122,8 +129,8 @@ class Diagnosis:
 class Noise:
     """The largest relative difference of the weights before the runs part, and its growth per step.
 
-    growth: None where it is unknown. source: where the noise floor comes from ("dtypes", "control"). blind_from: the
-    step from which on rounding may have grown so far that smaller faults cannot be seen; None if it has not.
+    growth: None if unknown. source: what the noise floor is based on ("dtypes", "control"). blind_from: the step from
+    which amplified rounding may hide smaller faults; None if there is no such step.
     """
 
     source: str = "dtypes"
@@ -137,10 +144,10 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Result):
-    """Where two runs part, and their growth side by side: a row for each layer and for the model, which comes last.
+    """Where two runs part, and their growth: one row per layer, and a last row for the model.
 
-    matched: growth is taken at the same step, the last that both share. partings: the first difference of each stage,
-    the earliest first; none if the runs agree. diagnoses: causes, the earliest first. The records have the relative
+    matched: growth is compared at the same step, the last common one. partings: the first difference of each stage,
+    earliest first; empty if the runs agree. diagnoses: causes, earliest first. The records contain the relative
     difference of each tensor, step and stage (run "difference") and the noise floor (run "floor").
     """
 
@@ -158,25 +165,25 @@ class Comparison(Result):
     control: str = ""
 
     def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
-        """All fields and the rows of the model and layers; with `tensors` also those of single tensors."""
+        """Return all fields and the rows of the model and layers; with `tensors` also the rows of tensors."""
         return super().to_json(tensors=tensors)
 
     @property
     def comparable(self) -> bool:
-        """Whether both count the same parameters."""
+        """Whether both runs count the same parameters."""
         return self.a.parameters == self.b.parameters
 
     @property
     def parted(self) -> bool:
-        """Whether they differ by more than rounding explains."""
+        """Whether the runs differ by more than rounding explains."""
         return bool(self.partings)
 
     @property
     def judged(self) -> bool:
-        """Whether they share any step and tensor to compare."""
+        """Whether the runs have any common step and tensor."""
         return bool(self.alignment.steps and self.alignment.names)
 
     @property
     def main_stage(self) -> str:
-        """The stage of the earliest difference; the weights after a step, if there is none."""
+        """Return the stage of the earliest difference; "weights_after" if there is none."""
         return self.partings[0].stage if self.partings else "weights_after"

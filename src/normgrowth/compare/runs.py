@@ -1,4 +1,4 @@
-"""Two runs from their traces to a `Comparison`: align, measure differences, judge them, name the cause."""
+"""Compare two traces: align them, compute differences, compare these with the noise floor, name the cause."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ Source = Trace | Records | str | Path
 
 
 def compared_runs(a: Source, b: Source, control: Source | None, tolerance: float) -> Comparison:
-    """Everything that `Comparison` holds."""
+    """Return the comparison of two runs; see `normgrowth.compare` for the parameters."""
     if not 0 <= tolerance < 1:
         raise InputError(f"tolerance must be >= 0 and < 1, got {tolerance}")
     traces = [_trace(a), _trace(b)]
@@ -30,7 +30,7 @@ def compared_runs(a: Source, b: Source, control: Source | None, tolerance: float
     level = _common_level(traces if third is None else [*traces, third])
     pair = aligned(*(run_values(trace, level) for trace in traces))
     found = differences(pair.a, pair.b)
-    if pair.a.tracked != pair.b.tracked:  # steps of a tracker are single, those of checkpoints are not
+    if pair.a.tracked != pair.b.tracked:  # a tracker measures single steps, a trace whole intervals
         found = {stage: values for stage, values in found.items() if stage == "weights_after"}
     found = {stage: found[stage] for stage in STAGES if stage in found and np.isfinite(found[stage]).any()}
     exempt = unjudged(pair.a, pair.b)
@@ -62,13 +62,13 @@ def _trace(given: Source) -> Trace:
 
 
 def _common_level(traces: list[Trace]) -> str:
-    """The finest level at which all runs have norms."""
+    """Return the finest level at which all runs have norms."""
     there = [levels_in(trace) for trace in traces]
     return next((level for level in there[0] if all(level in levels for levels in there)), "model")
 
 
 def _of_control(pair: Aligned, control: Aligned, exempt: np.ndarray) -> dict[str, Floats]:
-    """The largest difference between the first run and the control up to each step, for each stage."""
+    """Return for each stage the largest difference between the first run and the control up to each step."""
     place = {name: i for i, name in enumerate(pair.names)}
     kept = [i for i, name in enumerate(control.names) if name in place and not exempt[place[name]]]
     found = {}
@@ -98,7 +98,7 @@ def _alignment(pair: Aligned, level: str, stages: list[str]) -> Alignment:
 
 
 def _records(pair: Aligned, judged: Judged, level: str) -> list[Records]:
-    """The relative differences of all stages, and their floors."""
+    """Return the relative differences of all stages and their floors as records."""
     steps = pair.a.steps.tolist()
     if not steps or not pair.names:
         return []

@@ -1,4 +1,4 @@
-"""The same quantities of two traces, at a step that both have."""
+"""Compare the growth of two traces at a common step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ QUANTITIES = {
 
 
 class _Grids:
-    """The quantities of one trace, each read once: tensors may make millions of rows."""
+    """The quantities of one trace. Each is read once, because a trace may have millions of rows."""
 
     def __init__(self, trace: Trace) -> None:
         trace.records.single_run()
@@ -33,7 +33,9 @@ class _Grids:
             for field, (quantity, reference) in QUANTITIES.items()
         }
         if not self.grids["model", "norm"].names:
-            raise InputError(f"{trace.source or trace.run}: holds no norm of a model, so it is not a trace")
+            raise InputError(
+                f"{trace.source or trace.run}: contains no norm of a model, so it is not a trace"
+            )
         self.steps = [int(step) for step in self.grids["model", "norm"].steps]
 
     def things(self) -> list[Thing]:
@@ -54,7 +56,7 @@ class _Grids:
 
 @dataclass(frozen=True)
 class GrowthSideBySide:
-    """A row for each layer and for the model, which comes last. matched: both sides are taken at the same step."""
+    """One row per layer, and a last row for the model. matched: both sides are evaluated at the same step."""
 
     a: Side
     b: Side
@@ -64,7 +66,7 @@ class GrowthSideBySide:
 
 
 def growth_side_by_side(a: Trace, b: Trace) -> GrowthSideBySide:
-    """Norm, growth, direction and budget of each layer and of the model, in two traces."""
+    """Return norm, growth, direction and budget of each layer and of the model, in two traces."""
     traces = (a, b)
     grids = [_Grids(trace) for trace in traces]
     steps, matched = _common_step(*(one.steps for one in grids))
@@ -99,7 +101,7 @@ def _model_last(thing: Thing) -> bool:
 
 
 def _records(sides: Sequence[Side], rows: Sequence[Row]) -> Records:
-    """The values of both as a table; the runs are called a and b."""
+    """Return the values of both sides as records of the runs "a" and "b"."""
     parts = []
     for run, side in zip("ab", sides, strict=True):
         blocks = []

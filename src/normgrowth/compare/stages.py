@@ -1,4 +1,4 @@
-"""The stages of an optimizer step in causal order, and the values that a run has of each of them."""
+"""The stages of an optimizer step in causal order, and the measured values of each stage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ STAGES = (
     "step",
     "weights_after",
 )
-# What a stage is computed from. Differences of these explain its own.
+# The inputs of each stage. If they differ, this explains differences of the stage itself.
 UPSTREAM: dict[str, tuple[str, ...]] = {
     "weights_before": (),
     "gradient": ("weights_before",),
@@ -34,15 +34,15 @@ UPSTREAM: dict[str, tuple[str, ...]] = {
     "step": ("weights_before", "gradient", "learning_rate", "decay_part", "gradient_part"),
     "weights_after": ("weights_before", "gradient", "learning_rate", "decay_part", "gradient_part", "step"),
 }
-# Of a single step, which only a tracker sees.
+# Stages of a single step, which only a tracker measures.
 TRACKED = ("gradient", "learning_rate", "decay_part", "gradient_part")
-LEVELS = ("tensor", "layer", "model")  # the finest that both runs have is compared
-CANCELLED = 1e-13  # a difference of squares this small beside them is rounding: the weights were 0
+LEVELS = ("tensor", "layer", "model")  # runs are compared at the finest common level
+CANCELLED = 1e-13  # relative: a smaller difference of squares is a rounding error, and the weights were 0
 
 
 @dataclass(frozen=True)
 class Item:
-    """A tensor (or layer, or the model) and where it stands. size: its number of values; 0 if unknown."""
+    """A tensor, a layer or the model. size: its number of values; 0 if unknown."""
 
     name: str
     layer: int | None
@@ -52,9 +52,9 @@ class Item:
 
 @dataclass(frozen=True)
 class RunValues:
-    """The norms of each stage of a run, steps × items; NaN where there is none. alignment: cos(step, weights).
+    """The norms of each stage of a run, steps × items; NaN if not measured.
 
-    infinite: steps × items whose weights have NaN or infinite values.
+    alignment: cos(step, weights). infinite: whether the weights contain NaN or infinite values, steps × items.
     """
 
     steps: NDArray[np.int64]
@@ -67,7 +67,7 @@ class RunValues:
     dtypes: Mapping[str, int]
 
     def at(self, steps: Sequence[int], places: Sequence[int]) -> "RunValues":
-        """Some steps and items, in the order given; a place of -1 is not allowed."""
+        """Return the given steps and items, in the given order; places must be >= 0."""
         rows = np.searchsorted(self.steps, np.asarray(steps, np.int64))
         chosen = np.ix_(rows, np.asarray(places, np.intp))
         return RunValues(
@@ -83,13 +83,13 @@ class RunValues:
 
 
 def levels_in(trace: Trace) -> list[str]:
-    """The levels at which a run has norms, the finest first."""
+    """Return the levels at which a run has norms, finest first."""
     there = trace.records.where(quantity="norm").distinct("level")
     return [level for level in LEVELS if level in there]
 
 
 def run_values(trace: Trace, level: str) -> RunValues:
-    """What a trace says about each stage of each step."""
+    """Return the values of each stage and step of a trace."""
     records = trace.records.where(level=level)
     items = _items(records)
     steps = np.unique(records.where(quantity="norm").table["step"].to_numpy())
@@ -123,12 +123,12 @@ def _items(records: Records) -> list[Item]:
 
 
 def _by(table: "pa.Table", columns: list[str], values: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """A row for each group, in the order of first rows."""
+    """Return one row per group, in the order of first appearance."""
     return table.group_by(columns, use_threads=False).aggregate(values).to_pylist()
 
 
 class _Reader:
-    """Quantities of some items as grids of steps × items. Tensors may make millions of rows: no row is looped over."""
+    """Reads quantities as grids of steps × items. Vectorized, because a trace may have millions of rows."""
 
     def __init__(self, records: Records, items: Sequence[Item], steps: NDArray[np.int64]) -> None:
         self._records, self.steps = records, steps
@@ -149,7 +149,7 @@ class _Reader:
 
 
 def _before(norm: Floats, growth: Floats, steps: NDArray[np.int64], tracked: bool) -> Floats:
-    """Norms before each step: those after the step before, where it was measured, else from ‖b‖² − ‖r‖²."""
+    """Return norms before each step: the norm after the previous step if measured, else √(‖b‖² − growth)."""
     with np.errstate(invalid="ignore", over="ignore"):
         square = norm**2 - growth
         square = np.where(np.abs(square) < CANCELLED * norm**2, 0.0, np.maximum(square, 0.0))
@@ -160,7 +160,7 @@ def _before(norm: Floats, growth: Floats, steps: NDArray[np.int64], tracked: boo
 
 
 def _rates(trace: Trace, read: _Reader) -> Floats:
-    """The learning rate of each item: its own, else that of the model, which all share."""
+    """Return the learning rate of each item: its own if recorded, else that of the model."""
     rates = read.grid("learning_rate")
     shared = _Reader(trace.records.where(level="model"), [Item("model", None, None)], read.steps)
     return np.where(np.isnan(rates), shared.grid("learning_rate"), rates)

@@ -1,6 +1,6 @@
-"""Dynamics: why the norm grows: what a schedule predicts, how aligned the steps are, where growth ends."""
+"""Dynamics: explain why the norm grows (prediction from the schedule, alignment of steps, equilibrium)."""
 
-TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -28,21 +28,21 @@ def dynamics(
     gradient_norm: float | None = None,
     invariant: bool = False,
 ) -> "Dynamics":
-    """Explain the growth of a norm: its budget, the direction, and which model of the dynamics predicts it.
+    """Explain the growth of a norm: its budget, its direction, and which model of the dynamics predicts it.
 
         found = ng.dynamics(trace, "cosine:lr=6e-4,steps=600000,warmup=2000", weight_decay=0.1)
         found.verdict, found.misaligned.kappa, found.budget.by_steps, found.direction.verdict
 
     trace: a trace, its records, its folder, or "published:t5", "published:t5-encoder" or
     "published:t5-decoder", which have a schedule of their own.
-    schedule: the learning rates, a `Schedule` or its text ("constant:lr=3e-4"). By default those that a tracker or the
-    Trainer of transformers recorded, with a tracker also weight decay and betas; without any, the budget, the
-    alignment, the direction and the uniformity are computed, and no model is fitted.
-    out, overwrite: write the result into this folder; replace another result there.
-    level, name: what is explained: the "model", or one "layer", "role" or "tensor" by its name.
-    kappa: κ of single optimizer steps, if training logged it. It then makes the predictions, and decides what sparse
-    checkpoints cannot.
-    weight_decay: λ; 0 if there was none, None if it is not known, which is not the same.
+    schedule: the learning rates, as a `Schedule` or its text ("constant:lr=3e-4"). The default is the schedule that a
+    tracker or the Trainer of transformers recorded; a tracker also records weight decay and betas. Without a schedule,
+    only the budget, the alignment, the direction and the uniformity are computed, and no model is fitted.
+    out: output folder. overwrite: replace another result in this folder.
+    level, name: what to explain: the "model", or one "layer", "role" or "tensor" by its name.
+    kappa: κ of single optimizer steps, if training logged it. The predictions then use it, which settles questions
+    that sparse checkpoints leave open.
+    weight_decay: λ. 0 means no weight decay; None means unknown.
     decay: "decoupled" (θ -= ηλθ; default for adamw), "coupled" (λθ in the gradient; default for sgd) or "eq3"
     (θ -= λθ, the paper's eq. (3)).
     optimizer, betas, momentum, gradient_norm, invariant: for the equilibrium under weight decay, see

@@ -12,8 +12,8 @@ from normgrowth.dynamics.prediction import LONGEST, Decay, Floats, Model, Rate, 
 from normgrowth.dynamics.result import ModelFit, Verdict
 
 MODELS: tuple[Model, ...] = get_args(Model)
-TOLERANCE = 0.2  # of the growth of log‖θ‖: a model fits if its prediction is within this share
-ROUNDING = 1e-9  # of log‖θ‖
+TOLERANCE = 0.2  # a model fits if its prediction is within this fraction of the growth of log‖θ‖
+ROUNDING = 1e-9  # rounding error of log‖θ‖
 
 
 def fit_model(
@@ -27,7 +27,7 @@ def fit_model(
     weight_decay: float,
     decay: Decay,
 ) -> ModelFit:
-    """Fit κ to the step sizes, and predict the norms with it, or with the given κ."""
+    """Fit κ to the step sizes, and predict the norms with the given κ or else with the fitted one."""
     fitted = fit_kappa(
         steps, norms, step_sizes, schedule, model=model, weight_decay=weight_decay, decay=decay
     )
@@ -63,7 +63,10 @@ def _rms(x: Floats) -> float:
 
 
 def verdict(models: Mapping[Model, ModelFit], norms: Floats, *, uncertain: bool) -> Verdict:
-    """The model whose predicted growth of log‖θ‖ fits the measured one. uncertain: allow for the interval of κ."""
+    """Return the model whose predicted growth of log‖θ‖ fits the measurement.
+
+    uncertain: widen the tolerance by the confidence interval of κ.
+    """
     last = int(np.flatnonzero(np.isfinite(norms))[-1])
     if norms[last] == 0:
         return "neither"
@@ -78,7 +81,7 @@ def verdict(models: Mapping[Model, ModelFit], norms: Floats, *, uncertain: bool)
         if uncertain and isfinite(fit.kappa_high) and isfinite(said[model]):
             edge = (
                 fit.kappa_low if grown < said[model] else fit.kappa_high
-            )  # on the side of what was measured
+            )  # the end on the side of the measurement
             wide = said[model] * abs((edge / fit.kappa) ** order - 1) if fit.kappa else 0.0
         room = TOLERANCE * max(abs(grown), min(abs(said[model]), 1e3)) + wide + ROUNDING
         miss[model] = abs(said[model] - grown) / room

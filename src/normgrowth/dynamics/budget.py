@@ -20,7 +20,7 @@ def growth_budget(
     weight_decay: float | None,
     decay: Decay,
 ) -> GrowthBudget:
-    """Sum the terms of the growth. rows: comparisons between neighboring checkpoints, from `intervals_of`."""
+    """Return the growth budget. rows: comparisons between neighboring checkpoints, from `intervals_of`."""
     until = _until(rows, level, int(steps[-1]))
     total, aligned, stepped = (
         value_at(rows, until, quantity, level)
@@ -37,7 +37,7 @@ def growth_budget(
 
 
 def _until(rows: Records, level: str, last: int) -> int:
-    """The last step at which the summed budget is finite; the last one if there is no budget."""
+    """Return the last step at which the summed budget is finite; `last` if there is no budget."""
     if not len(rows.where(quantity="total_growth")):
         return last
     steps, total = rows.series("total_growth", level=level)
@@ -52,7 +52,7 @@ def _over(a: float, b: float) -> float:
 def _taken_by_decay(
     schedule: Rate, steps: NDArray[np.int64], norms: Floats, weight_decay: float, decay: Decay
 ) -> float:
-    """2λΣη‖θ‖², by the mean of the ends of each interval."""
+    """Return 2λΣη‖θ‖², with the mean of ‖θ‖² at both ends of each interval."""
     at = steps.astype(np.float64)
     once = np.diff(at if decay == "eq3" else schedule_sums(schedule, at, 1))
     return float(np.nansum(weight_decay * once * (norms[1:] ** 2 + norms[:-1] ** 2)))

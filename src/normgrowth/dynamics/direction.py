@@ -5,11 +5,11 @@ walk in many dimensions shows the same. What matters is how fast the angles fall
 steps obeys angle²/h ∝ t^(−q), then
 
     q ≤ 1      even the squared angles have no finite sum: no convergence, unless later turns undo earlier ones
-    1 < q ≤ 2  convergence if the turns of intervals are independent, none if all turn the same way
+    1 < q ≤ 2  convergence if the turns of intervals are independent, none if all have the same direction
     q > 2      the angles have a finite sum: convergence
 
-Misaligned dynamics with η = 1/√t have q = 1. The cosine of θ_t with θ_{t/2} needs no exponent: it goes to
-1 if the direction converges, and stays below 1 if turning goes on over each doubling of the time.
+Misaligned dynamics with η = 1/√t have q = 1. The cosine of θ_t with θ_{t/2} needs no exponent: it tends to
+1 if the direction converges, and stays below 1 if the direction keeps turning with each doubling of time.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Lag:
     """Cosines between checkpoints `lag` places apart."""
 
     lag: int
-    steps: tuple[int, ...]  # of the later one
+    steps: tuple[int, ...]  # of the later checkpoint
     earlier: tuple[int, ...]
     cosine: tuple[float, ...]
 
@@ -45,7 +45,7 @@ class Direction:
     sum is a lower bound of the total turn: between checkpoints the direction may turn back and forth.
     q, low, high: angle²/h ∝ t^(−q) over the last decade of steps, with a 95 % confidence interval; NaN if
     there are too few intervals.
-    lags: cosines at growing lags, as far as the trace has them. doubled: those of θ_t with θ_{t/2}.
+    lags: cosines at increasing lags, for the lags in the trace. doubled: cosines of θ_t with θ_{t/2}.
     """
 
     __repr__ = one_line
@@ -62,7 +62,7 @@ class Direction:
 
 
 def direction(records: Records, *, level: str = "model", name: str | None = None) -> Direction:
-    """Angles, their sum, and cosines at growing lags, of the model or one part of it."""
+    """Return angles, their sum, and cosines at increasing lags, for the model or one part of it."""
     rows = intervals_of(records, level, name)
     marks = rows.series("norm", level=level)[0]
     ends, angle = rows.series("angle", level=level)
@@ -86,7 +86,7 @@ def direction(records: Records, *, level: str = "model", name: str | None = None
 
 
 def _lags(rows: Records, marks: Steps, level: str) -> tuple[Lag, ...]:
-    """The cosines to the previous checkpoint and to those further back, nearest first."""
+    """Return the cosines to the previous checkpoint and to earlier ones, nearest first."""
     found: dict[int, str] = {}
     for reference in rows.where(quantity="cosine").distinct("reference"):
         lag = "1" if reference == "previous" else str(reference).removeprefix("lag")
@@ -101,7 +101,7 @@ def _lags(rows: Records, marks: Steps, level: str) -> tuple[Lag, ...]:
 
 
 def _exponent(t: Floats, angle: Floats, h: NDArray[np.integer]) -> tuple[float, float, float]:
-    """q of angle²/h ∝ t^(−q), by least squares in logarithms, from a tenth of the last step on."""
+    """Return q of angle²/h ∝ t^(−q) and its interval, by least squares in logarithms over the last decade of steps."""
     good = (t > 0) & (angle > ROUNDING) & (t >= t.max(initial=0.0) / 10)
     if good.sum() < 6:
         return nan, nan, nan
@@ -111,7 +111,7 @@ def _exponent(t: Floats, angle: Floats, h: NDArray[np.integer]) -> tuple[float, 
         a = x[index] - x[index].mean(axis=-1, keepdims=True)
         return -(a * y[index]).sum(axis=-1) / (a * a).sum(axis=-1)
 
-    # Residuals are resampled in blocks, not points: a sample of points may miss the early ones.
+    # Resample residuals in blocks instead of points, because a sample of points may miss the early ones.
     q = float(slope(np.arange(len(x))))
     residual = y - y.mean() + q * (x - x.mean())
     drawn = residual[block_bootstrap_indices(len(x), seed=0)]
@@ -122,7 +122,7 @@ def _exponent(t: Floats, angle: Floats, h: NDArray[np.integer]) -> tuple[float, 
 
 
 def _doubled(lags: tuple[Lag, ...]) -> Lag:
-    """For each step, the cosine with the checkpoint nearest to half of it, within 10 %."""
+    """Return for each step the cosine with the checkpoint nearest to half of that step, within 10 %."""
     best: dict[int, tuple[float, int, float]] = {}
     for lag in lags:
         for step, earlier, cosine in zip(lag.steps, lag.earlier, lag.cosine, strict=True):

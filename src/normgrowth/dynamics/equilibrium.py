@@ -1,41 +1,41 @@
-"""Equilibrium: where weight decay and random gradients balance, how fast the weights turn there, and when.
+"""Equilibrium of weight decay and random gradients: its norm, the rotation per step, and the time to reach it.
 
-The paper leaves weight decay to experiment (§5.6, §F). For gradients without memory it can be worked out;
-the derivations are ours. Write η for the learning rate, λ for the decay, C for the number of parameters,
-G for the gradient's norm. There are three kinds of weight decay:
+The paper studies weight decay only by experiment (§5.6, §F). For gradients without memory, the equilibrium has a
+closed form; the derivations below are not from the paper. η is the learning rate, λ the decay, C the number of
+parameters and G the norm of the gradient. There are three kinds of weight decay:
 
     decoupled  θ ← (1 − ηλ)θ − ηu      PyTorch's AdamW
     coupled    the gradient is g + λθ, and passes through momentum: PyTorch's SGD and Adam
     eq3        θ ← (1 − λ)θ − ηu       eq. (3) of the paper, where η does not scale the decay
 
-**Recursion.** With d the decay per step (ηλ, or λ for eq3), u an average of gradients with memory μ
-(SGD: u = μu + g; Adam: β₁u + (1 − β₁)g over the rms of g), each weight follows
-θ' = (1 + r − w)θ − rθ_before + noise, where r = (1 − d)μ, w = d(1 − μ) decoupled and r = μ, w = ηλ coupled.
-Its stationary square is
+**Recursion.** Let d be the decay per step (ηλ, or λ for eq3) and u an average of gradients with memory μ
+(SGD: u = μu + g; Adam: β₁u + (1 − β₁)g over the rms of g). Each weight follows
+θ' = (1 + r − w)θ − rθ_before + noise, with r = (1 − d)μ, w = d(1 − μ) for decoupled decay and r = μ, w = ηλ for
+coupled decay. Its stationary square is
 
-    E‖θ‖² = q (1 + r) / ((1 − r) w (2(1 + r) − w)),   q the noise's square per step,
+    E‖θ‖² = q (1 + r) / ((1 − r) w (2(1 + r) − w)),   q: the squared noise per step,
 
-and the correlation of one step is 1 − w/(1 + r), whatever the gradient's size. For slow decay:
+and the correlation of one step is 1 − w/(1 + r), independent of the size of the gradient. For slow decay:
 
     AdamW           ‖θ‖² = ηC/(2λ)             rotation √(2ηλ(1 − β₁)/(1 + β₁))
     SGD, coupled    ‖θ‖² = ηG²/(2λ(1 − μ))     rotation √(2ηλ/(1 + μ))
     SGD, decoupled  ‖θ‖² = ηG²/(2λ(1 − μ)²)    rotation √(2ηλ(1 − μ)/(1 + μ))
 
-β₁ is absent from AdamW's norm: one update has a square of (1 − β₁)/(1 + β₁) per weight, but updates of
-neighboring steps are correlated by β₁^k, which multiplies their long-run square by just the inverse.
+The norm under AdamW does not depend on β₁: one update has a square of (1 − β₁)/(1 + β₁) per weight, but updates
+k steps apart are correlated by β₁^k, which multiplies their long-run square by exactly the inverse.
 
-**Second moments.** Adam divides by √v, not by the rms itself. v holds the newest gradient, which makes
-large updates smaller, and fluctuates, which makes them larger. To first order in 1 − β₂, for normal
-gradients, the covariances of the updates become A·β₁^k + B·(β₁β₂)^k; see `_second_moment`. It takes 0.1 %
-off ‖θ‖² for β = (0.9, 0.999), 2 % for (0.9, 0.95).
+**Second moments.** Adam divides by √v, not by the rms itself. v contains the newest gradient, which makes large
+updates smaller, and it fluctuates, which makes updates larger. To first order in 1 − β₂, for normal gradients,
+the covariances of the updates become A·β₁^k + B·(β₁β₂)^k; see `_second_moment`. This reduces ‖θ‖² by 0.1 % for
+β = (0.9, 0.999) and by 2 % for (0.9, 0.95).
 
-**Scale-invariant weights** (followed by a norm) have gradients orthogonal to θ with G = γ/‖θ‖. Directions
-are random in many dimensions, so the recursion stands with that G: ‖θ‖⁴ = γ²·E‖θ‖²/G², the same rotation,
-and twice the speed. Adam divides γ/‖θ‖ out: nothing changes.
+**Scale-invariant weights** (followed by a norm) have gradients orthogonal to θ with G = γ/‖θ‖. In many dimensions,
+the recursion with this G still holds: ‖θ‖⁴ = γ²·E‖θ‖²/G², with the same rotation and twice the speed. Adam cancels
+the factor γ/‖θ‖, so nothing changes.
 
-**Time.** With G ∝ ‖θ‖^p the flow of y = ‖θ‖^(2−2p) is linear, y' = (1 − p)(q' − 2d·y): it relaxes
-exponentially, with p = 0 in τ = 1/(2d) steps, with p = −1 in 1/(4d). Under the paper's Assumption 1, p = 1:
-there is no equilibrium, only a threshold, see `normgrowth.dynamics.prediction.holding_decay`.
+**Time.** With G ∝ ‖θ‖^p, the flow of y = ‖θ‖^(2−2p) is linear, y' = (1 − p)(q' − 2d·y). It relaxes exponentially, in
+τ = 1/(2d) steps for p = 0 and in 1/(4d) for p = −1. The paper's Assumption 1 is p = 1: then there is no equilibrium,
+only a threshold; see `normgrowth.dynamics.prediction.holding_decay`.
 """
 
 from dataclasses import dataclass
@@ -59,8 +59,8 @@ class Equilibrium:
     norm: √E‖θ‖²; inf without weight decay, NaN if the learning rate is also 0.
     rotation: the angle in radians between the weights before and after one step.
     time: the number of steps in which the distance of ‖θ‖^(2−2p) to equilibrium falls by a factor of e.
-    p: the gradient's norm goes as ‖θ‖^p: 0 for gradients of a fixed size and for Adam, −1 if scale-invariant.
-    r, w: the recursion θ' = (1 + r − w)θ − rθ_before + noise.
+    p: the norm of the gradient is ∝ ‖θ‖^p: 0 for gradients of a fixed size and for Adam, −1 if scale-invariant.
+    r, w: coefficients of the recursion θ' = (1 + r − w)θ − rθ_before + noise.
     """
 
     norm: float
@@ -71,9 +71,10 @@ class Equilibrium:
     w: float
 
     def norm_at(self, steps: ArrayLike, norm0: float) -> Floats:
-        """‖θ‖ after this many steps from norm0, at a constant learning rate.
+        """Return ‖θ‖ after this many steps from norm0, at a constant learning rate.
 
-        A continuous approximation: it may be off by about 2/(1 − μ) steps while momentum and Adam's averages warm up.
+        This is a continuous approximation. While momentum and Adam's averages warm up, it can be off by about
+        2/(1 − μ) steps.
         """
         t = np.asarray(steps, np.float64)
         if not isfinite(self.norm):
@@ -82,7 +83,7 @@ class Equilibrium:
         return (self.norm**k + (norm0**k - self.norm**k) * np.exp(-t / self.time)) ** (1 / k)
 
     def time_from(self, norm0: float, within: float = 0.01) -> float:
-        """The number of steps after which ‖θ‖ stays within this fraction of its equilibrium."""
+        """Return the number of steps after which ‖θ‖ stays within this fraction of its equilibrium."""
         if not 0 < within < 1:
             raise InputError(f"within must be between 0 and 1, got {within}")
         if not isfinite(self.norm) or self.norm == 0:
@@ -93,15 +94,15 @@ class Equilibrium:
         return self.time * max(0.0, log(abs(start) / edge)) if start else 0.0
 
     def angle(self, lag: ArrayLike) -> Floats:
-        """The expected angle in radians between the weights at two checkpoints, `lag` steps apart.
+        """Return the expected angle in radians between the weights at two checkpoints, `lag` steps apart.
 
-        From the autocorrelation of the recursion, whose roots are z₁ and z₂:
+        It follows from the autocorrelation of the recursion, whose roots are z₁ and z₂:
         ρ_k = ((1 − z₂²)z₁^(k+1) − (1 − z₁²)z₂^(k+1)) / ((z₁ − z₂)(1 + z₁z₂)).
         """
         k = np.asarray(lag, np.float64)
         half = (1 + self.r - self.w) / 2
         root = np.sqrt(np.complex128(half * half - self.r))
-        root = root if abs(root) > 1e-8 else np.complex128(1e-8)  # equal roots: the limit, to 1e-8
+        root = root if abs(root) > 1e-8 else np.complex128(1e-8)  # equal roots: approximate the limit to 1e-8
         z1, z2 = half + root, half - root
         rho = ((1 - z2**2) * z1 ** (k + 1) - (1 - z1**2) * z2 ** (k + 1)) / ((z1 - z2) * (1 + z1 * z2))
         angle = np.arccos(np.clip(rho.real, -1.0, 1.0))
@@ -120,20 +121,20 @@ def equilibrium(
     decay: Decay | None = None,
     invariant: bool = False,
 ) -> Equilibrium:
-    """Norm, rotation per step and time to equilibrium of random gradients under weight decay.
+    """Return norm, rotation per step and time of the equilibrium of random gradients under weight decay.
 
     optimizer: "adamw", which needs numel, or "sgd", which needs gradient_norm (and may have a momentum).
     numel: C, the number of weights that receive gradients.
     gradient_norm: √E‖g‖² of one step; for invariant weights ‖g‖·‖θ‖, which does not depend on ‖θ‖.
-    decay: see the top of this file; by default PyTorch's, decoupled for adamw and coupled for sgd. Adam with a
-    coupled decay needs gradient_norm too, and holds while λ‖θ‖ is small against it.
-    invariant: the weights are scale-invariant, as those before a norm are.
+    decay: see the top of this file; the default is PyTorch's: decoupled for adamw and coupled for sgd. Adam with
+    coupled decay also needs gradient_norm; the result holds while λ‖θ‖ is much smaller than it.
+    invariant: the weights are scale-invariant, like weights that are followed by a norm.
     """
     c = _Case(optimizer, lr, numel, gradient_norm, betas, momentum, decay, invariant)
     if not (isfinite(weight_decay) and weight_decay >= 0):
         raise InputError(f"weight decay must be >= 0, got {weight_decay}")
     r, w = c.recursion(weight_decay)
-    if w == 0:  # no decay: the norm grows for ever, unless the learning rate is 0
+    if w == 0:  # no decay: the norm grows forever, unless the learning rate is 0
         return Equilibrium(inf if lr > 0 else nan, 0.0, inf, c.p, r, w)
     square = c.square(weight_decay)
     norm = square ** (1 / (2 - 2 * c.p))
@@ -141,11 +142,11 @@ def equilibrium(
 
 
 def stationary_decay(norm0: float, optimizer: Optimizer = "adamw", *, lr: float, **setting: Any) -> float:
-    """λ*, the weight decay whose equilibrium is norm0: with a larger one the norm falls, with a smaller one it grows.
+    """Return λ*, the weight decay whose equilibrium is norm0; a larger λ shrinks the norm, a smaller one lets it grow.
 
-    For slow decay λ* = ηC/(2‖θ₀‖²) for AdamW (η times that for eq3), ηG²/(2(1 − μ)‖θ₀‖²) for SGD, and
-    ηγ²/(2(1 − μ)‖θ₀‖⁴) for SGD on invariant weights; here it is solved exactly. setting: as for
-    `equilibrium`. inf if a single update is larger than norm0: no weight decay is then enough.
+    For slow decay, λ* = ηC/(2‖θ₀‖²) for AdamW (η times that for eq3), ηG²/(2(1 − μ)‖θ₀‖²) for SGD, and
+    ηγ²/(2(1 − μ)‖θ₀‖⁴) for SGD on invariant weights. Here λ* is solved exactly. It is inf if a single update is
+    larger than norm0, because then no weight decay is strong enough. setting: arguments of `equilibrium`.
     """
     from scipy.optimize import root_scalar
 
@@ -171,7 +172,7 @@ def stationary_decay(norm0: float, optimizer: Optimizer = "adamw", *, lr: float,
 
 @dataclass(frozen=True)
 class _Case:
-    """The validated arguments of `equilibrium`, and the recursion that they define."""
+    """The validated arguments of `equilibrium`, and the recursion they define."""
 
     optimizer: Optimizer
     lr: float
@@ -195,13 +196,11 @@ class _Case:
         adam = self.optimizer == "adamw"
         if adam and not (self.numel and self.numel > 0):
             raise InputError(
-                "adamw needs numel, the number of weights: it moves each by about the learning rate"
+                "adamw needs numel, the number of weights; each moves by about the learning rate per step"
             )
         if not adam or self.way == "coupled":
             if self.gradient_norm is None:
-                raise InputError(
-                    f"{self.optimizer} with {self.way} decay depends on gradient_norm: it is needed"
-                )
+                raise InputError(f"{self.optimizer} with {self.way} decay needs gradient_norm")
             if not (isfinite(self.gradient_norm) and self.gradient_norm > 0):
                 raise InputError(f"gradient_norm must be > 0, got {self.gradient_norm}")
         if adam and self.way == "coupled" and self.invariant:
@@ -220,7 +219,7 @@ class _Case:
         return self.betas[0] if self.optimizer == "adamw" else self.momentum
 
     def recursion(self, weight_decay: float) -> tuple[float, float]:
-        """r and w of the recursion for this weight decay."""
+        """Return r and w of the recursion for this weight decay."""
         d = weight_decay / self.full_decay()
         if d >= 1:
             raise InputError(
@@ -232,7 +231,7 @@ class _Case:
         return mu, d
 
     def full_decay(self) -> float:
-        """The λ that removes all weights in one step."""
+        """Return the λ that removes all weights in one step."""
         if self.way == "eq3":
             return 1.0
         if self.optimizer == "adamw" and self.way == "coupled":
@@ -243,7 +242,7 @@ class _Case:
         return 1 / self.lr if self.lr else inf
 
     def square(self, weight_decay: float) -> float:
-        """E‖θ‖² for G = 1 at ‖θ‖ = 1 if the weights are invariant, that is ‖θ‖⁴; E‖θ‖² otherwise."""
+        """Return E‖θ‖²; for invariant weights with SGD, ‖θ‖⁴."""
         r, w = self.recursion(weight_decay)
         if self.optimizer == "adamw":
             assert self.numel is not None
@@ -256,29 +255,29 @@ class _Case:
 
 
 def _slow(r: float, w: float) -> float:
-    """1 − |z| for the slower root z of the recursion z² = (1 + r − w)z − r."""
+    """Return 1 − |z| for the slower root z of the recursion z² = (1 + r − w)z − r."""
     b = 1 - r + w
     root = b * b - 4 * w
     return 2 * w / (b + sqrt(root)) if root >= 0 else 1 - sqrt(r)
 
 
 def _time(r: float, w: float) -> float:
-    """The number of steps in which the influence of the initial ‖θ‖² falls by a factor of e."""
+    """Return the number of steps in which the influence of the initial ‖θ‖² falls by a factor of e."""
     slow = _slow(r, w)
     return -1 / (2 * log1p(-slow)) if slow < 1 else 0.0
 
 
 def _second_moment(a: float, b: float, beta2: float) -> float:
-    """What the fluctuations of Adam's v do to E‖θ‖², to first order in ε = 1 − β₂, for normal gradients.
+    """Return the factor by which fluctuations of Adam's v change E‖θ‖², to first order in ε = 1 − β₂.
 
-    Let the gradient have rms 1 and v = 1 + x, so that u = m(1 − x/2 + 3x²/8). x has the variance
+    Let the gradient be normal with rms 1, and v = 1 + x, so that u = m(1 − x/2 + 3x²/8). x has the variance
     V = 2ε/(1 + β₂) and the autocorrelation β₂^k. As g enters both m and x, E[m_t m_{t+k} x_t] is
     X·b^k with X = 2ε(1 − b)²/(1 − b²β₂), and β₂^k times that with x_{t+k}. So
 
         E[u_t u_{t+k}] = b^k (s(1 + 3V/4) − X/2) + (bβ₂)^k (sV/4 − X/2),   s = (1 − b)/(1 + b),
 
-    against s·b^k for constant v; and a weight that keeps the fraction a of itself each step sums
-    c^k to (1 + ac)/(1 − ac).
+    compared with s·b^k for constant v. A weight that retains the fraction a of itself per step sums c^k to
+    (1 + ac)/(1 − ac).
     """
     e = 1 - beta2
     s, v, x = (1 - b) / (1 + b), 2 * e / (1 + beta2), 2 * e * (1 - b) ** 2 / (1 - b * b * beta2)

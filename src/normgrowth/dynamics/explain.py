@@ -53,7 +53,7 @@ def explain(
         weight_decay, settings = as_recorded(measured.optimizer_groups, weight_decay, settings)
     if rates is None and (kappa is not None or weight_decay is not None):
         what = "kappa" if kappa is not None else "weight_decay"
-        raise InputError(f"{what} needs a schedule: the learning rates, as in {schedules.EXAMPLES['cosine']}")
+        raise InputError(f"{what} needs a schedule, for example {schedules.EXAMPLES['cosine']}")
     rows = intervals_of(records, level, name)
     steps, norms = rows.series("norm", level=level)
     if len(steps) < 2:
@@ -112,7 +112,7 @@ def explain(
 
 
 def _numel(rows: Records) -> int | None:
-    """The number of weights, or None if the records lack it."""
+    """Return the number of weights, or None if the records do not contain it."""
     counts = rows.where(quantity="numel").table["value"].to_pylist()
     return int(counts[-1]) if counts and isfinite(counts[-1]) else None
 
@@ -125,7 +125,7 @@ def _joined(
     steps: Steps,
     parts: list[Block],
 ) -> Records:
-    """The measured rows, the predictions, and the shares of layers, roles and tensors."""
+    """Return the measured rows, the predictions, and the shares of layers, roles and tensors."""
     table = rows.table.slice(0, 1)
     name, layer, role = (table[column][0].as_py() for column in ("name", "layer", "role"))
     predicted: dict[str, Floats] = {
@@ -136,7 +136,7 @@ def _joined(
 
 
 def _open_questions(d: Dynamics) -> tuple[OpenQuestion, ...]:
-    """The questions that the trace leaves open, given a schedule."""
+    """Return the questions that the trace leaves open; empty without a schedule."""
     if d.misaligned is None:
         return ()
     sparse = d.checkpoint_gap[1] > 1 and d.kappa is None

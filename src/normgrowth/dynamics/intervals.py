@@ -1,4 +1,4 @@
-"""Intervals: the rows of the model or one part of it, and what was measured between its checkpoints."""
+"""Select the rows of the model or of one part of it, and the measurements between neighboring checkpoints."""
 
 from itertools import pairwise
 from math import nan
@@ -14,7 +14,7 @@ Steps = NDArray[np.int64]
 
 
 def rows_of(records: Records, level: str, name: str | None) -> Records:
-    """The rows of one layer, role, tensor or the model."""
+    """Return the rows of one layer, role or tensor, or of the model."""
     rows = records.where(level=level)
     rows.single_run()
     if name is None:
@@ -27,10 +27,10 @@ def rows_of(records: Records, level: str, name: str | None) -> Records:
 
 
 def intervals_of(records: Records, level: str, name: str | None) -> Records:
-    """The same rows, with comparisons between neighboring measured steps only.
+    """Return the same rows, but only with comparisons between neighboring measured steps.
 
-    A trace has these. A tracker compares the weights before and after one optimizer step, which is the same only with
-    every=1, and not at the first measured step, whose predecessor was not measured.
+    The rows of a trace are returned unchanged. A tracker compares the weights before and after one optimizer step. This
+    is the same only with every=1, and not at the first measured step, whose predecessor was not measured.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -52,7 +52,7 @@ def intervals_of(records: Records, level: str, name: str | None) -> Records:
 
 
 def sizes_between(rows: Records, level: str, steps: Steps) -> Floats:
-    """‖δ‖ between each measured step and the previous one."""
+    """Return ‖δ‖ between each measured step and the previous one."""
     ends, sizes = rows.series("step_size", level=level)
     if (lacking := np.setdiff1d(steps[1:], ends)).size:
         raise InputError(
@@ -63,6 +63,6 @@ def sizes_between(rows: Records, level: str, steps: Steps) -> Floats:
 
 
 def value_at(rows: Records, step: int, quantity: str, level: str, reference: str | None = None) -> float:
-    """The value of a quantity at a step; NaN if there is none."""
+    """Return the value of a quantity at a step; NaN if the records do not contain it."""
     there = rows.where(step=step, quantity=quantity).compared_with(reference)
     return float(there.series(quantity, level=level, reference=reference)[1][0]) if len(there) else nan

@@ -54,18 +54,18 @@ def fit_kappa(
 ) -> Kappa:
     """Estimate κ in ‖δ‖ = κη‖θ‖^p from norms and step sizes of checkpoints.
 
-    norms: at `steps`. step_sizes: ‖Δ‖ between neighboring checkpoints, one fewer. Δ is the sum of many optimizer
+    norms: one per step. step_sizes: ‖Δ‖ between neighboring checkpoints, one fewer. Δ is the sum of many optimizer
     steps, so κ of a single step depends on how they add up:
 
         aligned      lengths add:  ‖Δ‖ = κ Σ η‖θ‖^p;    a lower bound of the true κ, by the triangle inequality
-        misaligned   squares add:  ‖Δ‖² = κ² Σ η²‖θ‖^2p; right if steps are independent. Momentum correlates
+        misaligned   squares add:  ‖Δ‖² = κ² Σ η²‖θ‖^2p; exact if steps are independent. Momentum correlates
                      them: for Adam this κ is √((1 + β₁)/(1 − β₁)) times that of one step, 4.4 for β₁ = 0.9
 
-    For intervals of one step both are ‖δ‖/(η‖θ‖^p). single: each step size is that of one optimizer
-    step, taken at its step; there are as many as norms.
+    For intervals of one step, both are ‖δ‖/(η‖θ‖^p). single: each step size is that of a single optimizer step at
+    the same index of `steps`, so there are as many step sizes as norms.
 
-    Between checkpoints ‖θ‖ is taken to move exponentially with Ση or Ση²; the part of Δ that
-    is due to weight decay is subtracted. Intervals with η = 0 or a norm that is not finite are left out.
+    Between checkpoints, ‖θ‖ is assumed to change exponentially with Ση or Ση². The part of Δ that is due to weight
+    decay is subtracted. Intervals with η = 0 or a norm that is not finite are ignored.
     """
     at, n = np.asarray(steps, np.float64), np.asarray(norms, np.float64)
     size = np.asarray(step_sizes, np.float64)
@@ -74,7 +74,7 @@ def fit_kappa(
     expected = len(at) if single else len(at) - 1
     if n.shape != at.shape or size.shape != (expected,) or expected < 1:
         raise InputError(
-            f"{len(at)} steps need {len(at)} norms and {expected} step sizes; at least one interval"
+            f"{len(at)} steps need {len(at)} norms and {expected} step sizes, and at least one interval"
         )
     if len(at) > 1 and not (np.diff(at) > 0).all():
         raise InputError("steps must increase")
@@ -85,7 +85,7 @@ def fit_kappa(
     summed = schedule_sums(schedule, grid, order)[place]
     exposure = summed[len(first) :] - summed[: len(first)]  # Ση^order of each interval
     gone = decay_loss(schedule, grid, weight_decay, decay)[place]
-    keep = np.exp(gone[: len(first)] - gone[len(first) :])  # what decay leaves of the weights
+    keep = np.exp(gone[: len(first)] - gone[len(first) :])  # fraction of the weights that remains after decay
     with np.errstate(divide="ignore", invalid="ignore"):
         # ‖Δ + (1 − keep)θ‖, from ‖Δ‖² and 2⟨θ,Δ⟩ = n₁² − n₀² − ‖Δ‖²; for a single step the model gives ⟨θ,δ⟩.
         if not single:
@@ -127,9 +127,9 @@ def kappa_of_growth(
     weight_decay: float = 0.0,
     decay: Decay = "decoupled",
 ) -> float:
-    """The κ (p = 1) that would explain the norms alone: least squares of log(‖θ‖/‖θ₀‖) + lost to decay.
+    """Return the κ (p = 1) that explains the norms, by least squares of log(‖θ‖/‖θ₀‖) plus the loss to decay.
 
-    Where it agrees with `fit_kappa`, steps and growth tell the same story and the model holds; nan if the
+    If it agrees with `fit_kappa`, step sizes and growth are consistent, and the model holds. It is NaN if the
     norm fell, which no κ explains.
     """
     at, n = np.asarray(steps, np.float64), np.asarray(norms, np.float64)
@@ -137,7 +137,7 @@ def kappa_of_growth(
     good = np.isfinite(n) & (n > 0)
     at, n = at[good], n[good]
     if len(at) < 2:
-        raise InputError("growth needs two norms at least")
+        raise InputError("growth needs at least two finite norms > 0")
     order = 1 if model == "aligned" else 2
     x = schedule_sums(schedule, at, order) / order
     gone = decay_loss(schedule, at, weight_decay, decay)
@@ -148,7 +148,7 @@ def kappa_of_growth(
 
 
 def _log_mean(a: Floats, b: Floats) -> Floats:
-    """(b − a)/log(b/a): the mean of what moves exponentially from a to b."""
+    """Return (b − a)/log(b/a), the mean of a quantity that changes exponentially from a to b."""
     ratio = np.log(b / a)
     near = np.abs(ratio) < 1e-5
     return np.where(near, np.sqrt(a) * np.sqrt(b), (b - a) / np.where(near, 1.0, ratio))

@@ -5,12 +5,12 @@ Assumption 1 (§5.2) says ‖δ_t‖ ∝ η_t‖θ_t‖. Here κ is its constant
     aligned (§5.3)     ‖θ_t‖ = ‖θ₀‖ exp(κ∫η)          for η = 1/√t:  exp(2κ√t)
     misaligned (§5.4)  ‖θ_t‖ = ‖θ₀‖ exp(κ²/2 ∫η²)     for η = 1/√t:  t^(κ²/2), the paper's √t for κ = 1 only
 
-as flows; step by step they are the products of 1 + κη and of √(1 + κ²η²), which are less: for η = 1/√t the
-aligned product is smaller by t^(κ²/2) up to a constant, the misaligned one by a constant. Decay by λ
-multiplies either by exp(−λ∫η), or by exp(−λt) as eq. (3) writes it (`decay="eq3"`).
+in continuous time. In discrete steps they are the products of 1 + κη and of √(1 + κ²η²), which are smaller: for
+η = 1/√t, the aligned product is smaller by t^(κ²/2) up to a constant, the misaligned one by a constant. Decay by λ
+multiplies both by exp(−λ∫η), or by exp(−λt) in the form of eq. (3) (`decay="eq3"`).
 
-Not every optimizer's steps go as ‖θ‖. With ‖δ‖ = κη‖θ‖^p (`p`; Assumption 1 is p = 1, Adam is near 0,
-SGD on scale-invariant weights −1) the flows are ‖θ‖^(1−p) = ‖θ₀‖^(1−p) + (1 − p)κ∫η and
+Steps are not proportional to ‖θ‖ for every optimizer. With ‖δ‖ = κη‖θ‖^p (p is 1 in Assumption 1, near 0 for Adam,
+−1 for SGD on scale-invariant weights), the flows are ‖θ‖^(1−p) = ‖θ₀‖^(1−p) + (1 − p)κ∫η and
 ‖θ‖^(2−2p) = ‖θ₀‖^(2−2p) + (1 − p)κ²∫η².
 
 Flows of a `Schedule` have a closed form, unless p ≠ 1 and there is weight decay. All others are integrated by scipy.
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 Rate = Schedule | Callable[[Any], float]
 Model = Literal["aligned", "misaligned"]
 Decay = Literal["decoupled", "eq3"]
-LONGEST = 10_000_000  # steps that are summed one by one
+LONGEST = 10_000_000  # largest number of steps that are summed one by one
 
 
 def predict_norm(
@@ -48,9 +48,9 @@ def predict_norm(
     decay: Decay = "decoupled",
     discrete: bool = False,
 ) -> Floats:
-    """The predicted ‖θ‖ at each of the steps, starting from norm0 at the step `start`.
+    """Return the predicted ‖θ‖ at each of the steps, starting from norm0 at step `start`.
 
-    discrete: the exact product over optimizer steps instead of the continuous flow; they differ by O(κη).
+    discrete: compute the exact product over optimizer steps instead of the continuous flow; they differ by O(κη).
     schedule: a callable must be defined from `start` on; 1/√t is not defined at 0.
     A norm that overflows is inf, one that underflows is 0.
     """
@@ -77,10 +77,10 @@ def predict_norm(
 def holding_decay(
     kappa: float, lr: float, *, model: Model = "misaligned", decay: Decay = "decoupled"
 ) -> float:
-    """The weight decay λ that keeps the norm constant under ‖δ‖ = κη‖θ‖.
+    """Return the weight decay λ that keeps the norm constant under ‖δ‖ = κη‖θ‖.
 
-    Growth and decay are then both proportional to ‖θ‖: there is no equilibrium but a threshold, κ (aligned)
-    or κ²η/2 (misaligned), times η for eq. (3); above it the norm falls to 0, below it grows without end.
+    Growth and decay are then both proportional to ‖θ‖, so there is no equilibrium but a threshold: κ (aligned) or
+    κ²η/2 (misaligned), times η for eq. (3). Above it the norm falls to 0, below it the norm grows without limit.
     """
     check(kappa=kappa, lr=lr)
     check_words(model, decay)
@@ -89,7 +89,7 @@ def holding_decay(
 
 
 def schedule_sums(schedule: Rate, at: Floats, power: int) -> Floats:
-    """Ση^power of the steps before each (up to a common constant); for very long runs ∫η^power."""
+    """Return Ση^power over the steps before each entry, up to a common constant; for very long runs ∫η^power."""
     low, high = float(at.min()), float(at.max())
     if isinstance(schedule, Schedule) and high - low > LONGEST:
         return schedule.integral(at, power)
@@ -98,7 +98,7 @@ def schedule_sums(schedule: Rate, at: Floats, power: int) -> Floats:
 
 
 def decay_loss(schedule: Rate, at: Floats, weight_decay: float, decay: str) -> Floats:
-    """The loss of log‖θ‖ to weight decay before each step, −Σlog(1 − d), up to a common constant."""
+    """Return the loss of log‖θ‖ to weight decay before each step, −Σlog(1 − d), up to a common constant."""
     if not weight_decay:
         return np.zeros_like(at)
     if decay == "eq3":
@@ -118,10 +118,10 @@ def _check_decay(weight_decay: float, d: float) -> None:
 
 
 def _rates(schedule: Rate, first: int, last: int) -> Floats:
-    """η(first), …, η(last − 1)."""
+    """Return η(first), …, η(last − 1)."""
     if last - first > LONGEST:
         raise InputError(
-            f"{last - first} steps are more than a callable is evaluated at ({LONGEST}); use a Schedule"
+            f"too many steps for a callable schedule: {last - first} (limit {LONGEST}); use a Schedule"
         )
     if isinstance(schedule, Schedule):
         return schedule(np.arange(first, last))
@@ -142,7 +142,7 @@ def _rate(schedule: Rate, t: float) -> float:
 
 @dataclass(frozen=True)
 class _Course:
-    """log‖θ‖ from x0 at `start` on, computed in three ways. order: 1 if aligned (lengths add), else 2 (squares add)."""
+    """log‖θ‖ from x0 at `start`, by three algorithms. order: 1 if aligned (lengths add), 2 if not (squares add)."""
 
     schedule: Rate
     kappa: float
@@ -154,7 +154,7 @@ class _Course:
     decay: Decay
 
     def closed(self, schedule: Schedule, at: Floats) -> Floats:
-        """The flow from the integrals of the schedule."""
+        """Return the flow, from the integrals of the schedule."""
         exposure = schedule.integral(at, self.order) - schedule.integral(self.start, self.order)
         grown = self.kappa**self.order * exposure / self.order
         if self.p == 1:
@@ -164,13 +164,13 @@ class _Course:
         k = self.order * (1 - self.p)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             gain = k * grown * np.exp(-k * self.x0)
-            # With p > 1 the norm leaves for infinity in finite time.
+            # With p > 1, the norm diverges in finite time.
             return np.where(gain > -1, self.x0 + np.log1p(gain) / k, inf)
 
     def by_steps(self, at: Floats) -> Floats:
-        """The exact recursion: (1 − d)n + κηn^p, or the root of ((1 − d)n)² + (κηn^p)²."""
+        """Return the exact recursion: (1 − d)n + κηn^p, or the root of ((1 − d)n)² + (κηn^p)²."""
         if (at != np.round(at)).any():
-            raise InputError("discrete=True needs whole steps")
+            raise InputError("discrete=True needs integer steps")
         eta = _rates(self.schedule, self.start, int(at.max()))
         d = np.full_like(eta, self.lam) if self.decay == "eq3" else self.lam * eta
         _check_decay(self.lam, d.max(initial=0.0))
@@ -189,7 +189,7 @@ class _Course:
         return np.log1p(ratio - d) if self.order == 1 else np.log1p(ratio**2 - d * (2 - d)) / 2
 
     def integrated(self, at: Floats) -> Floats:
-        """The flow by scipy, in pieces that begin at powers of two and where the schedule has corners."""
+        """Return the flow, integrated by scipy in pieces that start at powers of two and at corners of the schedule."""
         from scipy.integrate import solve_ivp
 
         def slope(t: float, x: Floats) -> Floats:

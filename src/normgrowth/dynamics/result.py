@@ -1,4 +1,4 @@
-"""What `dynamics` returns."""
+"""`Dynamics`: the result of `normgrowth.dynamics`."""
 
 from dataclasses import dataclass, field
 from math import nan
@@ -20,9 +20,9 @@ OpenQuestion = Literal["model", "single_steps", "one_direction", "weight_decay",
 class GrowthBudget:
     """Where the growth of ‖θ‖² comes from, summed over all intervals up to the step `until`.
 
-    until: the last step with finite sums. growth: of ‖θ‖². by_alignment, by_steps: the shares of 2⟨θ,δ⟩ and ‖δ‖² in it.
-    by_decay: the loss of ‖θ‖² to weight decay; NaN if unknown. displacement: ‖θ_T − θ_0‖²/Σ‖δ‖²: 1 if intervals are
-    independent, their number if all have the same direction.
+    until: the last step with finite sums. growth: the growth of ‖θ‖². by_alignment, by_steps: the shares of 2⟨θ,δ⟩ and
+    of ‖δ‖² in this growth. by_decay: the loss of ‖θ‖² to weight decay; NaN if unknown. displacement:
+    ‖θ_T − θ_0‖²/Σ‖δ‖², which is 1 if intervals are independent and their number if all have the same direction.
     """
 
     until: int
@@ -37,10 +37,11 @@ class GrowthBudget:
 class ModelFit:
     """One model of the dynamics, aligned or misaligned, fitted to a trace.
 
-    kappa: in ‖δ‖ = κη‖θ‖, fitted to the step sizes, with a 95 % confidence interval; NaN for few intervals.
-    kappa_drift: κ of the later half over that of the earlier half; 1 under Assumption 1. kappa_by_interval: NaN where
-    it is undefined. growth_kappa: the κ that reproduces the growth of the norm; equal to kappa if the model is right.
-    predicted: norms at the steps, from the fitted κ or the given one; error: rms of log(predicted/measured).
+    kappa, kappa_low, kappa_high: κ in ‖δ‖ = κη‖θ‖, fitted to the step sizes, with a 95 % confidence interval, which is
+    NaN for few intervals. kappa_drift: κ of the later half over κ of the earlier half; 1 under Assumption 1.
+    kappa_by_interval: κ of each interval; NaN if undefined. growth_kappa: the κ that reproduces the growth of the norm;
+    it equals kappa if the model is right. predicted: norms at the steps, from the given κ or else the fitted one.
+    error: rms of log(predicted/measured).
     """
 
     __repr__ = one_line
@@ -60,12 +61,13 @@ class ModelFit:
 class Dynamics(Result):
     """Why the norm of a model, or of a part of it, grew.
 
-    steps, norms: of the checkpoints. step_sizes, alignments: ‖δ‖ and cos(δ, θ) of each interval; alignment: their
-    mean. checkpoint_gap: fewest and most optimizer steps between checkpoints.
-    aligned, misaligned, verdict: None without a schedule. verdict: the model that predicts the norm; "between":
-    the norm grew more than misaligned dynamics predict and less than aligned ones. kappa: as given. open_questions:
-    what the trace cannot decide.
-    uniformity: by level. equilibria: at the largest learning rate and the last, where weight decay is given.
+    steps, norms: steps and norms of the checkpoints. step_sizes, alignments: ‖δ‖ and cos(δ, θ) of each interval.
+    alignment: the mean of the alignments. checkpoint_gap: smallest and largest number of optimizer steps between
+    checkpoints.
+    aligned, misaligned, verdict: None without a schedule. verdict: the model that predicts the norm; "between" means
+    that the norm grew more than misaligned dynamics predict and less than aligned dynamics. kappa: the given κ.
+    open_questions: questions that the trace cannot answer.
+    uniformity: by level. equilibria: at the largest and at the last learning rate, if weight decay is known.
     records: the measured rows, with the predictions `norm_if_aligned` and `norm_if_misaligned`, and the
     `share` of each layer, role and tensor in ‖θ‖².
     """
@@ -74,7 +76,7 @@ class Dynamics(Result):
 
     source: str
     run: str
-    parameters: str = ""  # which parameters the norms count, where that is known
+    parameters: str = ""  # description of the counted parameters, if known
     level: str = "model"
     name: str = "model"
     schedule: Schedule | None = None
@@ -97,9 +99,9 @@ class Dynamics(Result):
     open_questions: tuple[OpenQuestion, ...] = ()
 
     def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
-        """All fields and the records; shares of single tensors with `tensors`, or where a tensor is explained."""
+        """Return all fields and the records; rows of tensors only with `tensors` or if a tensor is explained."""
         return super().to_json(tensors=tensors or self.level == "tensor")
 
     def __repr__(self) -> str:
-        """One line with the verdict."""
+        """Return one line with the verdict."""
         return f"Dynamics({visible(self.name)}, {len(self.steps):,} checkpoints; verdict: {self.verdict})"

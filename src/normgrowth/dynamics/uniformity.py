@@ -16,9 +16,9 @@ from normgrowth.records import Block, Matrix, Records
 class Uniformity:
     """How evenly the layers, roles or tensors grow from the first step to the last.
 
-    first_share, last_share: of each part in the sum of their ‖θ‖². factor: last norm over first.
-    spread: largest factor over smallest, 1 if uniform. moved: half the summed change of the shares, 0 if uniform, at
-    most 1.
+    first_share, last_share: the share of each part in the sum of ‖θ‖². factor: last norm over first norm.
+    spread: largest factor over smallest factor; 1 if uniform. moved: half the sum of absolute changes of the shares;
+    0 if uniform, at most 1.
     """
 
     level: str
@@ -33,7 +33,7 @@ class Uniformity:
 
 
 def uniformity(records: Records, *, level: str = "layer") -> Uniformity:
-    """The factor of growth of each layer, role or tensor, and its share in ‖θ‖² at first and at last."""
+    """Return the growth factor of each layer, role or tensor, and its share in ‖θ‖² at the first and last step."""
     norm = _norms(records, level)
     share = _shares(norm)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -53,7 +53,7 @@ def uniformity(records: Records, *, level: str = "layer") -> Uniformity:
 
 
 def shares(records: Records, *, level: str = "layer") -> Block:
-    """The share of each part in ‖θ‖² at each step, as rows with the quantity "share"."""
+    """Return the share of each part in ‖θ‖² at each step, as rows with the quantity "share"."""
     norm = _norms(records, level)
     none = [None] * len(norm.names)
     return Block(level, norm.names, norm.layers, none, norm.steps.tolist(), {"share": _shares(norm)})
@@ -68,6 +68,6 @@ def _norms(records: Records, level: str) -> Matrix:
 
 
 def _shares(norm: Matrix) -> np.ndarray:
-    """(steps, parts)."""
+    """Return shares (steps, parts)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return norm.values**2 / (norm.values**2).sum(axis=1, keepdims=True)

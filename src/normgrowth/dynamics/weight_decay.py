@@ -1,4 +1,4 @@
-"""Weight decay: what an optimizer's λ does to the weights, and the equilibrium of random gradients for a run."""
+"""Weight decay: its effect on the weights for each optimizer, and the equilibrium of random gradients for a run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +28,7 @@ class OptimizerSettings:
     numel: int | None = None
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of `equilibrium` and `stationary_decay`."""
+        """Return keyword arguments for `equilibrium` and `stationary_decay`."""
         return asdict(self)
 
     def has_equilibrium(self, weight_decay: float) -> bool:
@@ -42,9 +42,9 @@ class OptimizerSettings:
 class EquilibriumAt:
     """The equilibrium at one learning rate of a run.
 
-    step, lr: where the run had this learning rate. stationary_decay: λ*, whose equilibrium is the run's first norm.
-    holding_decay: the λ that keeps any norm under Assumption 1, if steps are misaligned. reached: the run's last norm
-    over that of the equilibrium.
+    step, lr: a step of the run and its learning rate. stationary_decay: λ*, whose equilibrium is the run's first norm.
+    holding_decay: the λ that keeps the norm constant under Assumption 1 with misaligned steps. reached: the run's last
+    norm over the norm of the equilibrium.
     """
 
     __repr__ = one_line
@@ -60,7 +60,7 @@ class EquilibriumAt:
 def as_recorded(
     groups: Sequence[OptimizerGroup], weight_decay: float | None, settings: OptimizerSettings
 ) -> tuple[float | None, OptimizerSettings]:
-    """Weight decay and settings of the largest group that a tracker recorded, where they were not given."""
+    """Return weight decay and settings; values that are not given come from the largest recorded parameter group."""
     largest = max(groups, key=lambda group: group.parameters)
     known = isfinite(largest.weight_decay)
     if weight_decay is None and known:
@@ -85,9 +85,10 @@ def equilibria(
     settings: OptimizerSettings,
     kappa: float,
 ) -> tuple[EquilibriumAt, ...]:
-    """Equilibria at the largest and at the last learning rate of a run. kappa: that of misaligned dynamics.
+    """Return the equilibria at the largest and at the last learning rate of a run. kappa: κ of misaligned dynamics.
 
-    Empty if the optimizer settings do not determine one, see `OptimizerSettings.has_equilibrium`.
+    The result is empty if the optimizer settings do not determine an equilibrium, see
+    `OptimizerSettings.has_equilibrium`.
     """
     if not settings.has_equilibrium(weight_decay):
         return ()
@@ -118,7 +119,7 @@ def equilibria(
 
 
 def decoupled_equivalent(weight_decay: float, settings: OptimizerSettings) -> float:
-    """The λ of a decoupled decay (or eq3) that shrinks weights as fast as this one does.
+    """Return the λ of a decoupled decay (or eq3) that shrinks the weights at the same rate.
 
     SGD's momentum multiplies a coupled λ by 1/(1 − μ); Adam divides it by the rms of the gradient.
     """

@@ -1,6 +1,6 @@
-"""Fit: which growth law norms follow."""
+"""Fit: fit growth laws to norms."""
 
-TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -28,7 +28,7 @@ def fit(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> "Fits":
-    """Fit growth laws to norms, with confidence intervals and the weight of evidence for each law.
+    """Fit growth laws to norms; return confidence intervals and the weight of evidence of each law.
 
         fits = ng.fit(steps, norms)               # one series
         fits.best, fits["sqrt"].r2, fits["power"].interval("p"), fits.best.predict(10_000)
@@ -39,16 +39,16 @@ def fit(
     layer, name, role, level or run for several series), numbers of the paper ("published:t5", "published:t5-encoder",
     "published:t5-decoder", "published:t5_norm" or "published:t5_norm_by_layer"), a list of several of these,
     or training steps with norms as the second argument.
-    out, overwrite: write the result into this folder; replace another result there.
-    level: of a trace: one series for the "model", or one for each "layer", "role", "tensor" or "head".
-    quantity: what is fitted, at least 0: "norm", or for example "rms".
-    laws: names of laws; all by default. See `normgrowth.fit.laws`.
-    from_step, to_step: leave out the points before and after.
-    bootstrap: replicates for the confidence intervals; 0 for none. seed: of the replicates.
+    out: output folder. overwrite: replace another result in this folder.
+    level: for a trace, fit one series for the "model", or one for each "layer", "role", "tensor" or "head".
+    quantity: the non-negative quantity to fit: "norm", or for example "rms".
+    laws: names of laws [default: all]. See `normgrowth.fit.laws`.
+    from_step, to_step: ignore points before and after these steps.
+    bootstrap: number of replicates for the confidence intervals; 0 disables them. seed: random seed of the replicates.
 
-    Points may come in any order. Points that are not finite are dropped, and norms at the same step are averaged;
-    the `notes` of a series say so. A series with too few points is part of the result, each of its laws with the
-    reason; InputError is raised if no law can be fitted to any series.
+    Points can be in any order. Points that are not finite are dropped, and norms at the same step are averaged; the
+    `notes` of a series report both. A series with too few points is part of the result, and each of its laws has a
+    `reason`. InputError is raised if no law can be fitted to any series.
     """
     from normgrowth.fit.fitting import fit_data
 

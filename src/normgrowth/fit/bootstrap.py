@@ -3,21 +3,21 @@
 The norm of a checkpoint depends on all earlier steps, so the residuals of a fit are autocorrelated. Treating them as
 independent makes intervals too narrow and evidence too strong. Three corrections use the correlation ρ of neighbors:
 
-- n points count as n_eff = n/V_n(ρ), V_m(ρ) = 1 + 2·Σ_{i<m} (1 − i/m)·ρ^i being the factor by which
-  such correlation widens the variance of a mean of m points. As evidence they count for at least k + 1:
-  a fit of k parameters leaves residuals that change their sign k times, however smooth they are;
-- replicates draw residuals in blocks, which keep the order inside (moving blocks, wrapped round the ends
-  so that each residual is drawn equally often). Their length is the one of least error for such
-  correlation, (6·n·ρ²/(1 − ρ²)²)^(1/3), at least 1 and at most n/3;
-- blocks still lose what lies beyond their ends: the residuals are widened by √(V_n/V_block). The fit took
-  part of the noise, and what it took are slow waves: the residuals hold m = n_eff·V_block/block means of
-  blocks, of which k are gone, so they are widened by √(m/(m − k)), which is √(n/(n − k)) for independent
-  ones. Few effective points give a poor idea of the spread: they are widened by Student's quantile for
-  n_eff − k degrees of freedom against the normal one. m − k and n_eff − k are at least 2 (n − k if less).
+- n points count as n_eff = n/V_n(ρ). V_m(ρ) = 1 + 2·Σ_{i<m} (1 − i/m)·ρ^i is the factor by which such
+  correlation widens the variance of a mean of m points. As evidence, n_eff is at least k + 1, because a fit of
+  k parameters leaves residuals that change sign k times, however smooth they are.
+- Replicates draw residuals in blocks, which preserve the order inside a block (moving blocks that wrap around
+  the ends, so that each residual is drawn equally often). The block length minimizes the error for such
+  correlation: (6·n·ρ²/(1 − ρ²)²)^(1/3), at least 1 and at most n/3.
+- Residuals are widened three times. Blocks lose the correlation beyond their ends: factor √(V_n/V_block). The
+  fit absorbs part of the noise, in the form of slow waves: of the m = n_eff·V_block/block block means, k are
+  lost, so the factor is √(m/(m − k)), which is √(n/(n − k)) for independent residuals. Few effective points
+  estimate the spread poorly: the factor is Student's quantile for n_eff − k degrees of freedom over the normal
+  quantile. m − k and n_eff − k are at least 2 (or n − k if that is less).
 
-ρ is that of the ranks, turned into that of values (2·sin(π·r/6)): one checkpoint far off, as step 0 often
-is, must not make the others look independent. A fit of k parameters lowers it by (k + (k + 2)·ρ)/n,
-which is added back. Neighbors are neighbors in the series, whatever the gap between their steps.
+ρ is the rank correlation r, converted to the correlation of values by 2·sin(π·r/6), so one outlier, as step 0
+often is, does not make the other points look independent. A fit of k parameters lowers ρ by (k + (k + 2)·ρ)/n,
+which is added back. Neighbors are consecutive points of the series, regardless of the gap between their steps.
 """
 
 from collections.abc import Mapping
@@ -30,12 +30,12 @@ from normgrowth.fit.laws import BEYOND, Floats, Law
 from normgrowth.fit.solver import Solution, solve
 
 MOST_POINTS = (
-    500  # of a replicate: longer series are averaged over neighbors, which changes a smooth law little
+    500  # per replicate: longer series are averaged over neighbors, which changes a smooth law little
 )
 
 
 def correlation(residuals: Floats, k: int) -> float:
-    """ρ of neighboring residuals of a fit with k parameters, from 0 to 1 − 1/n."""
+    """Return ρ of neighboring residuals of a fit with k parameters, from 0 to 1 − 1/n."""
     n = len(residuals)
     if n < 5 or not residuals.any():
         return 0.0
@@ -46,7 +46,7 @@ def correlation(residuals: Floats, k: int) -> float:
 
 
 def effective_points(n: int, rho: float, k: int = 0) -> float:
-    """The effective sample size of n correlated residuals of a fit with k parameters."""
+    """Return the effective sample size of n correlated residuals of a fit with k parameters."""
     return max(n / _widening(n, rho), k + 1.0)
 
 
@@ -71,16 +71,16 @@ def intervals(
     confidence: float,
     rng: np.random.Generator,
 ) -> dict[str, tuple[float, float]]:
-    """Bootstrap intervals of the parameters, between two order statistics of the replicates.
+    """Return bootstrap intervals of the parameters, between two order statistics of the replicates.
 
-    An end that rests on replicates whose shape ran into its bound is open: 0 or infinite for the shape,
-    infinite for a parameter that grows without limit there (n∞ as τ leaves the data behind).
+    An end is open if the shape of its replicates reached a bound: 0 or infinite for the shape, and infinite for
+    a parameter that diverges at this bound (such as n∞ when τ is much longer than the data).
     """
     size = -(-len(t) // MOST_POINTS)
     first = np.arange(0, len(t), size)
     counts = np.diff(np.append(first, len(t)))
     times, left = (np.add.reduceat(column, first) / counts for column in (t, residuals))
-    # The curve at the mean time, not the mean of the curve: they differ where the law is curved.
+    # Use the curve at the mean time, not the mean of the curve: the two differ where the law is curved.
     y = (law.predict(times, params) + _draws(law, left, replicates, confidence, rng)) / scale
     if law.squared:
         y = np.maximum(y, 0.0)
@@ -97,7 +97,7 @@ def intervals(
 def _draws(
     law: Law, residuals: Floats, replicates: int, confidence: float, rng: np.random.Generator
 ) -> Floats:
-    """Residuals (replicates, n), drawn in blocks."""
+    """Return residuals (replicates, n), drawn in blocks."""
     from scipy.special import ndtri, stdtrit
 
     n, k = len(residuals), len(law.params)
@@ -117,7 +117,7 @@ def _draws(
 def parameters(
     law: Law, solution: Solution, scale: float, T: float, *, open_ended: bool = False
 ) -> dict[str, Floats]:
-    """The law's own parameters, in the units of the norm and of the step."""
+    """Return the parameters of the law, in units of the norm and of the step."""
     unit = scale**2 if law.squared else scale
     columns = law.natural(solution.u * unit, solution.w * unit, solution.shape, T)
     values = dict(zip(law.params, columns, strict=True))
@@ -131,7 +131,7 @@ def parameters(
 
 
 def block_bootstrap_indices(count: int, seed: int, draws: int = 2000) -> NDArray[np.int64]:
-    """Indices of a circular block bootstrap: neighbors stay together, in blocks of about √count."""
+    """Return indices (draws, count) of a circular block bootstrap with blocks of about √count neighbors."""
     rng = np.random.default_rng(seed)
     length = max(1, round(sqrt(count)))
     starts = rng.integers(0, count, (draws, -(-count // length), 1))

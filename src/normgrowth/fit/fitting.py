@@ -67,7 +67,7 @@ def fit_data(
 def fit_series(
     series: Series, laws: Sequence[Law], bootstrap: int, confidence: float, seed: int
 ) -> SeriesFit:
-    """All laws on one series."""
+    """Fit all chosen laws to one series."""
     t, y, notes = clean(series.steps, series.values)
     found = {}
     for index, law in enumerate(LAWS.values()):
@@ -79,7 +79,7 @@ def fit_series(
 
 
 def _between(series: Series, first: float | None, last: float | None) -> Series:
-    """The points from the first step to the last."""
+    """Return the points between two steps, inclusive."""
     if first is None and last is None:
         return series
     t, y = real_numbers(series.steps, series.values)
@@ -114,7 +114,7 @@ def _same(y: Floats) -> bool:
 
 
 def _one(law: Law, t: Floats, y: Floats, replicates: int, confidence: float, rng: Any) -> LawFit:
-    """One law fitted to one series; its weight follows once all laws are fitted."""
+    """Fit one law to one series; its weight is computed later, when all laws are fitted."""
     n, k = len(t), len(law.params)
     reason = ""
     if n <= k:

@@ -19,7 +19,7 @@ POINTS = "points"  # the level of series that are not from a trace
 
 @dataclass(frozen=True)
 class Series:
-    """Points to fit. layer: the number of the layer, if there is one."""
+    """Points to fit. layer: index of the layer, if the series belongs to one."""
 
     name: str
     steps: ArrayLike
@@ -29,7 +29,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Data:
-    """Series by name, and where they come from. parameters: which parameters the norms count."""
+    """Series by name, and their origin. parameters: description of the counted parameters."""
 
     series: Mapping[str, Series]
     source: str = ""
@@ -70,7 +70,7 @@ def _read(data: str | Path, level: str, quantity: str) -> Data:
     if is_named_trace(data):
         return _measured(read_measurement(data), level, quantity)
     if level != "model":
-        raise InputError(f"{data}: level is for traces only; the columns of a CSV file name its series")
+        raise InputError(f"{data}: level applies only to traces; the columns of a CSV file define its series")
     if is_named(data):
         source, series = named_series(str(data), quantity)
     elif path.is_file():
@@ -81,7 +81,7 @@ def _read(data: str | Path, level: str, quantity: str) -> Data:
 
 
 def _measured(measured: Measurement, level: str, quantity: str) -> Data:
-    """The series of a trace at this level."""
+    """Return the series of a trace at this level."""
     records = measured.records
     chosen = records.where(level=level, quantity=quantity)
     runs = chosen.distinct("run")
@@ -100,7 +100,7 @@ def _measured(measured: Measurement, level: str, quantity: str) -> Data:
 
 
 def _joined(several: Sequence[Data]) -> Data:
-    """The series of all sources, each under the name of its source."""
+    """Join the series of all sources; each name is prefixed with its source."""
     if len(several) == 1:
         return several[0]
     found: dict[str, Series] = {}

@@ -1,16 +1,16 @@
-"""The growth laws: the norm at step t by each law, and its form for least squares.
+"""The growth laws: the norm at step t under each law, and the form used for least squares.
 
-Every law is linear in two numbers u and w once its shape (an exponent p, a time τ) is held fixed:
+Every law is linear in two numbers u and w if its shape (an exponent p, a time τ) is fixed:
 
     norm   =   u·φ0(t) + w·φ1(t)     `sqrt`, `power`, `linear`, `root4`, `log`, `constant`
     norm²  =   u·φ0(t) + w·φ1(t)     `sqrt2`, `power2`, `relax`, with u, w ≥ 0 and 0 ≤ φ0, φ1
 
-so that one solver (`normgrowth.fit.solver`) serves all of them: u and w have one best value
-for each shape, and the shape is a search along a line. Time runs over t/T, T the last step, so that
-steps of 1e9 are as good as steps of 1.
+So one solver (`normgrowth.fit.solver`) serves all laws: u and w have a unique optimum for each shape, and
+the shape is found by a one-dimensional search. Time is t/T, where T is the last step, so the scale of the
+steps does not matter.
 
-Step 0 needs no exception: √0 = 0^p = log(1 + 0) = 0, and each law begins at its b or n₀. The logarithm
-is that of 1 + t for this reason; it is then the one law that changes its form with the unit of t.
+Step 0 needs no special case: √0 = 0^p = log(1 + 0) = 0, and each law starts at its b or n₀. This is why the
+logarithm is that of 1 + t. As a consequence, `log` is the only law whose form depends on the unit of t.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# φ0, φ1 and their derivatives by the logarithm of the shape
+# φ0, φ1 and their derivatives with respect to the logarithm of the shape
 Basis = tuple[Floats, Floats, Floats, Floats]
 
 
@@ -38,16 +38,16 @@ class Law:
     natural: Callable[[Floats, Floats, Floats, float], tuple[Floats, ...]]
     squared: bool = False  # the law is linear in the squared norm
     shape: str = ""  # the nonlinear parameter; for τ it is τ/T
-    edges: tuple[str, str] = ("", "")  # the parameters that reach their least value when u or w is 0
-    contains: tuple[float, ...] = ()  # shapes at which it is one of the other laws
-    # parameters that grow without limit as the shape leaves its bounds at the "low" or the "high" end
+    edges: tuple[str, str] = ("", "")  # the parameters that reach their minimum when u or w is 0
+    contains: tuple[float, ...] = ()  # shapes at which the law equals one of the other laws
+    # parameters that diverge when the shape leaves its bounds at the "low" or the "high" end
     diverging: Mapping[str, str] = field(default_factory=dict)
 
     def bounds(self, x: Floats) -> tuple[float, float]:
-        """The bounds of the shape: values beyond them describe the data equally well.
+        """Return the bounds of the shape; values beyond them do not describe the data better.
 
-        A power below 0.01 is a logarithm, one above 10 concerns the last few checkpoints only; a τ below
-        a fifth of the first step is over before anything was seen, and one of 100 T is a straight line.
+        A power below 0.01 is practically a logarithm, and one above 10 affects only the last few checkpoints. A
+        relaxation with τ below a fifth of the first step ends before the first point; τ = 100 T is a straight line.
         """
         return (0.01, 10.0) if self.shape == "p" else (float(x[x > 0][0]) / 5, 100.0)
 
@@ -59,7 +59,7 @@ BEYOND = (0.0, inf)  # an interval that reaches the bounds of the shape is open
 
 
 def _fixed(function: Callable[[Floats], Floats]) -> Callable[[Floats, Floats], Basis]:
-    """A basis of 1 and a function of time, without a shape."""
+    """Return a basis of 1 and a function of time, without a shape."""
 
     def basis(x: Floats, _: Floats) -> Basis:
         none = np.zeros_like(x)
@@ -75,7 +75,7 @@ def _power(x: Floats, p: Floats) -> Basis:
 
 
 def _power2(x: Floats, p: Floats) -> Basis:
-    # u and w are the squared norms at 0 and at T, so that a < 0 needs no constraint of its own.
+    # u and w are the squared norms at 0 and at T, so a < 0 needs no extra constraint.
     _, grown, none, slope = _power(x, p)
     return 1 - grown, grown, none - slope, slope
 
@@ -158,7 +158,7 @@ _TABLE = (
         "a·log(1 + t) + b",
         ("a", "b"),
         lambda t, a, b: a * np.log1p(t) + b,
-        # The shape of this law is T itself, and fixed: log(1 + T·x), scaled to reach 1.
+        # The shape argument of this law is T, which is fixed: log(1 + T·x), scaled to 1 at the last step.
         lambda x, T: (np.ones_like(x), np.log1p(T * x) / np.log1p(T), np.zeros_like(x), np.zeros_like(x)),
         lambda u, w, _, T: (w / np.log1p(T), u),
     ),

@@ -1,25 +1,25 @@
 """Model selection by AICc, corrected for autocorrelated residuals, and the number of points that it needs.
 
-The evidence is computed twice, because the usual one cannot be trusted here. `aicc` is the textbook's,
+AICc is computed twice, because the standard one is unreliable here. `aicc` is the textbook formula,
 
-    n·log(RSS/n) + 2K + 2K(K + 1)/(n − K − 1),     K the parameters and the variance of the noise,
+    n·log(RSS/n) + 2K + 2K(K + 1)/(n − K − 1),     K: the number of parameters, plus 1 for the noise variance.
 
-which takes the residuals for independent. `aicc_effective` puts the number n_eff of independent points
-that the residuals are worth in place of the first n: the likelihood is discounted by the factor by which
-autocorrelation widens variances, as is done for overdispersed counts (QAICc, Burnham and Anderson 2002,
-section 2.5). `weight` and `best` rest on it. On data from `sqrt` with 104 points and noise of ρ = 0.97, the
-textbook's AICc prefers `power`, which contains it, in 81 % of 200 trials, the discounted one in 23 %; for
-independent noise both do in 10 %. n_eff is that of the law with the least residual variance among those
-fitted: in a law that misses the data, what is left is not noise. See `normgrowth.fit.bootstrap`.
+It assumes independent residuals. `aicc_effective` replaces the first n by the effective sample size n_eff of the
+residuals. This discounts the likelihood by the factor by which autocorrelation widens variances, as is done for
+overdispersed counts (QAICc, Burnham and Anderson 2002, section 2.5). `weight` and `best` use it. On data from
+`sqrt` with 104 points and noise of ρ = 0.97, the textbook AICc prefers the more general `power` in 81 % of 200
+trials, the discounted one in 23 %; for independent noise both do in 10 %. n_eff is taken from the fitted law with
+the smallest residual variance, because the residuals of a law that misses the data are not noise. See
+`normgrowth.fit.bootstrap`.
 
-With few points the last term decides alone, and nothing is chosen: `SeriesFit.points_needed` says how many it takes,
-11 for all nine laws. On 196 series each of 5, 6, 7, 8 and 10 points (seven laws, noise of 0.2 and 2 %, ρ = 0 and 0.9)
-the wrong law was preferred to the right one by 10 or more in 57, 24, 6, 0 and 2; on 12 to 30 points in 8 of 784. Few
-effective points need no such rule, as the likelihood is discounted already: of 185 series of 12 or more points that
-were worth four at most, it was in none.
+With few points, the last term alone would decide, so no law is chosen. `SeriesFit.points_needed` is the required
+number, 11 for all nine laws. On 196 series each of 5, 6, 7, 8 and 10 points (seven laws, noise of 0.2 and 2 %, ρ = 0
+and 0.9), AICc preferred the wrong law to the right one by 10 or more in 57, 24, 6, 0 and 2 series; with 12 to 30
+points, in 8 of 784. A small n_eff needs no such rule, because the likelihood is already discounted: among 185 series
+of at least 12 points with n_eff of at most 4, this never happened.
 
-What evidence cannot decide, prediction may: `held_out_error` is how far the later half of the points lies from a
-fit to the earlier half.
+If the evidence cannot decide, prediction may: `held_out_error` is the error of predicting the later half of the
+points from a fit to the earlier half.
 """
 
 from collections.abc import Collection
@@ -32,13 +32,13 @@ from normgrowth.fit.bootstrap import effective_points
 from normgrowth.fit.laws import Floats
 from normgrowth.fit.result import LawFit, SeriesFit
 
-LEAST = 5  # points for AICc: with fewer it is defined for `constant` only, which would always win
-# The small-sample terms of laws that compete may differ by less: more is strong evidence by itself.
+LEAST = 5  # points for AICc: with fewer, it is defined only for `constant`, which would always win
+# Upper limit for differences between the small-sample terms of laws: more would be strong evidence by itself.
 SMALL_SAMPLE = 6.0
 
 
 def weighed(name: str, found: dict[str, LawFit], t: Floats, y: Floats, notes: tuple[str, ...]) -> SeriesFit:
-    """The laws of a series with AICc and weights."""
+    """Return the fits of a series with AICc and weights added."""
     n = len(t)
     steps, measured = tuple(t.tolist()), tuple(y.tolist())
     # Residuals below the resolution of the solver carry no information.
@@ -91,12 +91,12 @@ def weighed(name: str, found: dict[str, LawFit], t: Floats, y: Floats, notes: tu
 
 
 def points_needed(parameters: Collection[int]) -> int:
-    """The number of points needed to choose between laws with these numbers of parameters.
+    """Return the number of points needed to choose between laws with these numbers of parameters.
 
-    The small-sample term of AICc, 2K(K + 1)/(n − K − 1), is there for noise that a fit took up. With few points it
-    decides alone: of 5, it puts a constant 18 before a straight line, whatever the norms are.
+    The small-sample term of AICc, 2K(K + 1)/(n − K − 1), corrects for noise that a fit absorbs. With few points it
+    alone decides: with 5 points, it favors a constant over a straight line by 18, regardless of the norms.
     """
-    least, most = min(parameters) + 1, max(parameters) + 1  # the variance of the noise is one more
+    least, most = min(parameters) + 1, max(parameters) + 1  # the noise variance is one more parameter
     n = max(LEAST, most + 2)
     while _small_sample(n, most) - _small_sample(n, least) >= SMALL_SAMPLE:
         n += 1
@@ -108,7 +108,7 @@ def _small_sample(n: int, K: int) -> float:
 
 
 def _deltas(aicc: dict[str, float]) -> dict[str, float]:
-    """The differences to the smallest; infinite ones stay infinite."""
+    """Return the differences to the smallest value; infinite values stay infinite."""
     least = min(aicc.values())
     return {law: value - least if isfinite(value) else value for law, value in aicc.items()}
 

@@ -1,4 +1,4 @@
-"""Points: read from CSV files, validated and cleaned."""
+"""Read points from CSV files, validate and clean them."""
 
 import csv
 from io import StringIO
@@ -10,16 +10,16 @@ from numpy.typing import ArrayLike
 from normgrowth.errors import InputError
 from normgrowth.fit.laws import Floats
 
-# Within these bounds a squared norm over the tenth power of a step neither overflows nor underflows.
+# Within these bounds, a squared norm divided by the tenth power of a step neither overflows nor underflows.
 _SMALL, _LARGE, _NEAR, _FAR = 1e-60, 1e60, 1e-15, 1e15
 SERIES = ("run", "level", "name", "role", "layer")  # columns of a CSV file that identify a series
 
 
 def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str, ...]]:
-    """Finite points, one for each step, in the order of steps; and notes on what was changed.
+    """Return finite points, one per step and sorted, and notes on the changes.
 
-    Two norms at one step are averaged: a run that was restarted logs some steps twice. How far they
-    differ is said, since two runs in one file look the same.
+    Norms at the same step are averaged, because a restarted run logs some steps twice. A note reports how much
+    they differ, because two runs in one file look the same.
     """
     t, y = real_numbers(steps, norms)
     notes = []
@@ -47,13 +47,13 @@ def clean(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats, tuple[str
 
 
 def real_numbers(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats]:
-    """Two float arrays of the same length; NaN for masked values."""
+    """Return two float arrays of the same length; masked values become NaN."""
     try:
         rows = [np.ma.asarray(row) for row in (steps, norms)]
         if any(map(np.iscomplexobj, rows)):
             raise TypeError("some are complex")
         t, y = (np.ma.filled(row.astype(np.float64), np.nan) for row in rows)
-    except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's, for a gradient
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a torch tensor with gradients
         raise InputError(f"steps and norms must be real numbers: {error}") from error
     if t.ndim != 1 or t.shape != y.shape:
         shapes = " and ".join("×".join(map(str, a.shape)) or "a single number" for a in (t, y))
@@ -62,7 +62,7 @@ def real_numbers(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def _copies(t: Floats, y: Floats) -> str:
-    """A note on norms that repeat exactly while others change: a checkpoint was probably saved twice."""
+    """Return a note if norms repeat exactly while others change: a checkpoint was probably saved twice."""
     _, first, place = np.unique(y, return_index=True, return_inverse=True)
     later = np.flatnonzero(first[place] != np.arange(len(y)))
     if not len(later) or len(first) < 2:
@@ -92,10 +92,10 @@ def points(count: int) -> str:
 
 
 def read_csv(path: Path | str, quantity: str = "norm") -> dict[str, tuple[Floats, Floats]]:
-    """Steps and values of each series in a CSV file with the columns step and norm (or another quantity).
+    """Return steps and values of each series in a CSV file with the columns step and norm (or another quantity).
 
-    Columns called run, level, name, role or layer tell series apart ("layer 3"); others are ignored.
-    Commas, semicolons and tabs will do; an empty cell is a missing value.
+    The columns run, level, name, role and layer identify a series ("layer 3"); other columns are ignored. Cells are
+    separated by commas, semicolons or tabs. An empty cell is a missing value.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")

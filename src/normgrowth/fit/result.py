@@ -14,7 +14,7 @@ from normgrowth.records import Block, Records
 from normgrowth.results import Result
 from normgrowth.text import html_table, one_line, visible
 
-# The numbers of a law that the records have, beside its parameters.
+# The numbers of a law in the records, in addition to its parameters.
 NUMBERS = (
     *("r2", "rmse", "held_out_error", "autocorrelation"),
     *("aicc", "delta_aicc", "weight_independent", "aicc_effective", "delta_effective", "weight"),
@@ -23,7 +23,7 @@ NUMBERS = (
 
 @dataclass(frozen=True)
 class LawFit:
-    """One law fitted to one series. A law that could not be fitted has a `reason`, and NaN for its numbers."""
+    """One law fitted to one series. A law that could not be fitted has a `reason`, and its parameters are NaN."""
 
     __repr__ = one_line
 
@@ -31,7 +31,7 @@ class LawFit:
     formula: str
     params: dict[str, float]
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    r2: float = nan  # against the mean; NaN if the norms do not change
+    r2: float = nan  # relative to the mean; NaN if the norms are constant
     rmse: float = nan
     held_out_error: float = (
         nan  # rms error of the later half predicted from the earlier, relative to its mean
@@ -39,10 +39,10 @@ class LawFit:
     autocorrelation: float = nan  # of neighboring residuals
     aicc: float = inf  # assuming independent residuals; infinite if there are too few points
     delta_aicc: float = inf  # difference to the smallest
-    weight_independent: float = 0.0  # of evidence, by aicc
+    weight_independent: float = 0.0  # weight of evidence by aicc
     aicc_effective: float = inf  # with the effective number of points
     delta_effective: float = inf
-    weight: float = 0.0  # of evidence, by aicc_effective
+    weight: float = 0.0  # weight of evidence by aicc_effective
     converged: bool = False
     at_bound: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -53,13 +53,13 @@ class LawFit:
         return not self.reason
 
     def interval(self, param: str) -> tuple[float, float]:
-        """The confidence interval of a parameter; an infinite end is open, NaN without bootstrap."""
+        """Return the confidence interval of a parameter; an infinite end is open, and NaN means no bootstrap."""
         if param not in self.params:
             raise InputError(f"{self.law} has no parameter {param!r}; it has {', '.join(self.params)}")
         return self.intervals.get(param, (nan, nan))
 
     def predict(self, t: ArrayLike) -> Floats:
-        """The norm that the law gives at step t."""
+        """Return the norm at step t according to the law."""
         if not self.fitted:
             raise InputError(f"{self.law} was not fitted: {self.reason}")
         steps = np.asarray(t, np.float64)
@@ -77,11 +77,11 @@ class LawFit:
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesFit(Mapping[str, LawFit]):
-    """All laws on one series: a mapping from the names of laws, in their fixed order.
+    """All laws fitted to one series, as a mapping from names of laws in a fixed order.
 
-    steps, measured: the points, cleaned. effective_points: the effective sample size.
-    autocorrelation: of the residuals of the closest law. best_law: None if there are too few points to choose;
-    points_needed: how many it takes.
+    steps, measured: the cleaned points. effective_points: the effective sample size.
+    autocorrelation: that of the residuals of the closest law. best_law: None if there are too few points to choose.
+    points_needed: the number of points needed to choose.
     """
 
     name: str
@@ -109,18 +109,18 @@ class SeriesFit(Mapping[str, LawFit]):
 
     @property
     def best(self) -> LawFit:
-        """The law with the largest weight of evidence."""
+        """Return the law with the largest weight of evidence; raise `TooFewPoints` if there is none."""
         if self.best_law is None:
             raise TooFewPoints(self.points, self.points_needed)
         return self.laws[self.best_law]
 
     def residuals(self, law: str | None = None) -> Floats:
-        """Measured minus fitted at `steps`, of a law or of the best one."""
+        """Return measured minus fitted values at `steps`, for a law [default: the best one]."""
         chosen = self.best if law is None else self.laws[law]
         return np.asarray(self.measured) - chosen.predict(self.steps)
 
     def __repr__(self) -> str:
-        """One line with the best law."""
+        """Return one line with the best law."""
         best = f"best: {self.best_law}, {self.best.formula}" if self.best_law else "no best law"
         return f"SeriesFit({len(self)} laws on {self.points:,} points; {best})"
 
@@ -129,16 +129,16 @@ class SeriesFit(Mapping[str, LawFit]):
 class Fits(Result):
     """Growth laws fitted to one or several series.
 
-    With one series, as `ng.fit(steps, norms)` and `ng.fit(trace)` make it, `fits.best` and `fits["sqrt"]` are its laws
-    and `fits.only` is the series; with several take `fits.series["layer.3"]`.
+    With one series, as from `ng.fit(steps, norms)` and `ng.fit(trace)`, `fits.best` and `fits["sqrt"]` are its laws and
+    `fits.only` is the series. With several series, use `fits.series["layer.3"]`.
     """
 
     kind: ClassVar[str] = "fits"
 
     series: dict[str, SeriesFit]
     source: str = ""
-    parameters: str = ""  # which parameters the norms count, if known
-    level: str = "model"  # of the series; "points" if they are not from a trace
+    parameters: str = ""  # description of the counted parameters, if known
+    level: str = "model"  # level of the series; "points" if they are not from a trace
     quantity: str = "norm"
     from_step: float | None = None
     to_step: float | None = None
@@ -148,7 +148,7 @@ class Fits(Result):
 
     @property
     def only(self) -> SeriesFit:
-        """The only series."""
+        """Return the only series; raise if there are several."""
         if len(self.series) != 1:
             names = ", ".join(map(repr, list(self.series)[:4]))
             raise InputError(
@@ -158,22 +158,22 @@ class Fits(Result):
 
     @property
     def best(self) -> LawFit:
-        """The law with the largest weight of evidence, of the only series."""
+        """Return the law with the largest weight of evidence for the only series."""
         return self.only.best
 
     def __getitem__(self, law: str) -> LawFit:
-        """A law of the only series."""
+        """Return a law of the only series."""
         laws = self.only.laws
         if law not in laws:
             raise InputError(f"unknown law {law!r}; known: {', '.join(laws)}")
         return laws[law]
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the laws of the only series."""
+        """Iterate over the names of the laws of the only series."""
         return iter(self.only)
 
     def select(self, name: str) -> "Fits":
-        """The fits of one series; printing and plotting them shows all of its laws."""
+        """Return the fits of one series; printing or plotting them shows all of its laws."""
         if name not in self.series:
             raise InputError(f"no series {name!r}; known: {', '.join(list(self.series)[:20])}")
         records = self.records.where(name=name)
@@ -188,7 +188,7 @@ class Fits(Result):
 def tabulated(
     run: str, level: str, series: Mapping[str, SeriesFit], layers: Mapping[str, int | None]
 ) -> Records:
-    """Records of all numbers of all laws: column `name` is the series, `role` the law, `step` is empty."""
+    """Return all numbers of all laws as records: `name` is the series, `role` is the law, `step` is empty."""
     import pyarrow as pa
 
     blocks = []

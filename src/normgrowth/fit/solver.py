@@ -1,11 +1,11 @@
-"""Least squares of one law for many series at once: the data, and their bootstrap replicates.
+"""Fit one law to many series at once by least squares: the data and their bootstrap replicates.
 
-For a fixed shape a law is linear in u and w, in the norm or in its square. In the norm, that is a
-straight line. In the square, with ℓ = u·φ0 + w·φ1, the sum Σ(y − √ℓ)² = Σ(y² − 2y√ℓ + ℓ) is *convex*
-in (u, w) because y ≥ 0, and where the constraints u, w ≥ 0 bind, what is left is √ℓ = c·√φ, again a
-straight line. So both have one minimum, found by Newton's method or in closed form; no start has to be
-guessed. The shape is then looked for along a grid, and inside the best cell by bisection of the
-derivative. A second minimum within one cell of the grid is the one thing that could be missed.
+For a fixed shape, a law is linear in u and w, either in the norm or in its square. In the norm, this is a
+linear regression. In the square, with ℓ = u·φ0 + w·φ1, the sum Σ(y − √ℓ)² = Σ(y² − 2y√ℓ + ℓ) is *convex*
+in (u, w) because y ≥ 0. Where a constraint u, w ≥ 0 is active, the rest is √ℓ = c·√φ, again a linear
+regression. So both have one minimum, which Newton's method or a closed form finds without an initial guess.
+The shape is searched on a grid, then inside the best cell by bisection of the derivative. The search can
+miss only a second minimum within one cell of the grid.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ import numpy as np
 from normgrowth.fit.laws import Floats, Law
 
 CELLS_PER_DECADE = 10
-MOST_AT_ONCE = 1 << 21  # values, so that long series fit into memory
+MOST_AT_ONCE = 1 << 21  # values that are processed together, so that long series fit into memory
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class _Inner:
-    """u and w for one shape per series; `slope` is the derivative of the sum of squares by log shape."""
+    """u and w for one shape per series; `slope` is the derivative of `rss` with respect to the log of the shape."""
 
     u: Floats
     w: Floats
@@ -60,7 +60,7 @@ def solve(law: Law, x: Floats, y: Floats, T: float) -> Solution:
         low, high = np.where(rising, low, middle), np.where(rising, middle, high)
         middle = (low + high) / 2
         best = _inner(law, x, y, np.exp(middle), (best.u, best.w))
-    # Never worse than the grid, which holds the exponents of the laws that this one contains.
+    # Never return a worse fit than the grid, which includes the exponents of the laws that this law contains.
     better = best.rss <= on_grid.rss
     middle = np.where(better, middle, grid[i])
     width = 1e-6
@@ -76,20 +76,20 @@ def solve(law: Law, x: Floats, y: Floats, T: float) -> Solution:
 
 
 def _grid(law: Law, x: Floats) -> Floats:
-    """Logarithms of the shapes of the initial grid."""
+    """Return the logarithms of the shapes of the initial grid."""
     low, high = law.bounds(x)
     cells = max(16, round(CELLS_PER_DECADE * np.log10(high / low)))
     even, known = np.linspace(np.log(low), np.log(high), cells + 1), np.log(law.contains)
-    # Without near-duplicates: a cell of zero width would stall the search.
+    # Remove near-duplicates: a cell of zero width would stall the search.
     apart = [all(abs(point - other) > 1e-3 for other in known) for point in even]
     return np.sort(np.append(even[apart], known))
 
 
 def _profile(law: Law, x: Floats, y: Floats, grid: Floats) -> Floats:
-    """Sums of squares (series, grid), the best u and w at each shape.
+    """Return sums of squares (series, grid) with the best u and w at each shape.
 
-    Of one series: exactly. Of many, that scatter around their mean: by one Gauss-Newton step from the
-    mean's solution, which for all of them together is a product of matrices. It chooses the cell only.
+    For one series they are exact. For many series that scatter around their mean, they are approximated by one
+    Gauss-Newton step from the solution of the mean, which is a single matrix product. They only select the cell.
     """
     if len(y) == 1:
         parts = np.array_split(np.exp(grid), min(len(grid), -(-len(grid) * len(x) // MOST_AT_ONCE)))
@@ -134,7 +134,7 @@ def _inner(
 
 
 def _line(phi: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """y = u + w·φ."""
+    """Fit y = u + w·φ."""
     mean, level = phi.mean(axis=1, keepdims=True), y.mean(axis=1, keepdims=True)
     spread = ((phi - mean) ** 2).sum(axis=1)
     w = np.where(
@@ -146,10 +146,10 @@ def _line(phi: Floats, y: Floats) -> tuple[Floats, Floats]:
 def _convex(
     phi0: Floats, phi1: Floats, y: Floats, start: tuple[Floats, Floats] | None
 ) -> tuple[Floats, Floats, np.ndarray]:
-    """y = √(u·φ0 + w·φ1), u, w ≥ 0.
+    """Fit y = √(u·φ0 + w·φ1) with u, w ≥ 0.
 
-    The best point of an edge is the best of all if the sum of squares rises from it to the inside. If
-    that holds on neither edge, the minimum is inside, and Newton's method need not look elsewhere.
+    The best point of an edge is the global minimum if the sum of squares increases from it to the inside. If this
+    holds on neither edge, the minimum is inside, where Newton's method finds it.
     """
     nothing = np.zeros(len(y))
     u_edge, w_edge = _edge(phi0, y), _edge(phi1, y)
@@ -162,14 +162,14 @@ def _convex(
 
 
 def _edge(phi: Floats, y: Floats) -> Floats:
-    """The best c² of y = c·√φ."""
+    """Return the best c² of y = c·√φ."""
     size = phi.sum(axis=1)
     c = (y * np.sqrt(phi)).sum(axis=1) / np.where(size > 0, size, 1.0)
     return np.where(size > 0, c, 0.0) ** 2
 
 
 def _slope(edge: Floats, phi: Floats, other: Floats, y: Floats) -> Floats:
-    """The derivative of the sum of squares by the other coefficient, at ℓ = edge·φ."""
+    """Return the derivative of the sum of squares with respect to the other coefficient, at ℓ = edge·φ."""
     size = np.sqrt(np.maximum(edge[:, None] * phi, 1e-200))
     return ((1 - y / size) * other).sum(axis=1)
 
@@ -183,7 +183,7 @@ def _newton(
     """Minimize Σ(ℓ − 2y√ℓ) over u, w > 0; all series step together until all are done."""
     level = (y**2).mean(axis=1) + 1e-300
     u, w = (level, level) if start is None else (np.maximum(s, 1e-4 * level) for s in start)
-    # Columns of size 1: for a long τ, φ1 is small everywhere and w large.
+    # Scale the columns to size 1: for a long τ, φ1 is small everywhere and w is large.
     sizes = [np.maximum(phi.max(axis=1), 1e-300) for phi in (phi0, phi1)]
     phi0, phi1 = (phi / size[:, None] for phi, size in zip((phi0, phi1), sizes, strict=True))
     u, w = u * sizes[0], w * sizes[1]
@@ -200,9 +200,9 @@ def _newton(
         h00, h11 = h00 * (1 + 1e-13) + 1e-300, h11 * (1 + 1e-13) + 1e-300
         det = h00 * h11 - h01**2
         du, dw = -(h11 * g0 - h01 * g1) / det, -(h00 * g1 - h01 * g0) / det
-        # Newton squares the error: once it is this small, one more step takes it down to rounding.
+        # Newton's method squares the error: below this limit, one more step reduces it to rounding.
         done = done | (-(du * g0 + dw * g1) < 1e-16 * y.shape[1])
-        # At most nine tenths of the way to an edge, then half as far as long as that goes uphill.
+        # Step at most nine tenths of the distance to an edge, then halve the step while it goes uphill.
         length = np.minimum(1.0, 0.9 / np.maximum(np.maximum(-du / u, -dw / w), 1e-9))
         step = du[:, None] * phi0 + dw[:, None] * phi1
         trial = line + length[:, None] * step
@@ -220,5 +220,5 @@ def _newton(
 
 
 def _objective(line: Floats, y: Floats) -> Floats:
-    """The sum of squares without Σy²."""
+    """Return the sum of squares without Σy²."""
     return (line - 2 * y * np.sqrt(line)).sum(axis=1)

@@ -1,9 +1,8 @@
-"""Language models as in the paper, from words to a series of checkpoints, and grids of them.
+"""Train language models as in the paper, from text to a series of checkpoints, and sweep over their settings.
 
-train.py               `train`: one run; settings.py: what it is; build.py: model, optimizer and corpus
-data/                  corpora and formal languages as rows of ids
-evaluate.py            losses on held-out rows, and saturation; generate.py: words drawn from the model
-run_files.py           what a run leaves, whole at any moment; interrupt.py: being asked to stop
-sweep.py               `sweep`: a grid of runs; cells/: training cells, alone or stacked; the edge of growth
-saturation_series.py   saturation over the checkpoints of a run; checkpoint_loader.py puts their weights into a model
+train.py       `train`: one run; run.py: its result; settings.py: its settings; build.py: model, optimizer, corpus
+data/          corpora and formal languages as rows of ids
+evaluate.py    loss on held-out rows, and saturation; generate.py: words sampled from the model
+run_files.py   the output folder of a run, complete at any time; interrupt.py: stopping between steps
+sweep.py       `sweep`: a grid of runs; sweep_result.py: its result; cells/: training of cells, the edge of growth
 """

@@ -1,4 +1,4 @@
-"""From the settings of a run to what it needs: a device, a corpus, a model, an optimizer."""
+"""Build the device, corpus, model and optimizer of a run from its settings."""
 
 from pathlib import Path
 
@@ -37,12 +37,12 @@ def corpus_of(settings: TrainSettings, data: str | Path | None) -> Corpus:
 
 
 def total_steps(settings: TrainSettings, corpus: Corpus) -> int:
-    """Of the whole run."""
+    """Return the number of steps of the whole run."""
     return min(settings.steps or 2**62, settings.epochs * -(-len(corpus.train) // settings.batch))
 
 
 def new_model(settings: TrainSettings, corpus: Corpus) -> LanguageModel:
-    """As PyTorch initializes it, from the seed."""
+    """Return a new model with PyTorch's initialization from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         config = settings.encoder(len(corpus.vocabulary), corpus.positions)

@@ -1,14 +1,14 @@
-"""How good a language model is on held-out rows, and how saturated: what the lab measures beside the weights.
+"""Evaluate a language model on held-out rows: loss, accuracy and saturation.
 
-dev_loss       nats per token, over all tokens of the development part; the end of a sentence is one
-perplexity     exp(dev_loss). The authors' code takes the mean over sentences of 2 to the loss in nats: another number
+dev_loss       nats per token, over all tokens of the development part, including the end of each sentence
+perplexity     exp(dev_loss). The authors' code averages 2^(loss in nats) over sentences, which is a different number
 accuracy       share of tokens that the model ranks first
-legal_share    of a formal language: share of places where what the model ranks first may follow there
-legal_mass     of a formal language: probability that the model gives to what may follow, mean over places
-member_share   of a formal language: share of 100 words drawn from the model that are words of it
-train_loss     mean over the tokens of the steps since the last evaluation, before each step
-saturation...  of each layer, as `normgrowth.saturation` has it, on the first sentences of the development part
-test_...       the same on the test part, of the best checkpoint, at the end
+legal_share    formal language: share of places where the top-ranked symbol may follow
+legal_mass     formal language: probability of all symbols that may follow, averaged over places
+member_share   formal language: share of 100 words sampled from the model that belong to the language
+train_loss     mean over the tokens of all steps since the last evaluation, before each step
+saturation...  saturation of each layer (`normgrowth.saturation`) on the first sentences of the development part
+test_...       the same scores on the test part, for the best checkpoint at the end
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,9 +37,9 @@ BATCH_TOKENS = 4096
 
 
 class NextToken(nn.Module):
-    """The sum over tokens of −log p(token | what came before).
+    """The sum over tokens of −log p(token | previous tokens).
 
-    Rows are padded on the right, which a causal model does not see; only real places reach the head.
+    Rows are padded on the right, which a causal model does not see. Only real places are passed to the head.
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -50,15 +50,15 @@ class NextToken(nn.Module):
         return functional.cross_entropy(self.logits(ids, real), ids[:, 1:][real[:, 1:]], reduction="sum")
 
     def logits(self, ids: Tensor, real: Tensor) -> Tensor:
-        """Of real places only, one after the other."""
-        # A leaking mask shows what comes later: no padding must be there, nor the last end mark of a shorter row.
+        """Return the logits of real places, concatenated."""
+        # A leaking mask exposes later tokens, so it must hide the padding and the last end mark of shorter rows.
         mask = real[:, 1:] if self.model.config.leaking else None
         states = cast(Tensor, self.model.encoder(ids[:, :-1], mask))
         return self.model.head(states[real[:, 1:]])
 
 
 def evaluate(model: NextToken, rows: Sequence[Row], corpus: Corpus) -> dict[str, float]:
-    """Loss, perplexity and accuracy over rows; every rank takes its part of them."""
+    """Return loss, perplexity and accuracy over rows; under torchrun, each rank evaluates a part of the rows."""
     legality = _Legality(corpus) if corpus.language else None
     sums = np.zeros(5)
     device = next(model.parameters()).device
@@ -85,7 +85,7 @@ def evaluate(model: NextToken, rows: Sequence[Row], corpus: Corpus) -> dict[str,
 
 
 def levels(model: LanguageModel, rows: Sequence[Row]) -> list[Block]:
-    """The saturation of every layer: by the exact limit and at c = 1000."""
+    """Return the saturation of every layer, in the exact limit and at c = 1000."""
     batches, device = [], next(model.parameters()).device
     for chosen in _by_length(rows, 0, 1):
         ids, real = (torch.from_numpy(array).to(device) for array in padded([rows[i][:-1] for i in chosen]))
@@ -106,7 +106,7 @@ def as_blocks(step: int, values: dict[str, float], more: Sequence[Block] = ()) -
 
 
 def _blocks(records: Records) -> list[Block]:
-    """Back from rows to blocks: a layer's levels, and the mean over blocks, at each factor of the weights."""
+    """Convert records back to blocks: the levels of layers and of the model, at each scale of the weights."""
     blocks = []
     for level, scale in product(("layer", "model"), records.distinct("scale")):
         part = records.where(level=level, scale=scale)
@@ -124,7 +124,7 @@ def _blocks(records: Records) -> list[Block]:
 
 
 class _Legality:
-    """Which of a model's guesses a formal language allows."""
+    """Counts the predictions of a model that a formal language allows."""
 
     def __init__(self, corpus: Corpus) -> None:
         assert corpus.language is not None
@@ -143,7 +143,7 @@ class _Legality:
 
 
 def _by_length(rows: Sequence[Row], own: int, ranks: int) -> Iterator[NDArray[np.int64]]:
-    """Rows of like length together, as many as have so many tokens; every rank its own."""
+    """Yield batches of rows of similar length with about BATCH_TOKENS tokens; each rank gets its own rows."""
     order = np.argsort([-len(row) for row in rows], kind="stable")[own::ranks]
     start = 0
     while start < len(order):

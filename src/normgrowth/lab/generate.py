@@ -1,4 +1,4 @@
-"""Words drawn from a language model, and how many of them are words of a formal language."""
+"""Sample words from a language model, and count how many belong to a formal language."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.tensor_sums import to_double
 
-DRAWN = 100  # words for a share: its standard error is at most 0.05
+DRAWN = 100  # sampled words: the standard error of a share is at most 0.05
 
 
 def draw(model: LanguageModel, count: int, longest: int, seed: int, end: int = 0) -> list[list[int] | None]:
-    """Ids of words, each symbol with the model's own probability; None for one that does not end in time.
+    """Return the ids of words sampled from the model; None for a word with more than `longest` symbols.
 
-    The same for a seed, and no other random numbers of the process are touched.
+    The result depends only on the seed, and the global random state is not used.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     device = next(model.parameters()).device
@@ -36,7 +36,7 @@ def draw(model: LanguageModel, count: int, longest: int, seed: int, end: int = 0
 
 
 def member_share(model: LanguageModel, corpus: Corpus, count: int = DRAWN, seed: int = 0) -> float:
-    """Of words drawn from the model, the share that the corpus's language contains and that are not too long."""
+    """Return the share of sampled words that belong to the language of the corpus and are not too long."""
     assert corpus.language is not None
     assert corpus.longest is not None
     known, words = language(corpus.language), corpus.vocabulary.words

@@ -1,4 +1,4 @@
-"""Being told to stop, in a moment when nothing is half done."""
+"""Delay Ctrl-C and SIGTERM until a step is complete."""
 
 import signal
 import threading
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-SAME = 1.0  # seconds: torchrun passes on the Ctrl-C that its workers have heard already
+SAME = 1.0  # seconds: torchrun forwards a Ctrl-C that its workers have already received
 
 
 class heard_between_steps:
-    """Ctrl-C and a scheduler's SIGTERM are heard between two steps; a second Ctrl-C, later, does not wait."""
+    """Delays Ctrl-C and SIGTERM until the end of a step; a second, later Ctrl-C interrupts at once."""
 
     def __init__(self, same: float = SAME) -> None:
         self.heard = False

@@ -14,22 +14,22 @@ from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.trace.result import Trace
 
-# What evaluations add to the records; the rest is what the tracker measured.
+# Quantities that evaluations add to the records; the tracker measures all others.
 SCORES = ("loss", "perplexity", "accuracy", "legal_share", "legal_mass", "member_share")
 EVALUATED = ("epoch", "train_loss", "dev_loss", *SCORES, *(f"test_{name}" for name in SCORES))
 
 
 @dataclass(frozen=True)
 class CorpusSummary:
-    """A corpus as its readers know it. sentences, tokens: of the parts train, valid and test."""
+    """A description of a corpus. sentences, tokens: counts for the parts train, valid and test."""
 
     name: str
-    fingerprint: str = ""  # the same for the same rows and words
+    fingerprint: str = ""  # hash of the rows and words
     vocabulary: int = 0
     positions: int = 0
     sentences: dict[str, int] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
-    frequency_loss: float = nan  # nats per token of a model that knows word frequencies only
+    frequency_loss: float = nan  # nats per token of a model that predicts only word frequencies
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Result):
-    """A training run: its settings, evaluations, and the norms, steps and angles of the model and its layers."""
+    """A training run: settings, evaluations, and norms, steps and angles of the model and its layers."""
 
     kind: ClassVar[str] = "run"
 
@@ -51,16 +51,16 @@ class Run(Result):
     steps: int = 0
     best_step: int | None = None  # with the lowest development loss
     parameters: int = 0
-    selection: Selection | None = None  # the parameters that norms count
+    selection: Selection | None = None  # the counted parameters
     counted: CountedParameters | None = None
     threads: int = 0
     ranks: int = 1
 
     @property
     def trace(self) -> Trace:
-        """The norms, steps and angles of the model and its layers, which `fit`, `dynamics` and others accept.
+        """Return norms, steps and angles of the model and its layers as a trace, for `fit`, `dynamics` and others.
 
-        Those of tensors and roles are in the folder `tracker` of the run, which also grows while the run goes on.
+        The rows of tensors and roles are in the folder `tracker` of the run, which is updated during the run.
         """
         table = self.records.table
         evaluated = [name for name in self.records.distinct("quantity") if _is_evaluated(name)]
@@ -70,7 +70,7 @@ class Run(Result):
         unused = [name for name in columns if tracked[name].null_count == len(tracked)]
         rows = Records(tracked.drop_columns(unused))
         if not len(rows):
-            raise InputError("the run has not ended: its norms so far are in its folder `tracker`")
+            raise InputError("the run is not finished; its norms so far are in its folder `tracker`")
         run = rows.single_run()
         return Trace(
             records=rows,
@@ -91,14 +91,14 @@ class Run(Result):
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """One for each evaluation on the development part, in the order of steps."""
+        """Return all evaluations on the development part, in the order of steps."""
         model = self.records.where(level="model")
         steps = model.where(quantity="dev_loss").table["step"].to_pylist()
         return tuple(Evaluation(step, self._scores(step)) for step in sorted(steps))
 
     @property
     def test(self) -> Evaluation | None:
-        """The best model on the test part; None of a run that goes on."""
+        """Return the evaluation of the best model on the test part; None if the run is not finished."""
         if self.best_step is None:
             return None
         scores = {

@@ -1,11 +1,11 @@
-"""The folder of a training run of the lab, and how it is never left half written.
+"""The output folder of a training run, which is complete at any time.
 
-settings.json            what the run is; another run is refused
-state.pt                 weights, optimizer, step and evaluations of a moment: where to go on from
-checkpoints/step-…/      a series of models that every command reads
+settings.json            the settings; a run with other settings is refused
+state.pt                 weights, optimizer, step and evaluations, to resume from
+checkpoints/step-…/      a series of models that every command can read
 best/                    the checkpoint with the lowest development loss
-tracker/                 the tracker's records; `normgrowth watch` shows them as they come
-records.parquet, .json   evaluations, and at the end the tracker's rows of model and layers beside them
+tracker/                 the tracker's records; `normgrowth watch` shows them during the run
+records.parquet, .json   evaluations, and at the end also the tracker's rows of the model and its layers
 """
 
 import shutil
@@ -35,19 +35,19 @@ SETTINGS, STATE, SERIES, BEST, TRACKER = "settings.json", "state.pt", "checkpoin
 
 
 class RunFolder:
-    """Held by one run at a time; on other ranks than the first it only reads."""
+    """A folder that one run at a time can lock; only the first rank writes to it."""
 
     def __init__(self, folder: Path, lock: "BaseFileLock | None") -> None:
         self.path, self._lock = folder, lock
-        self.name = folder.resolve().name  # "." has none of its own
+        self.name = folder.resolve().name  # resolve first, because "." has no name
 
     @staticmethod
     def open(
         out: str | Path, settings: TrainSettings, facts: Mapping[str, Any], *, overwrite: bool = False
     ) -> "RunFolder":
-        """Lock it, and see that it is empty or holds this run. facts: what the settings stand for (the corpus).
+        """Lock the folder; raise unless it is empty or contains this run.
 
-        overwrite: remove another result that is there.
+        facts: further properties of the run, such as the fingerprint of the corpus. overwrite: remove another result.
         """
         from filelock import FileLock, Timeout
 
@@ -57,7 +57,7 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire()
             file = folder / SETTINGS
-            for rest in folder.glob(f".{SETTINGS}.*.part"):  # of a run that was killed at once
+            for rest in folder.glob(f".{SETTINGS}.*.part"):  # left by a run that was killed at its start
                 rest.unlink()
             if overwrite:
                 _clear(folder, new)
@@ -68,16 +68,16 @@ class RunFolder:
                 _tidy(folder)
             elif strangers := [path.name for path in folder.iterdir() if path.name != ".lock"]:
                 raise InputError(
-                    f"{folder}: holds {strangers[0]} but no run of this kind; choose another folder"
+                    f"{folder} contains {strangers[0]} but no training run; choose another folder"
                 )
             else:
                 write_json(file, new)
             return RunFolder(folder, lock)
         except Timeout:
-            raise InputError(f"{folder}: another run is writing here; choose another folder") from None
+            raise InputError(f"another run is writing to {folder}; choose another folder") from None
         except OSError as error:
             lock.release()
-            raise InputError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+            raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
         except InputError:
             lock.release()
             raise
@@ -87,7 +87,7 @@ class RunFolder:
             self._lock.release()
 
     def load(self) -> dict[str, Any] | None:
-        """The last state, or None at the beginning."""
+        """Return the last saved state, or None for a new run."""
         path = self.path / STATE
         if not path.is_file():
             return None
@@ -95,20 +95,20 @@ class RunFolder:
             if (damaged := ZipFile(path).testzip()) is not None:  # torch itself ignores these checksums
                 raise BadZipFile(f"{damaged}: its checksum does not match")
             return torch.load(path, map_location="cpu", weights_only=True)
-        except OSError as error:  # the disk's: the state itself may be good
-            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except Exception as error:  # torch raises what it likes where a state is damaged
+        except OSError as error:  # a problem of the disk: the state itself may be intact
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        except Exception as error:  # torch raises many types of errors for a damaged state
             if isinstance(error, MemoryError) or is_mistake(error):
                 raise
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"{path}: not readable ({said}); remove it to begin anew") from error
+            raise InputError(f"cannot read {path}: {said}. Remove it to start over") from error
 
     def save(self, state: dict[str, Any]) -> None:
         with _disk(self.path / STATE), replacing(self.path / STATE) as path:
             torch.save(state, path)
 
     def checkpoint(self, step: int, model: LanguageModel, words: Sequence[str], *, best: bool) -> None:
-        """One of the series, and if it is the best so far, that too."""
+        """Write a checkpoint of the series; with `best`, also as the best one."""
         target = self.path / SERIES / f"step-{step:08d}"
         with _disk(target):
             _whole(target, model, words)
@@ -125,7 +125,7 @@ class RunFolder:
 
 
 def _whole(target: Path, model: LanguageModel, words: Sequence[str]) -> None:
-    """A folder comes into being by its name: under it there is all of it, or nothing."""
+    """Write a checkpoint folder atomically: under another name first, then renamed."""
     part, old = (target.with_name(f".{target.name}.{what}") for what in ("part", "old"))
     for rest in (part, old):
         shutil.rmtree(rest, ignore_errors=True)
@@ -135,14 +135,14 @@ def _whole(target: Path, model: LanguageModel, words: Sequence[str]) -> None:
             target.rename(old)
         part.rename(target)
     finally:
-        if old.is_dir() and not target.exists():  # stopped between the two names
+        if old.is_dir() and not target.exists():  # interrupted between the two renames
             old.rename(target)
         for rest in (part, old):
             shutil.rmtree(rest, ignore_errors=True)
 
 
 def _tidy(folder: Path) -> None:
-    """What a killed run left half written goes; what it had just put aside, and not yet replaced, comes back."""
+    """Clean up after a killed run: remove partial files, and restore folders that were renamed but not replaced."""
     for place in (folder, folder / SERIES):
         for part in place.glob(".*.part"):
             if part.is_dir():
@@ -161,7 +161,7 @@ TORCH_WRITER = ("inline_container", "iostream error", "PytorchStreamWriter", "Pa
 
 
 class _disk:
-    """A disk that is full: what was there is whole, and a line says so."""
+    """Turns errors of the disk, for example a full one, into an `InputError`; earlier files stay complete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -170,18 +170,18 @@ class _disk:
         return None
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        # torch's writer says RuntimeError for what the system refuses, safetensors its own SafetensorError
+        # If the system refuses to write, torch raises RuntimeError and safetensors raises SafetensorError.
         by_torch = isinstance(error, RuntimeError) and any(word in str(error) for word in TORCH_WRITER)
         if isinstance(error, OSError) or by_torch or type(error).__name__ == "SafetensorError":
             said = getattr(error, "strerror", None) or str(error).splitlines()[0]
             raise InputError(
-                f"{self.path}: cannot be written ({said}); the run stops. What was saved before is whole: make "
-                "room, and the same command goes on from there"
+                f"cannot write {self.path}: {said}. The run stops; all files saved before are complete. "
+                "Free some space and run the same command again to resume"
             ) from error
 
 
 def _clear(folder: Path, new: Mapping[str, Any]) -> None:
-    """Remove what the folder holds, unless it is this run, which then goes on."""
+    """Remove the contents of the folder, unless they belong to this run, which then resumes."""
     with suppress(SchemaError):
         if not difference(read_json(folder / SETTINGS, dict), new):
             return

@@ -1,4 +1,4 @@
-"""What a training run of the lab is: every choice that its weights depend on, in one place."""
+"""The settings of a training run: everything its weights depend on."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,7 +22,10 @@ DECAY = {"adamw": 0.01, "adam": 0.0, "sgd": 0.0, "adafactor": 0.0}  # PyTorch's 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """The defaults are the paper's (§A): AdamW as PyTorch has it, no dropout, 16 sentences a batch, 5 epochs."""
+    """The settings of a run.
+
+    The defaults are those of the paper (§A): PyTorch's AdamW, no dropout, batches of 16 sentences, 5 epochs.
+    """
 
     __repr__ = one_line
 
@@ -38,59 +41,63 @@ class TrainSettings:
     leaking: bool = False  # the mask of the authors' code, for comparison only
     positions: int | None = None  # None: as many as the longest sentence needs
     min_count: int | None = None
-    longest: int = 50  # words of a formal language
+    longest: int = 50  # longest word of a formal language, in symbols
     optimizer: Optimizers = "adamw"
     lr: float = 1e-3
     schedule: str = "constant"
     warmup: int = 0
-    hold: int = 0  # of inverse_sqrt: the step up to which the rate stays constant, as in T5's schedule
+    hold: int = 0  # for inverse_sqrt: the step up to which the rate is constant, as in the schedule of T5
     end: float = 0.0
     weight_decay: float | None = None  # None: PyTorch's default for the optimizer
-    momentum: float = 0.0  # of SGD
-    clip: float | None = None  # the largest gradient norm
-    batch: int = 16  # sentences
+    momentum: float = 0.0  # for SGD
+    clip: float | None = None  # largest gradient norm
+    batch: int = 16  # sentences per step
     epochs: int = 5
-    steps: int | None = None  # fewer than the epochs have
+    steps: int | None = None  # stop after this many steps, if the epochs have more
     seed: int = 0
-    evaluate: str = "epochs"  # "epochs", and also after steps 1, 2, 4, ... ("powers") or each n-th ("500")
-    include: str = DEFAULT_INCLUDE  # what the tracker counts, as in `trace`
-    track: str = "10"  # when the tracker measures: each n-th step, or "powers"
-    dev_sentences: int | None = None  # None: all of them
-    saturation_sentences: int = 100  # of the development part; 0: no levels
+    evaluate: str = (
+        "epochs"  # after each epoch; "powers": also after steps 1, 2, 4, ...; "500": also every 500 steps
+    )
+    include: str = DEFAULT_INCLUDE  # the parameters that the tracker counts, as in `trace`
+    track: str = "10"  # when the tracker measures: every n-th step, or "powers"
+    dev_sentences: int | None = None  # number of development sentences; None: all
+    saturation_sentences: int = 100  # development sentences for saturation; 0: do not measure it
 
     def __post_init__(self) -> None:
         if self.optimizer not in get_args(Optimizers):
-            raise InputError(f"optimizer {self.optimizer!r} is none of {', '.join(get_args(Optimizers))}")
+            raise InputError(
+                f"unknown optimizer {self.optimizer!r}; known: {', '.join(get_args(Optimizers))}"
+            )
         if self.schedule not in SHAPES:
-            raise InputError(f"schedule {self.schedule!r} is none of {', '.join(SHAPES)}")
+            raise InputError(f"unknown schedule {self.schedule!r}; known: {', '.join(SHAPES)}")
         for name in ("lr", "momentum", "weight_decay", "end"):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value >= 0):
-                raise InputError(f"{name} must be 0 or more, not {value}")
+                raise InputError(f"{name} must be >= 0, got {value}")
         for name in ("batch", "epochs", "steps", "positions", "min_count", "dev_sentences", "longest"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, not {value}")
+                raise InputError(f"{name} must be >= 1, got {value}")
         for name in ("seed", "warmup", "hold", "saturation_sentences"):
             if getattr(self, name) < 0:
-                raise InputError(f"{name} must be 0 or more, not {getattr(self, name)}")
+                raise InputError(f"{name} must be >= 0, got {getattr(self, name)}")
         if self.seed >= 2**63:
-            raise InputError(f"seed must be below 2^63, not {self.seed}")
+            raise InputError(f"seed must be < 2^63, got {self.seed}")
         if self.clip is not None and not (isfinite(self.clip) and self.clip > 0):
-            raise InputError(f"clip must be more than 0, not {self.clip}")
+            raise InputError(f"clip must be finite and > 0, got {self.clip}")
         if self.hold and self.schedule != "inverse_sqrt":
-            raise InputError(f"hold is for inverse_sqrt; {self.schedule} has none")
+            raise InputError(f"hold applies only to the schedule inverse_sqrt, not to {self.schedule}")
         if self.end and self.schedule not in ("linear", "cosine"):
-            raise InputError(f"end is for linear and cosine; {self.schedule} has none")
+            raise InputError(f"end applies only to the schedules linear and cosine, not to {self.schedule}")
         if self.momentum and self.optimizer != "sgd":
-            raise InputError(f"momentum is for sgd; {self.optimizer} has betas of its own")
+            raise InputError(f"momentum applies only to sgd, not to {self.optimizer}")
         for name, words in (("evaluate", ("epochs", "powers")), ("track", ("powers",))):
             value = getattr(self, name)
             if value not in words and not (value.isdecimal() and int(value) > 0):
-                raise InputError(f"{name} is {' or '.join(words)} or a number of steps, not {value!r}")
+                raise InputError(f"{name} must be {' or '.join(words)} or a number of steps, got {value!r}")
         if self.include not in ("blocks", "all"):
-            raise InputError(f"include is blocks or all, not {self.include!r}")
-        with suppress(ImportError):  # without torch, settings of a saved result are read all the same
-            self.encoder(vocabulary=1, positions=1)  # says what is wrong with the shape
+            raise InputError(f"include must be blocks or all, got {self.include!r}")
+        with suppress(ImportError):  # settings of a saved result must be readable without torch
+            self.encoder(vocabulary=1, positions=1)  # raises errors of the shape
 
     def encoder(self, vocabulary: int, positions: int) -> "EncoderConfig":
         from normgrowth.network.models.encoders import EncoderConfig
@@ -109,7 +116,7 @@ class TrainSettings:
         )
 
     def rate(self, total: int) -> Schedule:
-        """The learning rate over a run of so many steps."""
+        """Return the learning rate schedule of a run with this many steps."""
         falls = self.schedule in ("linear", "cosine")
         return Schedule(
             self.schedule,
@@ -121,7 +128,7 @@ class TrainSettings:
         )
 
     def evaluates(self, step: int) -> bool:
-        """Whether a step in the midst of an epoch is one to evaluate at."""
+        """Whether to evaluate after a step within an epoch."""
         return self.evaluate != "epochs" and due(every(self.evaluate))(step)
 
     @property
@@ -130,7 +137,7 @@ class TrainSettings:
 
 
 def every(text: str) -> int | str:
-    """As `NormTracker` takes it: each n-th step, or "powers"."""
+    """Return the argument `every` of `NormTracker`: a number of steps, or "powers"."""
     return int(text) if text.isdecimal() else text
 
 
@@ -139,7 +146,7 @@ DEFAULTS = {field.name: field.default for field in fields(TrainSettings) if fiel
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "small": {"layers": 4, "width": 128, "heads": 4, "feedforward": 256, "epochs": 1, "evaluate": "powers"},
-    # For sweeps: seconds a run, and it still learns more than word frequencies (WikiText-2, AdamW, 3e-4 to 1e-1).
+    # For sweeps: seconds per run, but it learns more than word frequencies (WikiText-2, AdamW, lr 3e-4 to 1e-1).
     "tiny": {
         "layers": 2,
         "width": 32,
@@ -156,21 +163,22 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, corpus: str, **changes: Any) -> TrainSettings:
-    """The settings of a run by name: "paper" as in the paper, "small" for an hour, "tiny" for a minute.
+    """Return the settings of a preset: "paper" as in the paper, "small" for an hour, "tiny" for a minute.
 
-    changes: settings that differ.
+    changes: settings that replace those of the preset.
     """
     if name not in PRESETS:
-        raise InputError(f"preset {name!r} is none of {', '.join(PRESETS)}")
+        raise InputError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}")
     return replace(TrainSettings(corpus=corpus, **PRESETS[name]), **changes)
 
 
 def difference(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """What is not the same, in both; None if nothing is. The kind of a network is told from that of a result.
+    """Return the settings that differ, with their old and new values; None if all are equal.
 
-    TrainSettings that an earlier version did not have are compared by their defaults.
+    Settings that an earlier version did not have are compared by their defaults. `kind` is returned as "network", to
+    distinguish it from the kind of a result.
     """
     old = {**{name: value for name, value in DEFAULTS.items() if name in new}, **old}
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]

@@ -1,9 +1,9 @@
-"""`sweep`: how the norm grows over two settings of a training run, learning rate and weight decay by default (§F).
+"""`sweep`: measure norm growth over two settings of a training run, by default learning rate and weight decay (§F).
 
-Every cell is a run of `train` without a folder (`lab.cells.cell`), and its outcome is kept as soon as it is there
-(`lab.cells.cell_store`). That a cell diverges, or takes too long, is an outcome.
+Every cell is a run of `train` without an output folder (`lab.cells.cell`). Its outcome is stored as soon as it is
+finished (`lab.cells.cell_store`). Divergence and a timeout are outcomes, too.
 
-    records, level "cell"     what became of each (`Outcome`), and the two settings; columns `cell` and `seed`
+    records, level "cell"     the outcome of each cell (`Outcome`), and the two settings; columns `cell` and `seed`
     records, level "column"   for each value of the first setting, where growth ends in the second (`lab.cells.edges`)
 """
 
@@ -35,8 +35,8 @@ from normgrowth.lab.sweep_result import Sweep
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
 
-GRACE = 60.0  # seconds beyond its limit after which a cell that does not end is given up
-Progress = Callable[[int, int, str], None]  # cells done, of how many so far, the last one's name
+GRACE = 60.0  # seconds after its limit until a cell that does not end is abandoned
+Progress = Callable[[int, int, str], None]  # cells done, cells requested so far, name of the last cell
 
 
 def sweep(
@@ -54,18 +54,21 @@ def sweep(
     progress: Progress | None = None,
     overwrite: bool = False,
 ) -> Sweep:
-    """Train a model for each cell, or with `refine` for those that tell where growth ends.
+    """Train a model for each cell of a grid; with `refine`, only for the cells that locate the edge of growth.
 
-    x, y: the settings, columns and rows of the grid. limit: seconds for each cell. engine: by default a process for
-    each core. together: cells to train in one stack, by default as many as pay. corpus: instead of those that the
-    settings name. overwrite: replace the records of a sweep with other settings; its cells stay.
+    x, y: the settings that vary over columns and rows.
+    limit: time limit per cell in seconds.
+    data: folder that contains `penn` and `wikitext-2`. corpus: use this corpus instead of the one in the settings.
+    engine: where cells are trained [default: one process per core].
+    together: number of cells in one stack [default: chosen for speed].
+    overwrite: replace the records of a sweep with other settings; its cells stay.
     """
     if x.setting == y.setting:
-        raise InputError(f"a grid has two settings; {x.setting} is there twice")
+        raise InputError(f"x and y must be different settings, got {x.setting} twice")
     if limit is not None and not 0 < limit < inf:
-        raise InputError(f"a time limit is more than 0 seconds and finite, not {limit:g}")
+        raise InputError(f"limit must be a finite number of seconds > 0, got {limit:g}")
     if refine and not y.numbers:
-        raise InputError(f"--refine looks for a place among numbers; {y.setting} has others")
+        raise InputError(f"--refine needs numeric values for y; {y.setting} has others")
     grid = Grid(settings, x, y, data=data, corpus=corpus)
     fixed = {name: value for name, value in asdict(settings).items() if name not in (x.setting, y.setting)}
     request = {"x": x.setting, "y": y.setting, **fixed}
@@ -100,7 +103,7 @@ class _Run:
         self.progress, self.together = progress, together
         self.outcomes: dict[Cell, Outcome] = {}
         self.lost: dict[Cell, str] = {}
-        self.asked = self.largest = 0  # cells, and those of the largest stack
+        self.asked = self.largest = 0  # number of requested cells; size of the largest stack
         self.work = partial(train_cells, grid.corpora, limit)
 
     def fill(self) -> None:
@@ -111,7 +114,7 @@ class _Run:
             self._train(cells)
 
     def grows(self) -> dict[Cell, bool]:
-        """Whether the norm grew, of each cell with an outcome. Weights that became NaN or infinite grew."""
+        """Return whether the norm grew, for each cell with an outcome. Divergence counts as growth."""
         return {cell: outcome.diverged or outcome.growth > 0 for cell, outcome in self.outcomes.items()}
 
     def _train(self, cells: list[Cell]) -> None:
@@ -137,7 +140,7 @@ class _Run:
             self._tell(self.grid.name(group[-1]))
 
     def _groups(self, cells: list[Cell]) -> list[list[Cell]]:
-        """Cells that train in one stack: alike in shape, no more than pay, and some for every worker."""
+        """Group cells into stacks of the same shape. Stacks are small enough to be fast and to occupy every worker."""
         alike: dict[tuple[TrainSettings, bool], list[Cell]] = {}
         for cell in cells:
             own = self.grid.cells[cell]
@@ -155,7 +158,7 @@ class _Run:
 
 
 def train_cells(corpora: Corpora, limit: float | None, cells: tuple[TrainSettings, ...]) -> list[Outcome]:
-    """The task: one process trains these with one thread, so that outcomes do not depend on the machine's cores."""
+    """Train cells in one process with one thread, so that outcomes do not depend on the number of cores."""
     corpus = corpora.of(cells[0])
     with one_thread():
         if len(cells) == 1:
@@ -202,10 +205,10 @@ def _result(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None)
 
 
 def _cell_block(grid: Grid, cell: Cell, found: Outcome, step: int) -> Block:
-    """The rows of one cell; the columns `cell` and `seed` tell cells apart."""
+    """Return the rows of one cell; the columns `cell` and `seed` identify it."""
     outcome = asdict(found)
     if "steps" in (grid.x.setting, grid.y.setting):
-        outcome["steps_done"] = outcome["steps"]  # the others are the setting
+        outcome["steps_done"] = outcome["steps"]  # `steps` is replaced by the setting below
     for axis, i in ((grid.x, cell[0]), (grid.y, cell[1])):
         outcome[axis.setting] = axis.values[i] if axis.numbers else i
     outcome["factor"] = found.norm_end / found.norm_start if found.norm_start else nan

@@ -15,9 +15,10 @@ from normgrowth.results import Result
 class Edge:
     """Where growth ends in one column of a sweep.
 
-    value: where the norm neither grows nor falls; 0 or infinity beyond all rows, NaN where lost cells hide it.
-    below, above: the last row that grows, the first that falls. monotone: no trained cell contradicts it.
-    predicted: for random gradients. alignment_share, step_share: what these terms give, of what decay takes.
+    value: where the norm neither grows nor falls; 0 or infinity if outside the grid, NaN if lost cells may hide it.
+    below, above: the last row that grows, the first row that falls. monotone: no trained cell contradicts the edge.
+    predicted: the edge for random gradients. alignment_share, step_share: contributions of these terms at the edge, as
+    fractions of the loss to decay.
     """
 
     x: float | str | bool | int | None
@@ -32,7 +33,7 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Result):
-    """A grid of runs over two settings: what became of each cell, and where growth ends in each column."""
+    """A grid of runs over two settings: the outcome of each cell, and where growth ends in each column."""
 
     kind: ClassVar[str] = "sweep"
 
@@ -40,19 +41,19 @@ class Sweep(Result):
     x: Axis
     y: Axis
     corpus: CorpusSummary
-    cells: int = 0  # trained
-    of: int = 0  # cells of the grid
+    cells: int = 0  # number of trained cells
+    of: int = 0  # number of cells of the grid
     lost: tuple[
         tuple[int, int], ...
-    ] = ()  # column and row: killed or out of memory, whether they grow is unknown
+    ] = ()  # column and row of cells without an outcome (killed or out of memory)
     refine: bool = False  # only cells around the edge were trained
-    limit: float | None = None  # seconds for each cell
-    together: int = 0  # cells of the largest stack
-    selection: Selection | None = None  # the parameters that norms count; None: unknown
+    limit: float | None = None  # time limit per cell in seconds
+    together: int = 0  # number of cells in the largest stack
+    selection: Selection | None = None  # the counted parameters; None: unknown
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """One for each value of x; none where y is no number."""
+        """Return one edge per value of x; empty if y is not numeric."""
         rows: dict[str, list[float]] = {}
         for row in self.records.where(level="column").table.to_pylist():
             rows.setdefault(row["quantity"], []).append(row["value"])

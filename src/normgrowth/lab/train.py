@@ -1,8 +1,8 @@
-"""`train`: a language model as in the paper, from words to a series of checkpoints that every command reads.
+"""`train`: train a language model as in the paper, from text to a series of checkpoints that every command can read.
 
-The order of the sentences is a function of the seed and the epoch, and nothing else is random after initialization: a
-run that was killed goes on from its last state and ends with the same weights, to the bit, on the same machine with as
-many threads. Under torchrun every rank takes its part of each batch, and the loss is that of the whole batch.
+The order of the sentences depends only on the seed and the epoch, and nothing else is random after initialization. So a
+killed run resumes from its last state, and its final weights are bit-identical on the same machine with the same number
+of threads. Under torchrun, each rank processes a part of each batch, and the loss is that of the whole batch.
 """
 
 import time
@@ -34,11 +34,11 @@ from normgrowth.tracking.tensor_sums import to_double
 from normgrowth.tracking.tracked_parameters import watch
 from normgrowth.tracking.tracker import NormTracker
 
-SAVE_SECONDS = 60.0  # between states, so that a killed run loses no more than this
+SAVE_SECONDS = 60.0  # between saved states: the most that a killed run loses
 
 
 class SavedEvaluation(TypedDict):
-    """A `Block` of one evaluation."""
+    """The stored form of a `Block` of one evaluation."""
 
     level: str
     names: list[str]
@@ -49,7 +49,7 @@ class SavedEvaluation(TypedDict):
 
 
 class SavedState(TypedDict):
-    """What state.pt holds; torch checks whether weights and optimizer fit the model."""
+    """The contents of state.pt; torch checks that weights and optimizer match the model."""
 
     model: dict[str, torch.Tensor]
     optimizer: dict[str, Any]
@@ -60,14 +60,16 @@ class SavedState(TypedDict):
 
 
 class Diverged(InputError):
-    """The loss is no number any more."""
+    """The loss is NaN or infinite."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or a scheduler's signal; the state was saved."""
+    """Stopped by Ctrl-C or SIGTERM after the state was saved."""
 
 
-Progress = Callable[[int, int, dict[str, float]], None]  # steps done, of how many, loss and tokens so far
+Progress = Callable[
+    [int, int, dict[str, float]], None
+]  # steps done, total steps, loss and tokens of the step
 
 
 def train(
@@ -82,18 +84,20 @@ def train(
     threads: int | None = None,
     overwrite: bool = False,
 ) -> Run:
-    """Train, or go on with, the run of a folder: its evaluations, and what its tracker measured.
+    """Train a model, or resume the run in the folder; return its evaluations and the measurements of its tracker.
 
-    data: the folder that holds `penn` and `wikitext-2`. progress: told of every step. corpus: instead of the one that
-    the settings name. device: by default a GPU where there is one. threads: of PyTorch; by default its
-    own choice. overwrite: remove another result in the folder.
+    out: output folder; call it again with the same settings to resume.
+    data: folder that contains `penn` and `wikitext-2`. corpus: use this corpus instead of the one in the settings.
+    progress: called after every step. save_seconds: time between saved states.
+    device: [default: a GPU if available]. threads: number of PyTorch threads [default: chosen by PyTorch].
+    overwrite: remove another result in the folder.
     """
     if threads is not None:
         if threads < 1:
             raise InputError(f"threads must be >= 1, got {threads}")
         torch.set_num_threads(threads)
     corpus = corpus or corpus_of(settings, data)
-    settings.rate(total_steps(settings, corpus))  # what is wrong with it is said before a folder is taken
+    settings.rate(total_steps(settings, corpus))  # raises errors of the schedule before the folder is created
     folder = _open(out, settings, corpus, overwrite)
     try:
         with heard_between_steps() as stopping:
@@ -152,7 +156,7 @@ class _Training:
         return result
 
     def _epoch(self, stopping: Callable[[], bool]) -> None:
-        """From where this epoch was left to its end."""
+        """Train from the current step to the end of the epoch."""
         epoch, done = divmod(self.step, self.per_epoch)
         rng = np.random.default_rng([self.settings.seed, epoch])
         batches = in_batches(self.lengths, self.settings.batch, rng)
@@ -174,18 +178,18 @@ class _Training:
                 raise Interrupted
 
     def _update(self, chosen: np.ndarray) -> tuple[float, int]:
-        """One step; the loss of the whole batch per token, before it, and its number of tokens."""
+        """Do one step; return the loss per token of the whole batch before the step, and its number of tokens."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(self.step)
         tokens = sum(self.lengths[i] - 1 for i in chosen)
         own = chosen[rank() :: world_size()]
-        # A rank without a row of its own must still take part: it takes one that does not count.
+        # A rank without rows must still take part in the collective operations: it uses a row with weight 0.
         ids, real = padded(self.corpus.train[i] for i in (own if len(own) else chosen[:1]))
         summed = self.wrapped(*(torch.from_numpy(array).to(self.device) for array in (ids, real)))
         if not len(own):
             summed = summed * 0.0
         self.optimizer.zero_grad()
-        (summed * (world_size() / tokens)).backward()  # DDP takes the mean over ranks
+        (summed * (world_size() / tokens)).backward()  # DDP averages over ranks
         loss = to_double(summed.detach())
         if is_parallel():
             torch.distributed.all_reduce(loss)
@@ -220,7 +224,7 @@ class _Training:
             self.folder.write(self._result(self.rows))
 
     def _test(self) -> list[Block]:
-        """The best checkpoint on the test part; every rank takes its part, with the weights that the first has."""
+        """Evaluate the best checkpoint on the test part; the first rank sends its weights to the others."""
         assert self.best is not None
         model = new_model(self.settings, self.corpus).to(self.device)
         if is_main():
@@ -248,11 +252,11 @@ class _Training:
             provenance=Provenance.now(),
         )
 
-    # Where to go on from ---------------------------------------------------------------------------------
+    # Saved state -----------------------------------------------------------------------------------------
 
     def _save(self) -> None:
         self.saved = time.monotonic()
-        # Weights that are no numbers are not kept: the next step says so, and the last state is from before.
+        # Do not save NaN or infinite weights: the next step raises `Diverged`, and the last state is still finite.
         if not is_main() or not all(bool(p.isfinite().all()) for p in self.model.parameters()):
             return
         self.folder.save(
@@ -283,7 +287,7 @@ class _Training:
         self.rows = [_block(plain) for plain in state["evaluations"]]
 
     def _together(self, *flags: bool) -> tuple[bool, ...]:
-        """What one rank knows, all do."""
+        """Return each flag, true if it is true on any rank."""
         if not is_parallel():
             return flags
         told = torch.tensor(flags, dtype=torch.int32, device=self.device)
@@ -299,7 +303,7 @@ class _Training:
 
 
 def _open(out: str | Path, settings: TrainSettings, corpus: Corpus, overwrite: bool) -> RunFolder:
-    """The first rank holds the folder; what it finds wrong, all say."""
+    """Open the folder on the first rank; if this fails, raise the error on all ranks."""
     folder, problem = RunFolder(Path(out), None), None
     if is_main():
         try:
@@ -313,12 +317,12 @@ def _open(out: str | Path, settings: TrainSettings, corpus: Corpus, overwrite: b
 
 
 def _few(records: Records) -> Records:
-    """The tracker's rows of the model and its layers; those of tensors and roles stay in its own folder."""
+    """Return the tracker's rows of the model and its layers; rows of tensors and roles stay in its own folder."""
     return Records.joined([records.where(level="model"), records.where(level="layer")])
 
 
 def _plain(block: Block) -> dict[str, Any]:
-    """What `torch.load(weights_only=True)` reads back."""
+    """Return the block in a form that `torch.load(weights_only=True)` can read."""
     return {**vars(block), "values": {name: value.tolist() for name, value in block.values.items()}}
 
 

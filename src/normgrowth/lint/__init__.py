@@ -1,6 +1,6 @@
-"""Lint: integrity checks of a series. Copies, other runs, stale tensors, swapped steps, damaged files."""
+"""Lint: check the integrity of a series (copies, other runs, stale tensors, swapped steps, damaged files)."""
 
-TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -22,14 +22,16 @@ def lint(
     workers: int | None = None,
     progress: "Progress | None" = None,
 ) -> "Findings":
-    """Integrity checks of a series of checkpoints: findings in the order of steps, none if all is well.
+    """Check a series of checkpoints; return findings in the order of steps, empty if nothing is wrong.
 
-    source: where the checkpoints are, or a `Trace`, which was checked while it was measured: then nothing is read,
-    and the parameters are those of the trace. A finding has `.step`, `.name` (the tensor, or "" for the whole
-    checkpoint), `.kind`, `.why`, `.label` (the file) and `.severity`: "fault", or "remark" for what honest training
-    does too. A checkpoint that cannot be read is a finding, and the rest is still checked. Files of another series
-    or of data are findings, too, and the largest series is checked.
-    out: output folder for the findings. overwrite: replace another result there.
+    source: a source of checkpoints, or a `Trace`. A trace was checked while it was measured, so nothing is read, and
+    the checked parameters are those of the trace.
+    out: output folder for the findings. overwrite: replace another result in this folder.
+
+    A finding has `.step`, `.name` (the tensor, or "" for the whole checkpoint), `.kind`, `.why`, `.label` (the file)
+    and `.severity`: "fault", or "remark" for an observation that normal training can explain. An unreadable checkpoint
+    is a finding, and the other checkpoints are still checked. If the source mixes several series or data files, these
+    are findings as well, and the largest series is checked.
     """
     from normgrowth.lint.check_series import findings_of_trace, lint_series
     from normgrowth.trace.result import Trace

@@ -1,4 +1,4 @@
-"""Lint a source: open the series, read it once, judge."""
+"""Lint a source: open the series, read it once, run the checks."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -30,9 +30,9 @@ from normgrowth.trace.sampled_steps import SampledStep
 
 
 def findings_of_trace(trace: Trace) -> Findings:
-    """What the integrity checks of a trace found."""
+    """Return the findings that are stored in a trace."""
     if trace.findings is None:
-        raise InputError(f"{trace.source}: was traced without integrity checks; lint its checkpoints instead")
+        raise InputError(f"{trace.source} was traced without integrity checks; run lint on its checkpoints")
     counted = trace.counted
     return Findings(
         source=trace.source,
@@ -65,7 +65,7 @@ def lint_series(
     found = read_series(series, selection, workers, progress)
     unread = found.unread
     main, others = found.mixture.series()
-    if [member.entry for member in main] != found.chosen:  # the first group is not the series to check
+    if [member.entry for member in main] != found.chosen:  # the first pass read the wrong series
         series = replace(series, entries=tuple(member.entry for member in main))
         found = read_series(series, selection, workers, progress)
         unread = [*unread, *found.unread]
@@ -92,7 +92,7 @@ def lint_series(
 
 
 class _Comparison:
-    """Reads two checkpoints again to say which of their tensors are equal; only where sums say they may be."""
+    """Reads two checkpoints again and returns which tensors are equal. Called only if their sums agree."""
 
     def __init__(self, series: Series, sampled: Sequence[SampledStep], workers: int | None) -> None:
         self.series, self.sampled, self.workers = series, sampled, workers
@@ -106,7 +106,7 @@ class _Comparison:
                 views.append(opened[-1].renamed({name: sample.spelling(name) for name in names}))
             found = measure(views[1], [("other", views[0])], list(names), workers=self.workers)
             return found.against["other"].delta == 0
-        except (InputError, OSError):  # it could be read before; now it cannot, and nothing is known
+        except (InputError, OSError):  # readable in the first pass but not now: equality is not proven
             return np.zeros(len(names), bool)
         finally:
             for checkpoint in opened:
@@ -114,7 +114,7 @@ class _Comparison:
 
 
 def _open(source: str | Path | Sequence[str | Path], endpoint: str | None) -> tuple[Series, list[Finding]]:
-    """The series; where one damaged part keeps it from being opened, without that part, which is a finding."""
+    """Open the series. If damaged parts prevent this, open it without them and return a finding for each."""
     try:
         return open_source(source, endpoint=endpoint), []
     except InputError:
@@ -142,7 +142,7 @@ def _open(source: str | Path | Sequence[str | Path], endpoint: str | None) -> tu
 
 
 def _parts(source: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    """What a source is made of: the items of a list, what a pattern matches, the folders in a folder."""
+    """Return the parts of a source: the items of a list, the matches of a pattern, or the subfolders of a folder."""
     if not isinstance(source, str | Path):
         return source
     if isinstance(source, str) and (is_hub(source) or is_remote(source)):

@@ -1,4 +1,4 @@
-"""The order of judgments: copies first, then single tensors, then the trajectory of the whole model."""
+"""Run all checks: copies first, then single tensors, then the trajectory of the whole model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from normgrowth.trace.sampled_steps import SampledStep
 
 
 def in_order(findings: Iterable[Finding], sampled: Sequence[SampledStep]) -> list[Finding]:
-    """By step, faults first; what has no step comes last."""
+    """Sort findings by step, faults first; findings without a step come last."""
     place = {sample.label: sample.position for sample in sampled}
 
     def key(f: Finding) -> tuple[float, str, int, int, str]:
@@ -29,16 +29,16 @@ def in_order(findings: Iterable[Finding], sampled: Sequence[SampledStep]) -> lis
 
 
 def judge_samples(log: SampleLog) -> tuple[Finding, ...]:
-    """The findings of the sampled steps of a trace."""
+    """Return the findings for the sampled steps of a trace."""
     if not log.sampled:
         return ()
     table = StepTable(log.sampled, log.sampler.origin)
     return tuple(in_order(judge(table, log.sampler.buffers, log.same), log.sampled))
 
 
-@np.errstate(all="ignore")  # damaged weights may have any size; what is not a number is not judged
+@np.errstate(all="ignore")  # damaged weights may have any magnitude; NaN results are not judged
 def judge(e: StepTable, buffers: Mapping[str, str], same: Same) -> list[Finding]:
-    """Everything that the sampled steps show. A copy, or a checkpoint out of place, is not judged a second time."""
+    """Return all findings for the sampled steps. A copy or a misplaced checkpoint is reported only once."""
     routes = e.routes()
     copied, copies = whole_copies(e, routes, same)
     partly, more = tensor_copies(e, routes, copies, same)
@@ -57,14 +57,14 @@ def judge(e: StepTable, buffers: Mapping[str, str], same: Same) -> list[Finding]
 
 @dataclass(frozen=True)
 class _Known:
-    """What copies explain already."""
+    """Rows and findings that are already explained by copies."""
 
     rows: set[int]
     findings: Sequence[Finding]
 
 
 def _trajectory(e: StepTable, routes: Trajectory, known: _Known, rows: Sequence[int]) -> list[Finding]:
-    """Checkpoints among these rows that are out of order, of another run or re-initialized."""
+    """Return findings for those of the rows that are out of order, of another run or re-initialized."""
     line = [place for place, row in enumerate(routes.rows) if row not in known.rows and row in rows]
     moved, healed = order_faults(e, routes, line)
     wrong = {finding.step for finding in moved if finding.severity == "fault"}

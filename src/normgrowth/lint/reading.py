@@ -21,20 +21,20 @@ from normgrowth.trace.sampled_steps import SampledStep, StepSampler, sampled
 if TYPE_CHECKING:
     from normgrowth.trace.by_stripe import StripeSums
 
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
+Progress = Callable[[int, int, str], None]  # bytes done, bytes in total, label of what is being read
 
 
 @dataclass
 class Pass:
-    """What one pass over a series found."""
+    """The result of one pass over a series."""
 
     sampler: StepSampler
     mixture: Mixture = field(default_factory=Mixture)
     chosen: list[Entry] = field(default_factory=list)  # the checkpoints to sample
     sampled: list[SampledStep] = field(default_factory=list)
     unread: list[Finding] = field(default_factory=list)
-    unsupported: list[Finding] = field(default_factory=list)  # tensors in a dtype that cannot be measured
-    parameters: tuple[int, int] = 0, 0  # how many were checked, of how many; the most of any checkpoint
+    unsupported: list[Finding] = field(default_factory=list)  # tensors with an unsupported dtype
+    parameters: tuple[int, int] = 0, 0  # checked and total parameters, of the checkpoint with the most
 
     def note_parameters(self, entry: Entry, checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> None:
         counted = [name for name, reading in readings.items() if reading.counted]
@@ -50,9 +50,9 @@ class Pass:
 
 
 def read_series(series: Series, selection: Selection, workers: int | None, progress: Progress | None) -> Pass:
-    """Sample every checkpoint of the first group of them that has tensors to check; the others are noted only.
+    """Sample every checkpoint of the first group that has tensors to check; the others are only recorded.
 
-    One that cannot be read becomes a finding.
+    An unreadable checkpoint becomes a finding.
     """
     found = Pass(StepSampler(workers, match_renamed))
     last: Checkpoint | None = None
@@ -110,7 +110,7 @@ def read_series(series: Series, selection: Selection, workers: int | None, progr
 
 
 def _nothing_to_check(entry: Entry, selection: Selection) -> InputError:
-    """Why none of a checkpoint's tensors is checked, and which option makes some count."""
+    """Return an error that says why no tensor of a checkpoint is checked, and which option selects some."""
     checkpoint = entry.open()
     try:
         chosen = selection.choose(entry.label, checkpoint.tensors, checkpoint.aliases)
@@ -134,7 +134,7 @@ def _read_once(
     workers: int | None,
     progress: Progress | None,
 ) -> "StripeSums | None":
-    """All checkpoints together, each byte once; None if one cannot be read, or has other tensors than the first."""
+    """Read all checkpoints in stripes, each byte once; None if one is unreadable or has different tensors."""
     from normgrowth.trace.by_stripe import Job
     from normgrowth.trace.stream import MEMORY, Reader, read_once
 
@@ -163,12 +163,12 @@ def _read_once(
 
         return read_once(job, Reader(workers, None, MEMORY), advance)
     except (InputError, OSError):
-        return None  # reading them one by one shows which one cannot be read
+        return None  # the caller then reads them one by one, which shows the unreadable one
     finally:
         for checkpoint in opened.values():
             checkpoint.close()
 
 
 def _without_label(text: str, entry: Entry) -> str:
-    """The reason alone: a finding names the file and says that it cannot be read."""
+    """Return the reason without the label and "cannot be read", which the finding adds itself."""
     return text.removeprefix(f"{entry.label}: ").removeprefix("cannot be read: ")

@@ -1,4 +1,4 @@
-"""`Findings`: what `normgrowth.lint` returns."""
+"""`Findings`: the result of `normgrowth.lint`."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,14 +12,16 @@ from normgrowth.results import Result
 
 @dataclass(frozen=True, kw_only=True)
 class Findings(Result, Sequence[Finding]):
-    """A sequence of findings in the order of steps, and what was checked; empty if all is well.
+    """A sequence of findings in the order of steps, with a description of what was checked.
 
-    steps: of the checkpoints that could be read. tensors, of_tensors: how many parameters were checked, of how many.
+    steps: steps of the checkpoints that could be read. tensors, of_tensors: number of checked and of all parameters.
     """
 
     kind: ClassVar[str] = "findings"
 
-    records: Records = field(default_factory=lambda: Records.from_blocks("", []))  # a finding is no number
+    records: Records = field(
+        default_factory=lambda: Records.from_blocks("", [])
+    )  # empty: findings are not numeric
     source: str
     steps: tuple[int, ...] = ()
     selection: Selection = field(default_factory=lambda: Selection("all"))
@@ -39,17 +41,17 @@ class Findings(Result, Sequence[Finding]):
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """What training does not do."""
+        """Return the findings that training cannot explain."""
         return tuple(finding for finding in self.findings if finding.severity == "fault")
 
     @property
     def remarks(self) -> tuple[Finding, ...]:
-        """What honest training does too."""
+        """Return the findings that normal training can explain."""
         return tuple(finding for finding in self.findings if finding.severity == "remark")
 
     @property
     def checked(self) -> str:
-        """Which parameters were checked: "all 148 parameters", "96 of 148 parameters (include blocks)"."""
+        """Return which parameters were checked: "all 148 parameters", "96 of 148 parameters (include blocks)"."""
         if self.tensors == self.of_tensors:
             return f"all {self.of_tensors:,} parameters"
         given = {"select": self.selection.select, "exclude": self.selection.exclude}
@@ -60,9 +62,9 @@ class Findings(Result, Sequence[Finding]):
         return f"{counts} ({', '.join(said)})" if said else counts
 
     def to_pandas(self) -> Any:
-        """A DataFrame with a row per finding."""
+        """Return a DataFrame with one row per finding."""
         return installed("pandas").DataFrame(map(asdict, self.findings))
 
     def to_polars(self) -> Any:
-        """A DataFrame with a row per finding."""
+        """Return a DataFrame with one row per finding."""
         return installed("polars").DataFrame(list(map(asdict, self.findings)))

@@ -1,4 +1,4 @@
-"""What lint judges: all sampled steps side by side."""
+"""A table of all sampled steps, the input of the checks."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,15 @@ from normgrowth.moments.moments import Moments, quantities
 from normgrowth.trace.sampled_steps import SampledStep
 
 Floats = NDArray[np.float64]
-LOST = 1e-24  # of the square before: the direction of weights that shrank to less is rounding only
+LOST = 1e-24  # ratio of squared norms: the direction of weights that shrank below this is only rounding error
 
 
 @dataclass(frozen=True)
 class StepTable:
-    """All sampled steps, side by side: rows are checkpoints, columns are tensors by their first name."""
+    """All sampled steps: rows are checkpoints, columns are tensors under their first name."""
 
     sampled: Sequence[SampledStep]
-    origin: Mapping[tuple[str, tuple[int, ...]], Floats]  # what the sketches leave off
+    origin: Mapping[tuple[str, tuple[int, ...]], Floats]  # first values, which are subtracted in the sketches
 
     @cached_property
     def names(self) -> list[str]:
@@ -37,7 +37,7 @@ class StepTable:
 
     @cached_property
     def index(self) -> dict[str, Tensor]:
-        """Every tensor, as it was first seen."""
+        """Return every tensor with the dtype and shape of its first appearance."""
         found: dict[str, Tensor] = {}
         for sample in self.sampled:
             for name, dtype, shape in zip(sample.names, sample.dtypes, sample.shapes, strict=True):
@@ -46,7 +46,7 @@ class StepTable:
 
     @cached_property
     def readings(self) -> dict[str, Reading]:
-        """The layer and role of every tensor."""
+        """Return the layer and role of every tensor."""
         return read_names(self.index, include="all")
 
     def _table(self, field: str, absent: Any, kind: Any) -> NDArray[Any]:
@@ -81,19 +81,19 @@ class StepTable:
 
     @cached_property
     def unchanged(self) -> NDArray[np.bool_]:
-        """Did not move since the row before. Of infinite values (a mask) only the sample can say it."""
+        """Return which tensors equal those of the previous row. Infinite values (a mask) are judged by the sample."""
         return (self.delta == 0) | (np.isnan(self.delta) & (self.nonfinite > 0) & (self.changed == 0))
 
     def cosine(self, row: int, name: str = "") -> float | None:
-        """The exact cosine to the row before, of a tensor or of the model as a trace counts it.
+        """Return the exact cosine to the previous row, of a tensor or of the model as a trace counts it.
 
-        NaN if it is undefined; None if there are no sums of the two.
+        NaN if the cosine is undefined; None if the two rows have no common sums.
         """
         sample = self.sampled[row]
         items = (
             [sample.index[name]] if name else [sample.index[n] for n in sample.names if n not in self.copies]
         )
-        largest = np.zeros(len(sample.names))  # not kept, and not needed
+        largest = np.zeros(len(sample.names))  # not stored, and not needed here
         moments = Moments(sample.numel, sample.square, largest, sample.nonfinite, {"previous": sample.pair})
         chosen = moments.chosen(items)
         if row == 0 or not np.isfinite(chosen.against["previous"].delta).all():
@@ -105,7 +105,7 @@ class StepTable:
 
     @cached_property
     def copies(self) -> set[str]:
-        """Heads that are stored as a copy of the embedding they are tied to: a trace counts them once."""
+        """Return heads that are stored copies of the embedding they are tied to; a trace counts them once."""
         ends = [n for n in self.names if self.readings[n].role in ("embedding", "head")]
         seen: dict[tuple[float, ...], str] = {}
         for name in sorted(ends, key=lambda n: self.readings[n].role == "head"):
@@ -122,10 +122,10 @@ class StepTable:
         return f"step {self.sampled[row].step}"
 
     def routes(self) -> Trajectory | None:
-        """The trajectory of the tensors that checkpoints have in common; None if there are none.
+        """Return the trajectory of the tensors that the checkpoints have in common; None if there are none.
 
-        A checkpoint that lacks half of them, or has no finite values in half of them, is left out, so
-        that it does not take them from the rest.
+        A checkpoint is left out if half of these tensors are missing or not finite. Otherwise, it would remove
+        these tensors for all checkpoints.
         """
         shapes = [dict(zip(sample.names, sample.shapes, strict=True)) for sample in self.sampled]
         usual = [Counter(found.get(name) for found in shapes).most_common(1)[0][0] for name in self.names]
@@ -145,7 +145,7 @@ class StepTable:
         moved = delta > 0
         moving = moved.any(axis=0) & (2 * moved.sum(axis=0) >= moved.any(axis=1).sum())
         delta = np.where(moved, delta, np.nan)
-        # Gains and biases start alike in every run, so where there are matrices, those speak.
+        # Gains and biases start with the same values in every run, so matrices represent the model if there are any.
         matrix = moving & np.array([len(usual[i] or ()) > 1 for i in columns])
         return Trajectory(
             rows.tolist(),

@@ -1,6 +1,6 @@
 """Trace: measure a series of checkpoints."""
 
-TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -30,19 +30,19 @@ def trace(
     memory: int = 2**30,
     progress: "Progress | None" = None,
 ) -> "Trace":
-    """Norms, steps, directions and the growth budget of every tensor, layer, role and the model.
+    """Return norms, steps, directions and the growth budget of every tensor, layer, role and the model.
 
-    out: output folder; call it again with the same arguments to resume, or to add new checkpoints. Steps measured
-    before stay when their checkpoints are gone. Another series or request is refused (`FolderMismatch`).
-    overwrite: replace what the folder holds.
-    lags: cosines to the checkpoint that many places back, beside the previous one.
-    first: also compare with the first checkpoint (for a hub series that keeps one more on disk).
-    scalars: also compare every single weight with the first checkpoint: the share that grew, the share that changed its
-    sign, quantiles of log(abs(θ/θ₀)), by tensor, layer, role and model. Remote files are then read step by step.
-    tokens_per_step, run: as the folder remembers them, if not given.
-    lint: also run the integrity checks of `normgrowth.lint`; faults are warnings, `findings` has all that was found.
-    engine: where to work, else threads of this process, as many as `workers`. memory: bytes of checkpoints that come
-    over a network which they may hold together.
+    out: output folder; repeat the call with the same arguments to resume or to add new checkpoints. Measured steps
+    stay in the folder after their checkpoints are deleted. A different series or request raises `FolderMismatch`.
+    overwrite: replace the contents of the folder.
+    lags: also compute cosines to the checkpoints this many places back.
+    first: also compare with the first checkpoint (for a hub series, this keeps one more checkpoint on disk).
+    scalars: also compare every single weight with the first checkpoint: the share that grew, the share that changed
+    sign, and quantiles of log(abs(θ/θ₀)), per tensor, layer, role and model. Remote files are then read by step.
+    tokens_per_step, run: default to the values stored in the folder.
+    lint: also run the integrity checks of `normgrowth.lint`; `findings` holds all results, faults are also warnings.
+    engine: where tasks run [default: `workers` threads of this process].
+    memory: limit in bytes, over all workers, for checkpoint values that are read over a network.
     """
     from pathlib import Path
 

@@ -1,9 +1,9 @@
-"""From opened checkpoints to moments: cut tensors into pieces of work, run them, add them up.
+"""Compute the moments of one checkpoint: split its tensors into tasks, run the tasks, add up their sums.
 
-A task is pure: checkpoints (which pickle as their index) and which values of which tensors to sum.
-Where b and its references are stored alike, the kernel gets addresses and reads the mapped bytes in
-place, thousands of small tensors in one call. Where they are not (another dtype, another sharding,
-8-bit or integer storage), values are decoded to float64 first, a chunk at a time.
+A task is pure: it holds checkpoints (which pickle as their index) and the range of values to sum. If a
+checkpoint b and its references are stored in the same way, the kernel receives addresses and reads the
+mapped bytes in place, thousands of small tensors per call. If dtype or sharding differ, or the storage is
+8-bit or integer, values are first decoded to float64, one chunk at a time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,16 +29,16 @@ from normgrowth.moments.moments import CHUNK, Moments
 Bits = NDArray[np.generic]
 Columns = NDArray[np.float64]
 
-TASK_VALUES = 8 * CHUNK  # enough work to pay for a task, little enough to share out evenly
+TASK_VALUES = 8 * CHUNK  # large enough to amortize the cost of a task, small enough to balance the load
 TASK_TENSORS = 2048
 
 
 @dataclass(frozen=True)
 class Task:
-    """Either several tensors, each whole and at most a chunk long, or values of one piece of one tensor."""
+    """Either several whole tensors of at most one chunk each, or a range of values of one piece of one tensor."""
 
     checkpoints: tuple[Checkpoint, ...]  # b, then its references
-    items: range  # places in the lists below; results are one row per chunk of each
+    items: range  # indices into the lists below
     names: Sequence[str]
     numel: NDArray[np.int64]
     dtypes: list[str]  # "" where checkpoints differ
@@ -56,9 +56,9 @@ def measure(
     workers: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Moments:
-    """The moments of each named tensor of `current`, against each reference.
+    """Return the moments of each named tensor of `current`, against each reference.
 
-    `advance` is told the values done, of each checkpoint, as tasks end.
+    advance: called after each task with the number of values it read from each checkpoint.
     """
     checkpoints = (current, *(checkpoint for _, checkpoint in references))
     dtypes = check_alike(checkpoints, names)
@@ -76,8 +76,7 @@ def measure(
             )
             advance(int(done))
     check_unchanged(*checkpoints)
-    # Rows are added in the order of tensors and chunks, which keeps the bits the same however many
-    # workers there were.
+    # Rows are added in the order of tensors and chunks, so the number of workers does not change the result.
     rows = np.concatenate([np.zeros((0, 3 + 3 * len(references))), *results])
     item = np.concatenate([np.zeros(0, np.intp), *map(_row_items, tasks, results)])
     return Moments.from_columns(numel, added_rows(rows, item, len(names)), [label for label, _ in references])
@@ -102,7 +101,7 @@ def added_rows(rows: Columns, item: NDArray[np.intp], size: int) -> Columns:
 
 
 def check_dtypes(checkpoint: Checkpoint, names: Sequence[str]) -> list[str]:
-    """The dtype of each tensor, all of them such as can be measured."""
+    """Return the dtype of each tensor; raise `UnsupportedDtype` for one that cannot be measured."""
     dtypes = [checkpoint.tensors[name].dtype for name in names]
     for dtype in set(dtypes) - STORAGE.keys():
         name = names[dtypes.index(dtype)]
@@ -111,7 +110,7 @@ def check_dtypes(checkpoint: Checkpoint, names: Sequence[str]) -> list[str]:
 
 
 def check_alike(checkpoints: Sequence[Checkpoint], names: Sequence[str]) -> list[str]:
-    """The dtype that each tensor has in every checkpoint, or ""; and an error where shapes differ."""
+    """Return the dtype of each tensor, "" where it differs between checkpoints; raise if shapes differ."""
     current = checkpoints[0]
     dtypes = check_dtypes(current, names)
     for other in checkpoints[1:]:
@@ -137,7 +136,7 @@ def _tasks(
         return Task(checkpoints, range(first, stop), names, numel, dtypes, *part)
 
     reads_whole = any(checkpoint.reads_whole for checkpoint in checkpoints)
-    first, values = 0, 0  # the batch of small tensors that is being filled
+    first, values = 0, 0  # the current batch of small tensors
     for item, (name, count) in enumerate(zip(names, numel.tolist(), strict=True)):
         if count <= CHUNK:
             if item > first and (values + count > TASK_VALUES or item - first >= TASK_TENSORS):
@@ -165,7 +164,7 @@ def stored_alike(checkpoints: Sequence[Checkpoint], name: str) -> bool:
 
 
 def run(task: Task) -> Columns:
-    """The kernel's columns: one row per tensor, or per chunk of one tensor."""
+    """Return the columns of the kernel: one row per tensor, or per chunk of a single tensor."""
     columns = _columns(task)
     check_whole(*task.checkpoints)
     return columns
@@ -190,11 +189,11 @@ def _columns(task: Task) -> Columns:
 
 
 def _sum_in_place(task: Task, out: Columns) -> list[int]:
-    """Sum whole tensors that lie in mapped files, stored alike; return the rows that do not."""
+    """Sum whole tensors in mapped files where all checkpoints store them alike; return the remaining rows."""
     mine = slice(task.items.start, task.items.stop)
     found = [
         checkpoint.addresses(task.names) for checkpoint in task.checkpoints
-    ]  # held until the sums are done
+    ]  # keeps the files mapped until the sums are done
     table = np.stack([addresses[mine] for addresses, _ in found], axis=1)
     counts, dtypes = task.numel[mine], task.dtypes[mine]
     rest = (table == 0).any(axis=1)
@@ -213,7 +212,7 @@ def _sum_in_place(task: Task, out: Columns) -> list[int]:
 
 
 def sum_arrays(dtypes: list[str], arrays: list[Bits]) -> Columns:
-    """Sum arrays of any storage, a row per chunk."""
+    """Sum arrays of any storage dtype; return one row per chunk."""
     size = arrays[0].size
     dtype = dtypes[0]
     starts = np.arange(0, size, CHUNK, dtype=np.int64)
@@ -234,8 +233,8 @@ def sum_arrays(dtypes: list[str], arrays: list[Bits]) -> Columns:
 
 
 def sum_at(dtype: str, table: NDArray[np.int64], counts: NDArray[np.int64], out: Columns) -> None:
-    """The kernel on a table of addresses: a column for b, then one for each reference."""
-    from normgrowth.moments import kernel  # loads the compiler, so not at import
+    """Run the kernel on a table of addresses: one column for b, then one for each reference."""
+    from normgrowth.moments import kernel  # imported late because it loads the compiler
 
     kind = np.empty(0, STORAGE[dtype])
     references = table.shape[1] - 1

@@ -1,11 +1,11 @@
-"""Stripes: a task takes the same values of every checkpoint, from the first to the last.
+"""Stripes: one task reads the same range of values from every checkpoint, from the first to the last.
 
-Step by step, each checkpoint would be read as itself, as the next one's predecessor, and in part again for its
-samples. That costs nothing while files lie in this machine's memory, and everything where they come over a network. A
-stripe reads each byte once and holds it until nothing ahead is compared with it; only sums and samples leave the task.
-They are kept as they come, so that a trace that was killed repeats no stripe that it finished.
+Measured step by step, each checkpoint is read as itself, again as the predecessor of the next one, and partly again
+for its samples. This is cheap while the files are in local memory and expensive over a network. A stripe reads each
+byte once and keeps it until no later checkpoint is compared with it; the task returns only sums and samples. Each
+finished stripe is stored, so a trace that was killed does not repeat it.
 
-Rows are cut and added as in `measure`: the sums are the same to the bit.
+Rows are cut and added as in `measure`, so the sums are bit-identical.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,17 +39,19 @@ from normgrowth.trace.sampled_steps import ValueSamples
 from normgrowth.trace.samples import Floats, buffer_like, places, sample
 from normgrowth.trace.store import Store, digest
 
-SMALLEST = 4 * CHUNK  # values: what must be seen whole, because it may be a buffer, is not cut
+SMALLEST = 4 * CHUNK  # values: tensors that the buffer check must see whole are not cut
 LARGEST = 16 * CHUNK
-ROUNDS = 4  # stripes for each worker, at least: they end at about the same time, and use their memory again
+ROUNDS = (
+    4  # target number of stripes per worker: workers finish at about the same time and reuse their memory
+)
 Result = dict[str, NDArray[np.generic]]
 
 
 class Part(NamedTuple):
-    """Values of one tensor; of one piece of it where all checkpoints store it in the same pieces."""
+    """A range of values of one tensor, or of one piece if all checkpoints store it in the same pieces."""
 
     item: int
-    piece: int | None  # None: of the whole, row-major
+    piece: int | None  # None: the range is of the whole tensor, row-major
     start: int
     stop: int
 
@@ -63,7 +65,7 @@ class Part(NamedTuple):
 
 
 class LoadedParts(NamedTuple):
-    """The values of a stripe's parts in one checkpoint, and the memory that they were read into."""
+    """The values of a stripe's parts in one checkpoint, and the memory they were read into."""
 
     arrays: list[Bits]
     memory: Bytes | None
@@ -71,17 +73,17 @@ class LoadedParts(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What all stripes of a trace share: it goes to every worker once."""
+    """The data that all stripes of a trace share; it is sent to every worker once."""
 
-    checkpoints: Mapping[int, Checkpoint]  # by place in the series, opened
-    plan: Mapping[int, tuple[int, ...]]  # measured place -> places it is compared with
+    checkpoints: Mapping[int, Checkpoint]  # position in the series -> opened checkpoint
+    plan: Mapping[int, tuple[int, ...]]  # measured position -> positions it is compared with
     names: Sequence[str]
     numel: NDArray[np.int64]
-    sampled: tuple[int, ...] | None  # values of each tensor in the sample
+    sampled: tuple[int, ...] | None  # number of sampled values of each tensor; None: take no samples
     buffers: BufferPool = field(default_factory=BufferPool)
 
     def last_use(self) -> dict[int, int]:
-        """Place -> the last one that needs it."""
+        """Return the last position that needs each position."""
         found = {place: place for place in self.checkpoints}
         for place, references in self.plan.items():
             found |= {reference: max(place, found[reference]) for reference in references}
@@ -89,7 +91,7 @@ class Job:
 
     @cached_property
     def checked_places(self) -> dict[int, RemoteCheckpoint]:
-        """Checkpoints that have checksums and are read in parts of tensors."""
+        """Return the remote checkpoints that have checksums, by position."""
         return {
             place: checkpoint
             for place, checkpoint in self.checkpoints.items()
@@ -97,15 +99,15 @@ class Job:
         }
 
     def value_bytes(self) -> int:
-        """What a worker holds at a time of each value of a stripe, at the most."""
+        """Return the peak memory of a worker, in bytes per value of its stripe."""
         last_use = self.last_use()
         held = max(sum(first <= place <= last for first, last in last_use.items()) for place in last_use)
         indexes = {id(checkpoint.tensors): checkpoint.tensors for checkpoint in self.checkpoints.values()}
         width = max(WIDTH[tensors[name].dtype] for tensors in indexes.values() for name in self.names)
-        return (held + 2) * width  # one is read ahead, by some libraries twice
+        return (held + 2) * width  # one checkpoint is read ahead, and some libraries hold it twice
 
     def most_workers(self, memory: int) -> int:
-        """As many as can hold the smallest of stripes."""
+        """Return how many workers can each hold a stripe of the smallest size."""
         return max(1, memory // (SMALLEST * self.value_bytes()))
 
 
@@ -118,15 +120,15 @@ def measure_stripes(
     on: engine.Engine,
     advance: Callable[[int], None],
 ) -> "StripeSums":
-    """Every place of the job.
+    """Return the sums of every position of the job.
 
-    key: names everything that the sums depend on. memory: bytes that all workers together may hold. advance: is told
-    the values done, of each checkpoint.
+    key: identifies everything the sums depend on. memory: limit in bytes over all workers. advance: called with the
+    number of values that were read from each checkpoint.
     """
     stripes = list(cut(job, memory, on.workers))
     keys = [digest([key, stripe]) for stripe in stripes]
     together = StripeSums(job, stripes)
-    given: list[int] = []  # to workers
+    given: list[int] = []  # positions of the stripes that were submitted to workers
 
     def add(position: int, result: Result) -> None:
         together.add(position, result)
@@ -146,13 +148,13 @@ def measure_stripes(
                 store.save_stripe(keys[given[place]], result)
                 add(given[place], result)
     except DamagedTensor:
-        store.drop_stripes()  # they hold sums of damaged values, which may be right when read again
+        store.drop_stripes()  # they contain sums of damaged values; the next read may be intact
         raise
     return together
 
 
 def cut(job: Job, memory: int, workers: int) -> Iterator[tuple[Part, ...]]:
-    """All values, in the order of storage, in stripes of which each worker can hold as many as it must."""
+    """Yield stripes that cover all values in storage order and that fit into the memory of a worker."""
     checkpoints = list(job.checkpoints.values())
     fits, share = memory // (workers * job.value_bytes()), int(job.numel.sum()) // (workers * ROUNDS)
     largest = min(max(min(fits, share), SMALLEST), LARGEST) // CHUNK * CHUNK
@@ -179,7 +181,7 @@ def _in_storage(checkpoint: Checkpoint, names: Sequence[str]) -> list[int]:
 
 
 def _parts(checkpoints: list[Checkpoint], name: str, item: int, numel: int, largest: int) -> Iterator[Part]:
-    """As `measure` does it: in the order of storage where that is the same everywhere, if larger than a chunk."""
+    """Cut a tensor as `measure` does: in storage order if all checkpoints share it and the tensor exceeds a chunk."""
     layout = checkpoints[0].tensors[name].layout
     if not stored_alike(checkpoints, name) or (layout is not None and numel <= CHUNK):
         yield Part(item, None, 0, numel)
@@ -192,11 +194,11 @@ def _parts(checkpoints: list[Checkpoint], name: str, item: int, numel: int, larg
 
 
 def run(job: Job, stripe: tuple[Part, ...]) -> Result:
-    """One stripe through all checkpoints. What it returns: rows of sums and samples by place, and buffers."""
+    """Measure one stripe in all checkpoints; return rows of sums and samples by position, and buffers."""
     last_use = job.last_use()
     held: dict[int, LoadedParts] = {}
     found: Result = {}
-    with ThreadPoolExecutor(1) as ahead:  # the next bytes come while these are summed
+    with ThreadPoolExecutor(1) as ahead:  # reads the next checkpoint while this one is summed
         context, read = copy_context(), partial(_read, job, stripe)
         places_left = sorted(job.checkpoints)
         coming = ahead.submit(context.run, read, places_left[0])
@@ -220,7 +222,7 @@ def run(job: Job, stripe: tuple[Part, ...]) -> Result:
                 if (memory := held.pop(p).memory) is not None:
                     job.buffers.give(memory)
                 check_unchanged(job.checkpoints[p])
-                job.checkpoints[p].close()  # its files, of which a process may not have many open
+                job.checkpoints[p].close()  # a process may have only a limited number of open files
     return found
 
 
@@ -251,12 +253,12 @@ def _read(job: Job, stripe: Sequence[Part], place: int) -> LoadedParts:
 
 
 def _is_assembled(checkpoint: RemoteCheckpoint, name: str, part: Part) -> bool:
-    """Whether it belongs to a tensor that lies in several pieces and is put together first."""
+    """Whether the part belongs to a tensor that is stored in several pieces and must be assembled first."""
     return part.piece is None and len(checkpoint.ranges[name]) > 1
 
 
 def _checksums(job: Job, stripe: Sequence[Part], place: int, arrays: list[Bits]) -> NDArray[np.uint32]:
-    """Of the bytes of each part; 0 for those that were checked while they were read."""
+    """Return the checksum of each part, 0 for assembled parts, which are checked while they are read."""
     checkpoint = job.checkpoints[place]
     assert isinstance(checkpoint, RemoteCheckpoint)
     named = zip(stripe, arrays, strict=True)
@@ -267,7 +269,7 @@ def _checksums(job: Job, stripe: Sequence[Part], place: int, arrays: list[Bits])
 
 
 def _sums(job: Job, stripe: Sequence[Part], involved: list[int], held: list[list[Bits]]) -> Columns:
-    """A row for each chunk of each part: of the first place itself, and against each of the others."""
+    """Return one row per chunk of each part: sums of the first position, then against each other position."""
     dtypes = [[job.checkpoints[p].tensors[job.names[part.item]].dtype for p in involved] for part in stripe]
     direct = [d[0] if d[0] in DIRECT and len(set(d)) == 1 else "" for d in dtypes]
     chunks = np.array([part.chunks for part in stripe], np.int64)
@@ -291,7 +293,7 @@ def _sums(job: Job, stripe: Sequence[Part], involved: list[int], held: list[list
 
 
 def _sample_at(job: Job, part: Part) -> NDArray[np.int64]:
-    """Which of a part's values are in the sample. Of a tensor in pieces, all of them are with the first part."""
+    """Return the indices of sampled values in a part. For a tensor in pieces, the first part has the whole sample."""
     assert job.sampled is not None
     at = places(int(job.numel[part.item]), job.sampled[part.item])
     if part.piece is not None:
@@ -300,7 +302,7 @@ def _sample_at(job: Job, part: Part) -> NDArray[np.int64]:
 
 
 def _sample(job: Job, part: Part, place: int, bits: Bits) -> Bits:
-    """Those values: as they are stored, which takes least; of a tensor in pieces, as numbers."""
+    """Return the sampled values of a part: stored bits, which are smallest, or float64 for a tensor in pieces."""
     at = _sample_at(job, part)
     if part.piece is None:
         return bits[at]
@@ -312,14 +314,14 @@ def _sample_dtype(job: Job, part: Part, place: int) -> str:
 
 
 def _is_cut(job: Job, part: Part) -> bool:
-    """Whether its tensor's sample is spread over several parts."""
+    """Whether the sample of the part's tensor is spread over several parts."""
     return part.piece is None and part.size < job.numel[part.item]
 
 
 def _buffers(
     job: Job, stripe: Sequence[Part], place: int, held: list[Bits], samples: Sequence[Bits]
 ) -> NDArray[np.str_]:
-    """For each part with the whole sample of its tensor, the buffer that this looks like, or nothing."""
+    """Return for each part the buffer that its tensor resembles, or ""; parts of cut tensors always get ""."""
     checkpoint, found = job.checkpoints[place], []
     for part, bits, taken in zip(stripe, held, samples, strict=True):
         name = job.names[part.item]
@@ -334,19 +336,19 @@ def _buffers(
 
 
 class StripeSums:
-    """What stripes found, added in their order, whichever comes first: the sums of all, and little that waits.
+    """Adds up the results of stripes. Results may arrive in any order and are added in the order of the stripes.
 
-    A tensor with a checksum is checked as soon as its last part is there.
+    A tensor with a checksum is checked as soon as its last part has been added.
     """
 
     def __init__(self, job: Job, stripes: Sequence[Sequence[Part]]) -> None:
         self.job, self.stripes = job, stripes
         self._waiting: dict[int, Result] = {}
-        self._added = 0  # stripes
+        self._added = 0  # number of stripes
         self._columns = {p: np.zeros((len(job.names), 3 + 3 * len(r))) for p, r in job.plan.items()}
         self._samples: dict[int, list[bytes]] = {place: [] for place in job.checkpoints}
         self._buffers: dict[str, str] = {}
-        self._checksums: dict[int, int] = {}  # by place: of the parts so far of the last tensor
+        self._checksums: dict[int, int] = {}  # by position: running checksum of the latest tensor
 
     def add(self, position: int, result: Result) -> None:
         self._waiting[position] = result
@@ -357,7 +359,7 @@ class StripeSums:
     def _add_next(self, stripe: Sequence[Part], result: Result) -> None:
         items = list(dict.fromkeys(part.item for part in stripe))
         row = np.repeat([items.index(part.item) for part in stripe], [part.chunks for part in stripe])
-        item = np.concatenate([np.arange(len(items)), row])  # first what was there
+        item = np.concatenate([np.arange(len(items)), row])  # the existing sums come first
         for place, columns in self._columns.items():
             rows = np.concatenate([columns[items], np.asarray(result[f"rows:{place}"], np.float64)])
             columns[items] = added_rows(rows, item, len(items))
@@ -372,7 +374,7 @@ class StripeSums:
             self._buffers |= {self.job.names[part.item]: str(what) for part, what in said if what}
 
     def _check(self, place: int, checkpoint: RemoteCheckpoint, part: Part, checksum: int) -> None:
-        """Parts of a tensor follow each other in the order of stripes."""
+        """Update the running checksum and verify it at the end of a piece. Parts arrive in the order of storage."""
         name = self.job.names[part.item]
         piece, width = checkpoint.ranges[name][part.piece or 0], WIDTH[checkpoint.tensors[name].dtype]
         if part.start:
@@ -386,7 +388,7 @@ class StripeSums:
             raise checkpoint.damaged(name, piece.file)
 
     def moments(self, place: int) -> Moments:
-        """Against each place that it is compared with, by its number."""
+        """Return the moments of a position against its references, which are labeled by position."""
         labels = [str(reference) for reference in self.job.plan[place]]
         return Moments.from_columns(self.job.numel, self._columns[place], labels)
 
@@ -398,7 +400,7 @@ class StripeSums:
         return [(part, len(_sample_at(self.job, part))) for stripe in self.stripes for part in stripe]
 
     def _decoded(self, place: int) -> dict[str, Floats]:
-        """The sample of each tensor."""
+        """Return the sample of each tensor as float64."""
         raw, end = np.frombuffer(b"".join(self._samples[place]), np.uint8), 0
         found: dict[int, list[Floats]] = {}
         for part, count in self._counts:
@@ -409,7 +411,7 @@ class StripeSums:
 
     @cached_property
     def buffers(self) -> dict[str, str]:
-        """Tensors that look like buffers, and as what. Of those that were cut, the whole sample is there only now."""
+        """Return tensors that look like buffers, with the reason. Cut tensors are judged here, on complete samples."""
         first = min(self.job.checkpoints)
         checkpoint, samples = self.job.checkpoints[first], self._decoded(first)
         names = dict.fromkeys(

@@ -1,7 +1,7 @@
-"""Whether a series is the one that an output folder has measured.
+"""Check that a series is the one that an output folder was measured from.
 
-The path does not decide: folders are moved, copied and mounted elsewhere. The checkpoints do: an unchanged file is not
-read; a changed one is summed again and must have the same sums.
+The check does not rely on the path, because folders are moved, copied and mounted under other names. It compares
+checkpoints: an unchanged file is not read again; a changed file is summed again and must give the same sums.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,15 @@ from normgrowth.trace.plan import Plan
 from normgrowth.trace.store import OLDER, Stored
 from normgrowth.workspace import Workspace
 
-ROUNDING = 1e-12  # relative, of a sum whose terms were added in another order
+ROUNDING = 1e-12  # relative difference of sums whose terms were added in another order
 
 
 @dataclass(frozen=True)
 class TraceFacts:
-    """What an output folder remembers of its series. source: as it was given; where: its absolute path or address."""
+    """What an output folder stores about its series.
+
+    source: the source as the user gave it. where: its absolute path or address.
+    """
 
     source: str = ""
     where: str = ""
@@ -32,7 +35,7 @@ class TraceFacts:
 
     @staticmethod
     def remembered(workspace: Workspace) -> "TraceFacts":
-        """Those of a folder; what is missing or damaged is as if it was unknown."""
+        """Return the facts stored in a folder; missing or damaged fields get their defaults."""
         said = workspace.found.facts if workspace.found else {}
         texts = (said.get(name) for name in ("source", "where", "run"))
         source, where, run = (text if isinstance(text, str) else "" for text in texts)
@@ -41,7 +44,7 @@ class TraceFacts:
 
 
 def where(source: str | Path | list[str | Path]) -> str:
-    """Where a source is, whatever folder a command is started in; without passwords."""
+    """Return the absolute path or address of a source, without passwords."""
     parts = [source] if isinstance(source, str | Path) else source
     return ", ".join(
         part
@@ -61,10 +64,10 @@ def changed_files(
     begun: bool,
     sums: Callable[[int], Moments],
 ) -> list[Stored]:
-    """Raise if the folder has measured another series; return the steps to store anew, which measure the same.
+    """Raise if the folder belongs to another series; return the steps whose metadata must be stored again.
 
-    facts: what is remembered of this series. other: a tensor that is not what was measured. begun: whether parts of
-    steps are stored. sums: of a place, read again.
+    facts: of the present series. other: a tensor that differs from the stored one: name, stored size, present size.
+    begun: whether stripes are stored. sums: reads a position again and returns its sums.
     """
     if workspace.folder is None or workspace.overwrite:
         return []
@@ -80,7 +83,7 @@ def changed_files(
         raise FolderMismatch(
             workspace.folder, {**old, f"tensor {name}": then}, {**new, f"tensor {name}": now}
         )
-    # What older files were compared with follows from records.json, until that is replaced.
+    # Files of the first version rely on records.json for their references; store them again before it is replaced.
     changed = [place.stored for place in plan.places if place.stored and place.stored.fingerprint == OLDER]
     changed = [replace(stored, fingerprint="unknown") for stored in changed]
     for i in common:
@@ -94,10 +97,10 @@ def changed_files(
 
 
 def _same_place(old: TraceFacts, new: TraceFacts) -> bool:
-    """Whether a folder was made from the same place; unknown counts as the same."""
+    """Whether a folder was measured from the same location; an unknown location counts as the same."""
     if old.where:
         return old.where == new.where
-    # Folders of earlier versions have the path as it was given, maybe relative.
+    # Folders of earlier versions store the path as the user gave it, which may be relative.
     return not old.source or old.source == new.source or where(old.source) == new.where
 
 

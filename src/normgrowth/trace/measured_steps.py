@@ -1,4 +1,4 @@
-"""The sums of all steps of a series, and the records that follow from them."""
+"""The sums of all steps of a series, and the records computed from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from normgrowth.trace.scalars import ScalarLog
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """The steps of which something is known: places and moments have an entry for each.
+    """The steps that have sums; places and moments have one entry per step.
 
-    copies: tensors that were left out because they equal another one, by its name. unbroken: steps from the first on
-    of which none is lost.
+    copies: tensors that are left out because they equal another tensor: name -> name of that tensor.
+    unbroken: number of steps before the first lost one.
     """
 
     places: Sequence[Place]
@@ -31,7 +31,7 @@ class MeasuredSteps:
 
     @staticmethod
     def of(plan: Plan, measured: Sequence[Moments | None], readings: Sequence[Reading]) -> "MeasuredSteps":
-        """measured: of each place of the plan, None where it is lost."""
+        """Build from a plan. measured: the moments of each place of the plan, None for a lost step."""
         places = [place for place, found in zip(plan.places, measured, strict=True) if found]
         moments = [found for found in measured if found]
         unbroken = next((i for i, found in enumerate(measured) if not found), len(measured))
@@ -46,18 +46,18 @@ class MeasuredSteps:
         ]
 
     def problems(self) -> list[str]:
-        """What a reader of the results must know before using them."""
+        """Return problems that limit how the results can be used."""
         problems: list[str] = []
         if len(self.places) == 1:
             only = self.places[0].label
-            problems.append(f"{only}: one checkpoint only: norms, but no steps, angles or growth to measure")
+            problems.append(f"{only}: only one checkpoint: it has norms, but no steps, angles or growth")
         for place, found in zip(self.places, self.moments, strict=True):
             bad = np.flatnonzero(found.nonfinite)
             if len(bad):
                 more = f" and in {len(bad) - 1} more tensors" if len(bad) > 1 else ""
                 problems.append(
                     f"{place.label}: {found.nonfinite[bad[0]]} of {found.numel[bad[0]]} values of tensor "
-                    f"{self.readings[bad[0]].name} are NaN or infinite{more}; what depends on them is NaN"
+                    f"{self.readings[bad[0]].name} are NaN or infinite{more}; quantities that depend on them are NaN"
                 )
         return problems
 
@@ -76,12 +76,12 @@ class MeasuredSteps:
             for reference in dict.fromkeys(reference for found in by_step for reference in found):
                 here = [
                     i for i, found in enumerate(by_step) if reference in found
-                ]  # the first has no previous
+                ]  # the first step has no previous one
                 defined = by_step[here[0]][reference]
                 stacked = {q: np.stack([by_step[i][reference][q] for i in here]) for q in defined}
                 at = [steps[i] for i in here]
                 blocks.append(Block(level, names, layers, roles, at, stacked, reference))
-            # The budget is added up over no more than the steps before the first that is lost.
+            # The budget is a running sum, so it ends at the first lost step.
             intervals = (found.get(PREVIOUS) for found in by_step[1 : self.unbroken])
             added = [values for values in takewhile(lambda values: values is not None, intervals) if values]
             if added:
@@ -92,10 +92,10 @@ class MeasuredSteps:
 
 
 def tied_copies(readings: Sequence[Reading], moments: Sequence[Moments]) -> dict[str, str]:
-    """Heads that were stored as copies of the embedding they are tied to: name -> the other's name.
+    """Return heads that are stored copies of the embedding they are tied to: name -> name of the embedding.
 
-    Most formats forget that two names share their values. Two such matrices whose sums are equal to the
-    bit in every checkpoint are one.
+    Most formats do not record that two names share their values. Two such matrices count as one if their sums
+    are bit-identical in every checkpoint.
     """
     seen: dict[tuple[float, ...], str] = {}
     copies: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""Which steps a trace has, and what each is compared with.
+"""The steps of a trace, and the checkpoints each step is compared with.
 
-A series is what is there now together with what was measured before: training scripts remove old checkpoints, and
-their steps stay. Comparisons go by the place in this whole series. One whose other side is gone, and was not made
-before, is left out; it is never made with another checkpoint instead.
+A series consists of the present checkpoints and of all steps measured before: training scripts delete old
+checkpoints, but their measured steps stay. References are chosen by position in this whole series. If the checkpoint
+of a reference is deleted and the comparison is not stored, it is left out; no other checkpoint takes its place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ class Place:
     """One step of a series."""
 
     step: int
-    entry: Entry | None  # None: its checkpoint is gone
-    stored: Stored | None  # None: not measured before, or not readable any more
+    entry: Entry | None  # None: the checkpoint is deleted
+    stored: Stored | None  # None: not measured before, or the stored file is unreadable
 
     @property
     def label(self) -> str:
@@ -29,23 +29,23 @@ class Place:
 
     @property
     def step_origin(self) -> str:
-        """Where the step comes from; of a checkpoint that is gone, where it came from when it was measured."""
+        """Return where the step number comes from; for a deleted checkpoint, the stored origin."""
         known = self.entry or self.stored
         return known.step_origin if known else Stored.step_origin
 
     @property
     def lost(self) -> bool:
-        """Was measured before, and nothing is left of it."""
+        """Whether the step was measured before but neither its sums nor its checkpoint can be read."""
         return self.entry is None and self.stored is None
 
     @property
     def changed(self) -> bool:
-        """Whether its checkpoint is another file than the one that was measured."""
+        """Whether the checkpoint file differs from the one that was measured."""
         return bool(self.entry and self.stored and self.entry.fingerprint != self.stored.fingerprint)
 
 
 def references(i: int, lags: Sequence[int], first: bool) -> dict[str, int]:
-    """What checkpoint i is compared with: label -> position."""
+    """Return what checkpoint i is compared with: label -> position."""
     references: dict[str, int] = {}
     if i > 0:
         references["previous"] = i - 1
@@ -60,7 +60,7 @@ def references(i: int, lags: Sequence[int], first: bool) -> dict[str, int]:
 @dataclass(frozen=True)
 class Plan:
     places: Sequence[Place]
-    wanted: Sequence[Mapping[str, int]]  # of each place: label -> position of what it is compared with
+    wanted: Sequence[Mapping[str, int]]  # references of each place: label -> position
 
     @staticmethod
     def of(
@@ -73,12 +73,12 @@ class Plan:
 
     @property
     def opening(self) -> int:
-        """The first place whose checkpoint is there."""
+        """Return the first position whose checkpoint exists."""
         return next(i for i, place in enumerate(self.places) if place.entry)
 
     @cached_property
     def reads(self) -> dict[int, dict[str, int]]:
-        """The places to measure, and with which others: all that are wanted and whose checkpoints are there."""
+        """Return the positions to measure, each with its references whose checkpoints exist."""
         found: dict[int, dict[str, int]] = {}
         for i, place in enumerate(self.places):
             if place.entry is None:
@@ -90,30 +90,30 @@ class Plan:
         return found
 
     def knows(self, i: int, label: str) -> bool:
-        """Whether a comparison of a place was made before."""
+        """Whether a comparison of a place is stored."""
         stored, other = self.places[i].stored, self.wanted[i].get(label)
         return stored is not None and (other is None or self.places[other].step in stored.pairs)
 
     def moments(self, i: int, own: Moments, pairs: Mapping[int, Pair]) -> Moments:
-        """The sums of a place, with those comparisons that are wanted and could be made."""
+        """Return the sums of a place with its references; references without a stored pair are left out."""
         steps = {label: self.places[p].step for label, p in self.wanted[i].items()}
         against = {label: pairs[step] for label, step in steps.items() if step in pairs}
         return Moments(own.numel, own.square, own.largest, own.nonfinite, against)
 
     def notes(self, moments: Sequence[Moments | None]) -> list[str]:
-        """What a reader must know of checkpoints that are gone. moments: of each place, None if it is lost."""
+        """Return notes about deleted checkpoints. moments: those of each place, None for a lost step."""
         gone = [place for place in self.places if place.entry is None and place.stored]
         lost = [place.step for place in self.places if place.lost]
         notes: list[str] = []
         if gone:
             notes.append(
-                f"{len(gone)} of {len(self.places)} steps were measured before from checkpoints that are gone "
+                f"{len(gone)} of {len(self.places)} steps were measured earlier; their checkpoints no longer exist "
                 f"(steps {gone[0].step} to {gone[-1].step})"
             )
         if lost:
             notes.append(
-                f"{len(lost)} steps are lost: what was stored is damaged or from another version, and their "
-                f"checkpoints are gone (first: step {lost[0]})"
+                f"{len(lost)} steps are lost: their stored sums are damaged or from another version, and their "
+                f"checkpoints no longer exist (first: step {lost[0]})"
             )
         absent: dict[str, list[int]] = {}
         for place, wanted, found in zip(self.places, self.wanted, moments, strict=True):
@@ -121,7 +121,7 @@ class Plan:
                 if found and label not in found.against:
                     absent.setdefault(label, []).append(place.step)
         notes.extend(
-            f"{len(steps)} steps have no comparison with their {label} checkpoint, which is gone "
+            f"{len(steps)} steps have no comparison with their {label} checkpoint, which no longer exists "
             f"(first: step {steps[0]})"
             for label, steps in absent.items()
         )

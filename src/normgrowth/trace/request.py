@@ -1,10 +1,10 @@
-"""Trace: a series of checkpoints becomes records.
+"""The pipeline of a trace, from a series of checkpoints to records.
 
     open the series -> plan the comparisons -> for each step: moments (stored at once) -> records
 
-The moments of a step depend on nothing but the checkpoints they compare, and are stored by step. Started again after
-a Ctrl-C or a kill, on a series that got longer, or on one whose older checkpoints were removed, the trace computes
-what is missing and ends with the same records to the bit.
+The moments of a step depend only on the checkpoints they compare, and are stored by step. After an interruption, when
+the series has grown, or when older checkpoints were deleted, the trace computes only the missing moments. The
+resulting records are bit-identical to those of an uninterrupted trace.
 """
 
 import os
@@ -53,25 +53,25 @@ class Tracing:
     first: bool = True
     tokens_per_step: float | None = None
     run: str | None = None
-    judge: Judge | None = None  # integrity checks of the samples; without it none are taken
-    endpoint: str | None = None  # another address than the hub's
+    judge: Judge | None = None  # integrity checks of the samples; None: take no samples
+    endpoint: str | None = None  # address of the hub, if not the default
     scalars: bool = False
 
     def __post_init__(self) -> None:
         if any(lag < 1 for lag in self.lags):
-            raise InputError(f"lags must be 1 or more, not {min(self.lags)}")
+            raise InputError(f"lags must be >= 1, got {min(self.lags)}")
         if self.tokens_per_step is not None and not 0 < self.tokens_per_step < float("inf"):
-            raise InputError(f"tokens per step must be a positive number, not {self.tokens_per_step}")
+            raise InputError(f"tokens_per_step must be a positive number, got {self.tokens_per_step}")
 
     def into(
         self, workspace: Workspace, how: Reader, progress: Progress | None = None, **more: Any
     ) -> tuple[Trace, Sequence[Place]]:
-        """Claim the folder and measure what is missing: the trace, not yet written, and all steps.
+        """Claim the folder and measure the missing steps; return the trace, not yet saved, and all its steps.
 
-        more: what else the folder is for.
+        more: further fields of the request that the folder stores.
         """
         request = {**asdict(self.selection), "lags": self.lags, "first": self.first, **more}
-        if self.scalars:  # folders of earlier versions do not name it
+        if self.scalars:  # requests of earlier versions do not have this field
             request["scalars"] = True
         workspace.check(request)
         series = open_source(self.source, scratch=workspace.scratch, endpoint=self.endpoint)
@@ -110,7 +110,7 @@ class Tracing:
         return result, steps.places
 
     def _facts(self, workspace: Workspace, label: str) -> TraceFacts:
-        """What the folder is to remember; what is not given is as it was."""
+        """Return the facts to store in the folder; values that are not given keep their stored value."""
         old = TraceFacts() if workspace.overwrite else TraceFacts.remembered(workspace)
         tokens = old.tokens_per_step if self.tokens_per_step is None else self.tokens_per_step
         run = self.run or old.run or run_name(self.source) or label
@@ -118,7 +118,7 @@ class Tracing:
 
 
 def run_name(source: str | Path | list[str | Path]) -> str:
-    """The name of a path; of a pattern, or of several paths, that of the folder they have in common."""
+    """Return the last name of a path; for a pattern or several paths, the name of their common folder."""
     parts = [source] if isinstance(source, str | Path) else source
     folders = [_fixed(str(part), alone=len(parts) == 1) for part in parts]
     common = takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
@@ -126,7 +126,7 @@ def run_name(source: str | Path | list[str | Path]) -> str:
 
 
 def _fixed(part: str, *, alone: bool) -> list[str]:
-    """The names of a path, up to the first that is a pattern; of one path among several, those of its folder."""
+    """Return the names of a path up to the first pattern; for one of several paths, the names of its folder."""
     if is_hub(part):
         return part.partition("@")[0].split("/")
     path = redact_url(part) if "://" in part else str(Path(part).expanduser().absolute())

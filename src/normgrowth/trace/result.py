@@ -1,4 +1,4 @@
-"""`Trace`: what `normgrowth.trace` returns, and what a tracker measures of a running training."""
+"""`Trace`: the result of `normgrowth.trace` and of a tracker during training."""
 
 import warnings
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from normgrowth.results import Result
 from normgrowth.schedules import OptimizerGroup, Schedule
 from normgrowth.stored_result import StoredResult
 
-# Of records that another command wrote, what describes their norms.
+# Fields that also describe the norms in results of other commands.
 SHARED = ("source", "selection", "counted", "notes", "problems")
 
 
@@ -22,12 +22,15 @@ class Trace(Result):
     """Norms, steps, directions and the growth budget of every tensor, layer, role and the model.
 
     steps, step_origins, checkpoints: one entry per measured checkpoint: its training step, where the step comes from
-    ("name", "stored", ...), and the file or revision. lags: cosines to checkpoints that many places back are in the
-    records. findings: of the integrity checks; None if they were skipped. tracked: single optimizer steps of a
-    running training rather than checkpoints; model, optimizer, every, ranks: of such a training, the classes of its
-    model and optimizer, which steps were measured ("powers": 1, 2, 4, ...) and the number of processes.
-    published: numbers of a paper rather than measured ones. optimizer_groups: of a tracked training; schedule: the
-    learning rates that a Trainer left beside its checkpoints; a tracked training has them in its records.
+    ("name", "stored", ...), and the file or revision.
+    lags: the records contain cosines to the checkpoints this many places back.
+    findings: results of the integrity checks; None if they were skipped.
+    tracked: the trace consists of single optimizer steps, measured during training, not of checkpoints.
+    model, optimizer, every, ranks: for a tracked run, the classes of its model and optimizer, which steps were
+    measured ("powers": 1, 2, 4, ...) and the number of processes.
+    published: the numbers come from a paper and were not measured.
+    optimizer_groups: parameter groups of a tracked run.
+    schedule: learning rates that a Trainer saved next to its checkpoints; a tracked run has them in its records.
     """
 
     kind: ClassVar[str] = "trace"
@@ -53,16 +56,16 @@ class Trace(Result):
 
     @property
     def parameters(self) -> str:
-        """Which parameters count, "blocks (144 of 148 tensors, 85.1M of 124.4M values)"; "" where it is unknown."""
+        """Return the counted parameters: "blocks (144 of 148 tensors, 85.1M of 124.4M values)"; "" if unknown."""
         return parameters_text(self.selection, self.counted) if self.selection else ""
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes, problems and the first faults of the integrity checks, a line each."""
+        """Return notes, problems and the first faults of the integrity checks, one line each."""
         return (*self.notes, *self.problems, *fault_messages(self.findings or ()))
 
     def to_json(self, *, tensors: bool = False) -> JsonObject:
-        """All fields and the rows of the model, layers and roles; with `tensors` also those of single tensors."""
+        """Return all fields and the rows of the model, layers and roles; with `tensors` also the rows of tensors."""
         return super().to_json(tensors=tensors)
 
     def warn(self, stacklevel: int = 2) -> None:
@@ -72,12 +75,12 @@ class Trace(Result):
 
     @classmethod
     def from_records(cls, records: Records) -> Self:
-        """A trace of a table that holds norms, whose other fields are unknown."""
+        """Return a trace of a table of norms; its other fields are unknown."""
         return cls.from_stored(StoredResult(records))
 
     @classmethod
     def from_stored(cls, stored: StoredResult) -> Self:
-        """Also from folders of earlier versions, and from those of other commands that measured norms."""
+        """Return the stored trace; also accepts earlier versions and results of other commands that measure norms."""
         records = stored.records
         known: JsonObject = {"run": (records.distinct("run") or [""])[0], **stored.fields}
         command = known.get("command")

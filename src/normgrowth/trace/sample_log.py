@@ -1,7 +1,7 @@
-"""The sampled steps of a trace, as it measures them or finds them measured.
+"""The sampled steps of a trace: newly sampled ones and stored ones.
 
-Nothing is read twice. A sampled step is stored with the sums of its step, as columns with an entry for each tensor, so
-that a trace that resumes has the samples of the whole series.
+Nothing is read twice. A sampled step is stored with the sums of its step, as columns with one entry per tensor, so
+a resumed trace has the samples of the whole series.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from normgrowth.checkpoints.checkpoint import Checkpoint
 from normgrowth.moments.moments import Moments
 from normgrowth.trace.sampled_steps import SampledStep, StepSampler, ValueSamples, no_pair, sampled
 
-MOST_TENSORS = 4096  # sampling takes a third of a millisecond for each
+MOST_TENSORS = 4096  # sampling takes a third of a millisecond per tensor
 
 Columns = Mapping[str, Sequence[Any]]
 
 
 class SampleLog:
-    """Samples the checkpoints of a series in turn, or takes them as they were stored."""
+    """Samples the checkpoints of a series in order, or restores stored samples."""
 
     def __init__(self, tensors: int) -> None:
         self.tensors = tensors
@@ -29,11 +29,11 @@ class SampleLog:
     def _start(self, key: str | None) -> None:
         self.sampler = StepSampler()
         self.sampled: list[SampledStep] = []
-        self.start = key  # of the first sampled step: the others are kept as differences from it
-        self.taken_up = False  # whether the last sampled step was stored: its checkpoint is yet to be sampled
+        self.start = key  # key of the first sampled step; the others are stored as differences from it
+        self.taken_up = False  # whether the last sampled step was restored, so the sampler has not seen it
 
     def sample_sizes(self, numels: list[int]) -> tuple[int, ...] | None:
-        """How many values of each tensor are sampled; None if there are too many tensors."""
+        """Return how many values of each tensor are sampled; None if there are too many tensors."""
         return None if self.tensors > MOST_TENSORS else sampled(numels)
 
     def sample(
@@ -47,10 +47,10 @@ class SampleLog:
         sums: Moments,
         seen: Mapping[int, ValueSamples],
     ) -> Columns:
-        """Sample a checkpoint that was just measured; what is returned, `restore` takes.
+        """Sample a checkpoint that was just measured; return columns that `restore` accepts.
 
-        key: names this step. previous: None where the checkpoint before is gone. seen: by position, where values
-        need not be read again.
+        key: identifies this step. previous: None if the preceding checkpoint no longer exists. seen: values that were
+        read before, by position.
         """
         if self.tensors > MOST_TENSORS:
             return {}
@@ -78,11 +78,11 @@ class SampleLog:
         return columns
 
     def _follows(self, position: int) -> bool:
-        """Whether the last sampled step is the checkpoint before."""
+        """Whether the last sampled step is the one directly before this position."""
         return bool(self.sampled) and self.sampled[-1].position == position - 1
 
     def continues(self, columns: Columns) -> bool:
-        """Whether a stored sample continues those that are here."""
+        """Whether a stored sample belongs to the same series as the samples so far."""
         return (
             "origin" in columns if not self.sampled else bool(columns) and columns["start"][0] == self.start
         )
@@ -97,7 +97,7 @@ class SampleLog:
         sums: Moments,
         columns: Columns,
     ) -> None:
-        """Take a sample that was stored with the sums of its step."""
+        """Add a sample that was stored with the sums of its step."""
         if "origin" in columns:
             self._start(key)
             origin = (np.asarray(values, np.float64) for values in columns["origin"])
@@ -135,21 +135,21 @@ class SampleLog:
         )
 
     def notes(self, checkpoints: int) -> list[str]:
-        """Of checkpoints that have no samples, and so cannot be checked."""
+        """Return a note about checkpoints that have no samples and cannot be checked."""
         unseen = checkpoints - len(self.sampled)
         if self.tensors > MOST_TENSORS:
             return [
-                f"{self.tensors:,} tensors are too many for integrity checks while tracing; run `normgrowth lint`"
+                f"too many tensors ({self.tensors:,}) for integrity checks during a trace; run `normgrowth lint`"
             ]
         if unseen:
             return [
-                f"{unseen} of {checkpoints} checkpoints were measured before without integrity checks; "
-                "`normgrowth lint` checks all of them"
+                f"{unseen} of {checkpoints} checkpoints were measured earlier without integrity checks; "
+                "run `normgrowth lint` to check all of them"
             ]
         return []
 
     def same(self, i: int, j: int, names: Sequence[str]) -> NDArray[np.bool_]:
-        """Which tensors of two steps are equal to the bit in the sample. No file is read again."""
+        """Return which tensors have bit-identical samples in two steps. No file is read."""
         a, b = (
             dict(zip(measured.names, _parts(measured), strict=True))
             for measured in (self.sampled[i], self.sampled[j])

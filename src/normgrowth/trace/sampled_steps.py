@@ -1,8 +1,8 @@
-"""A measured step with a small sample of its values: what is kept of a checkpoint once it is closed again.
+"""A measured step with a small sample of its values, which stays in memory after the checkpoint is closed.
 
-Besides the exact sums (`measure`), the values at fixed places of every tensor are kept for every checkpoint. From these
-samples follows the distance between any two checkpoints, without reading them again. The sample of a checkpoint has a
-fixed size, however large the model is. Integrity checks (`normgrowth.lint`) judge the samples; nothing is judged here.
+In addition to the exact sums (`measure`), each step keeps the values at fixed places of every tensor. These samples
+give the distance between any two checkpoints without reading them again. The sample of a checkpoint has a fixed size,
+independent of the size of the model. The integrity checks (`normgrowth.lint`) judge the samples; this module does not.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,35 +21,35 @@ from normgrowth.trace.samples import buffer_like, pattern, sample
 
 Floats = NDArray[np.float64]
 
-SAMPLED = 1 << 21  # values in the two samples that are held at a time, of this checkpoint and the last
-MOST, LEAST = 4096, 64  # of one tensor
+SAMPLED = 1 << 21  # values in the two samples in memory: of this checkpoint and of the previous one
+MOST, LEAST = 4096, 64  # limits of values per tensor
 Tensors = Mapping[str, tuple[tuple[int, ...], Floats]]  # name -> shape and sample
 Match = Callable[
     [Tensors, Tensors], Mapping[str, str]
-]  # tensors that are gone, new ones: new name -> old name
-KEPT = 1 << 13  # values kept of one checkpoint: fixed, so that lint and trace keep the same of any series
+]  # (removed tensors, new tensors) -> {new name: old name}
+KEPT = 1 << 13  # values kept per checkpoint; fixed, so lint and trace keep the same values
 
 
 @dataclass(frozen=True)
 class SampledStep:
-    """One checkpoint; arrays and lists have an entry for each name. A pair is with the sampled step before."""
+    """One sampled checkpoint; arrays and tuples have one entry per name."""
 
     position: int  # in the series
     step: int
     label: str
-    stored: int | None  # the step that the file itself gives
-    names: tuple[str, ...]  # as the tensors were called when they were first seen
-    spelled: Mapping[str, str]  # ... and as they are called here, where that differs
-    hidden: frozenset[str]  # tensors that do not count here: buffers, further names of tied ones
+    stored: int | None  # the step stored in the file itself
+    names: tuple[str, ...]  # names of the tensors when they first appeared
+    spelled: Mapping[str, str]  # names in this checkpoint, where they differ
+    hidden: frozenset[str]  # tensors that are not counted here: buffers, further names of tied tensors
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     numel: NDArray[np.int64]
     square: Floats
     nonfinite: NDArray[np.int64]
-    pair: Pair  # sums against the sampled step before; NaN where there is no pair
-    changed: Floats  # part of the values that are not what they were; NaN where there is no pair
+    pair: Pair  # sums against the previous sampled step; NaN if there is none
+    changed: Floats  # fraction of sampled values that changed since that step; NaN if there is none
     patterns: tuple[str, ...]  # "zeros", "ones", "constant", "normal", "uniform" or ""
-    sketch: NDArray[np.float32]  # a part of the sample, less what it was at first, tensor after tensor
+    sketch: NDArray[np.float32]  # subset of the sample minus its first values, concatenated over tensors
     ends: NDArray[np.int64]  # where each tensor's part ends
 
     @property
@@ -66,7 +66,7 @@ class SampledStep:
 
 @dataclass(frozen=True)
 class ValueSamples:
-    """Samples of a checkpoint's tensors, and which of these look like buffers."""
+    """Samples of a checkpoint's tensors, and which tensors look like buffers."""
 
     samples: Mapping[str, Floats]
     buffers: Mapping[str, str]
@@ -74,22 +74,24 @@ class ValueSamples:
 
 @dataclass
 class StepSampler:
-    """Samples checkpoints in turn; remembers of the last what the next is compared with.
+    """Samples checkpoints in order, and compares each with the previous one.
 
-    match: finds tensors that were renamed; without it, tensors with the same name are the same.
+    match: finds renamed tensors; if None, tensors are identified by name.
     """
 
     workers: int | None = None
     match: Match | None = None
-    buffers: dict[str, str] = field(default_factory=dict)  # tensors that look like one, and why
-    origin: dict[tuple[str, tuple[int, ...]], Floats] = field(default_factory=dict)  # what sketches leave off
-    _spelled: dict[str, str] = field(default_factory=dict)  # name here -> name at first
-    _latest: dict[str, Floats] = field(default_factory=dict)  # the last sample of every tensor
+    buffers: dict[str, str] = field(default_factory=dict)  # tensors that look like buffers, with the reason
+    origin: dict[tuple[str, tuple[int, ...]], Floats] = field(
+        default_factory=dict
+    )  # subtracted from sketches
+    _spelled: dict[str, str] = field(default_factory=dict)  # present name -> first name
+    _latest: dict[str, Floats] = field(default_factory=dict)  # the latest sample of every tensor
     _shape: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _before: tuple[Checkpoint, SampledStep] | None = None
     _size: Callable[[int], tuple[int, int]] | None = None  # numel -> values sampled, values kept
 
-    @np.errstate(all="ignore")  # any bits may stand where weights should be, and numpy warns of odd NaN
+    @np.errstate(all="ignore")  # damaged weights may hold any bits, and numpy warns about signaling NaN
     def sample(
         self,
         position: int,
@@ -99,10 +101,10 @@ class StepSampler:
         moments: Moments | None = None,
         seen: ValueSamples | None = None,
     ) -> SampledStep:
-        """Measure a checkpoint against the last one sampled, which must still be open.
+        """Return the sample of a checkpoint, measured against the last sampled one, which must still be open.
 
-        moments: of the counted tensors, in their order, against "previous", where someone has them already.
-        seen: the values that would be read of the checkpoint, if they were read before.
+        moments: the moments of the counted tensors, in their order, against "previous", if already computed.
+        seen: the sampled values, if already read.
         """
         tensors = checkpoint.tensors
         counted = [name for name in counted if tensors[name].dtype in STORAGE]
@@ -152,7 +154,7 @@ class StepSampler:
             np.concatenate([np.zeros(0, np.float32), *sketch]),
             np.cumsum([len(kept) for kept in sketch], dtype=np.int64),
         )
-        # Only now, when nothing can fail any more: a checkpoint that could not be read leaves no mark.
+        # Update the state last, when nothing can fail: an unreadable checkpoint must not change it.
         self._size = size
         self._latest |= zip(names, values, strict=True)
         self._shape |= zip(names, shapes, strict=True)
@@ -168,7 +170,7 @@ class StepSampler:
     def resume_from(
         self, measured: SampledStep, checkpoint: Checkpoint, seen: ValueSamples | None = None
     ) -> None:
-        """Continue after a sampled step that was stored; its checkpoint is open again."""
+        """Continue after a stored sampled step whose checkpoint is open again."""
         self._size = _sizes(measured.numel.tolist())
         for name, shape in zip(measured.names, measured.shapes, strict=True):
             here = measured.spelling(name)
@@ -180,7 +182,7 @@ class StepSampler:
         self._before = checkpoint, measured
 
     def skip(self, measured: SampledStep) -> None:
-        """Continue after a sampled step whose checkpoint is gone: the next one has no pair."""
+        """Continue after a sampled step whose checkpoint no longer exists: the next step has no pair."""
         self._size = _sizes(measured.numel.tolist())
         self._latest |= dict.fromkeys(measured.names, np.zeros(0))
         self._shape |= zip(measured.names, measured.shapes, strict=True)
@@ -188,7 +190,7 @@ class StepSampler:
         self._before = None
 
     def _measure(self, view: Checkpoint, names: tuple[str, ...], paired: NDArray[np.bool_]) -> Moments:
-        """The sums of every tensor, against the last checkpoint where that has it."""
+        """Return the sums of every tensor, against the previous checkpoint if it has the tensor."""
         size = len(names)
         found = Moments(
             np.zeros(size, np.int64),
@@ -212,7 +214,7 @@ class StepSampler:
         return found
 
     def _identify(self, samples: Mapping[str, Floats], tensors: Mapping[str, Tensor]) -> dict[str, str]:
-        """Name at first -> name here. What is gone and what is new are one if their values say so."""
+        """Return first name -> present name; `match` pairs removed tensors with new ones by their values."""
         named: dict[str, str] = {}
         for name in samples:
             first = self._spelled.get(name, name)
@@ -229,7 +231,7 @@ class StepSampler:
 
 
 def no_pair(size: int) -> Pair:
-    """The sums of tensors that have nothing to be compared with."""
+    """Return the sums of tensors without a reference: all NaN."""
     return Pair(*(np.full(size, np.nan) for _ in fields(Pair)))
 
 
@@ -238,13 +240,16 @@ def _own(moments: Moments) -> tuple[NDArray[Any], ...]:
 
 
 def sampled(numels: list[int]) -> tuple[int, ...]:
-    """How many values of each tensor are sampled."""
+    """Return how many values of each tensor are sampled."""
     size = _sizes(numels)
     return tuple(size(numel)[0] for numel in numels)
 
 
 def _sizes(numels: list[int]) -> Callable[[int], tuple[int, int]]:
-    """How many values of a tensor are sampled, and how many of those kept; fixed by the first checkpoint."""
+    """Return a function: size of a tensor -> number of sampled values, number of kept values.
+
+    numels: sizes of the tensors of the first checkpoint.
+    """
     count, total = max(1, len(numels)), max(1, sum(numels))
     most = min(MOST, max(LEAST, SAMPLED // (2 * count)))
     least = min(LEAST, max(1, KEPT // (2 * count)))

@@ -1,4 +1,4 @@
-"""A sample of a tensor's values, and what they look like."""
+"""Sample a tensor's values and classify them."""
 
 from collections.abc import Callable
 from math import prod
@@ -19,11 +19,11 @@ from normgrowth.checkpoints.checkpoint import (
 
 Floats = NDArray[np.float64]
 
-DENSE = 1 << 22  # a tensor of more values is judged a buffer by its sample only
+DENSE = 1 << 22  # larger tensors are classified as buffers by their sample only
 
 
 def places(numel: int, count: int) -> NDArray[np.int64]:
-    """So many places of a tensor, evenly spread but out of step with its rows."""
+    """Return `count` flat indices of a tensor, evenly spread but with jitter so that they do not align with rows."""
     if numel <= count:
         return np.arange(numel, dtype=np.int64)
     at = np.arange(count, dtype=np.int64)
@@ -33,7 +33,7 @@ def places(numel: int, count: int) -> NDArray[np.int64]:
 
 
 def sample(checkpoint: Checkpoint, name: str, count: int) -> Floats:
-    """Values of one tensor at its places, as numbers; copies no more than it returns where files are mapped."""
+    """Return the sampled values of a tensor as float64; from mapped files, only these values are copied."""
     tensor, pieces = checkpoint.tensors[name], checkpoint.pieces(name)
     at = places(tensor.numel, count)
     match tensor.layout:
@@ -56,7 +56,7 @@ def sample(checkpoint: Checkpoint, name: str, count: int) -> Floats:
 
 
 def pattern(values: Floats) -> str:
-    """How the values lie, as far as a fresh tensor could: all alike, or drawn from one distribution."""
+    """Return the initialization pattern that the values fit: a constant, a normal or a uniform distribution, or ""."""
     if values.size < 2 or not np.isfinite(values).all():
         return ""
     if values.min() == values.max():
@@ -67,7 +67,7 @@ def pattern(values: Floats) -> str:
         centered = values - values.mean()
         variance = float(np.mean(centered**2))
         kurtosis = float(np.mean(centered**4)) / variance**2 if variance > 0 else np.nan
-    # Four standard errors of the mean, five of a normal's kurtosis.
+    # Tolerances: four standard errors for the mean, five for the kurtosis of a normal distribution.
     if values.mean() ** 2 > 16 * variance / values.size:
         return ""
     if abs(kurtosis - 1.8) < 0.1:
@@ -76,16 +76,16 @@ def pattern(values: Floats) -> str:
 
 
 def buffer_like(tensor: Tensor, values: Floats, whole: Callable[[], NDArray[np.generic]]) -> str:
-    """What buffer the values would suit, or "": a mask, indices, frequencies, a table of waves.
+    """Return why the values look like a buffer (mask, indices, frequencies, table of sines), or "".
 
-    values: a sample; whole: all bits, row-major, for the few that must be seen so.
+    values: a sample. whole: returns all stored bits, row-major; called only if the sample is not enough.
     """
     if values.size < 1 or np.isnan(values).any():
         return ""
     distinct = np.unique(values)
     low, high = float(distinct[0]), float(distinct[-1])
     if len(distinct) == 1:
-        # Gains of 1, biases of 0 and layer scales are constant too: only a filler is so far out.
+        # Gains of 1, biases of 0 and layer scales are also constant, but only a mask filler is this large.
         return f"every value is {low:g}, as in the filler of a mask" if abs(low) >= 1e3 else ""
     if len(distinct) == 2 and high == 0 and low <= -1e3:
         return f"its values are 0 and {low:g}, as in a mask that is added"

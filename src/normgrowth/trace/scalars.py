@@ -1,4 +1,4 @@
-"""Scalars of a series: every checkpoint against the first, tensor by tensor, kept by step.
+"""Compare single weights of every checkpoint with the first checkpoint; counts are stored by step.
 
 DIR/scalars/step-000000500.npz    counts of each tensor (`moments.scalars`)
 """
@@ -23,14 +23,14 @@ from normgrowth.workspace import replacing
 
 @dataclass
 class ScalarLog:
-    """Counts by step. names: of the tensors. Without a folder nothing is kept."""
+    """Counts by step. names: names of the tensors. folder: None stores nothing."""
 
     folder: Path | None
     names: Sequence[str]
     counts: dict[int, ScalarCounts] = field(default_factory=dict)
 
     def take(self, i: int, places: Sequence[Place], get: Callable[[int], Checkpoint]) -> None:
-        """Count step i against the first, unless that was done before; nothing if either checkpoint is gone."""
+        """Compare step i with the first step unless a stored count exists; skip it if either checkpoint is deleted."""
         place, first, key = places[i], places[0], None
         if place.entry and first.entry:
             key = digest([list(self.names), place.entry.fingerprint, first.entry.fingerprint])
@@ -43,7 +43,7 @@ class ScalarLog:
             self.counts[place.step] = found
 
     def blocks(self, readings: Sequence[Reading]) -> list[Block]:
-        """The quantities of each tensor, layer, role and the model. readings: those that are counted once."""
+        """Return the quantities of each tensor, layer, role and the model. readings: tensors without tied copies."""
         steps = sorted(self.counts)
         if not steps:
             return []
@@ -71,7 +71,7 @@ class ScalarLog:
             part.write_bytes(seal(buffer.getvalue()))
 
     def _load(self, step: int, key: str | None) -> ScalarCounts | None:
-        """What is kept of a step, if it is of these files; of files that are gone, what there is."""
+        """Return the stored counts of a step if their key matches. key: None (checkpoint deleted) matches any."""
         path = self._path(step)
         if path is None or not path.is_file():
             return None
@@ -84,9 +84,9 @@ class ScalarLog:
             )
             return counts if same and len(counts.compared) == len(self.names) else None
         except (OSError, ValueError, LookupError):
-            return None  # damaged: it is counted again
+            return None  # damaged: count again
 
 
 def _values(name: str, *checkpoints: Checkpoint) -> list[np.ndarray]:
-    """The values of a tensor in each checkpoint, as float64."""
+    """Return the values of a tensor in each checkpoint, as float64."""
     return [decode(one.tensors[name].dtype, one.dense(name)) for one in checkpoints]

@@ -1,13 +1,13 @@
-"""The folder of a trace: sums of each step as they are measured, records at the end.
+"""The output folder of a trace: it stores the sums of each step when they are measured, and the records at the end.
 
-    DIR/request.json                      what is traced, and where from (`normgrowth.workspace`)
+    DIR/request.json                      the request and the source (`normgrowth.workspace`)
     DIR/records.parquet, records.json     the result
-    DIR/moments/step-000000500.parquet    sums of each tensor at one step, and against the steps it is compared with
-    DIR/stripes/KEY.npz                   sums of some tensors at all steps, until those of all tensors are there
+    DIR/moments/step-000000500.parquet    sums of each tensor at one step, alone and against its reference steps
+    DIR/stripes/KEY.npz                   sums of some tensors at all steps; removed when all tensors are complete
     DIR/stripes/steps.json                the keys of these steps
 
-Every file is written beside its place and then moved there, so a kill leaves whole files only. Every file has a
-checksum: what is damaged is measured again.
+Every file is written under a temporary name and then renamed, so a killed process leaves only complete files. Every
+file has a checksum; damaged files are measured again.
 """
 
 import hashlib
@@ -31,37 +31,39 @@ from normgrowth.workspace import read_json, replacing, write_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SUMS_VERSION = 2  # raise it when the same files would give other sums: what is stored is then measured anew
+SUMS_VERSION = (
+    2  # increase it when the same checkpoints would give other sums; stored sums are then discarded
+)
 KEY = b"normgrowth.key"
 ABOUT = b"normgrowth.step"
-OLDER = ""  # fingerprint of files of the first version, which had a key instead
+OLDER = ""  # fingerprint of stored files of the first version, which have a key instead
 OWN = ("numel", "square", "largest", "nonfinite")
 PAIR = ("square", "dot", "delta")
-SAMPLE = "look:"  # of columns; the name is that of the first version
+SAMPLE = "look:"  # prefix of columns; the word comes from the first version
 _STEP_FILE = re.compile(r"step-(\d{9,})\.parquet")
 
 
 def digest(content: object) -> str:
-    """A key that names what can be written as JSON."""
+    """Return the SHA-256 of the JSON form of `content`."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What was measured of one step. Arrays have an entry for each name."""
+    """The stored measurements of one step. Arrays have one entry per name."""
 
     step: int
     label: str  # of the checkpoint
     fingerprint: str
     names: tuple[str, ...]
     own: Moments
-    pairs: Mapping[int, Pair]  # by the step that it was compared with
-    sample: Mapping[str, Sequence[Any]]  # columns of `SampleLog`; empty if none was taken
-    step_origin: str = "earlier trace"  # where the step comes from, if the folder says it
+    pairs: Mapping[int, Pair]  # reference step -> sums
+    sample: Mapping[str, Sequence[Any]]  # columns of `SampleLog`; empty if no sample was taken
+    step_origin: str = "earlier trace"  # where the step number comes from; this default if the file lacks it
 
 
 class Store:
-    """Sums that are kept between runs; without a folder, nothing is kept."""
+    """Stores sums between runs; without a folder, nothing is stored."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -86,7 +88,7 @@ class Store:
         write_parquet(table, path, use_dictionary=False)
 
     def load(self) -> dict[int, Stored | None]:
-        """By step, all that was measured; None where the file is damaged or of another version."""
+        """Return all stored steps; None for a file that is damaged or from another version."""
         if self.folder is None:
             return {}
         files = {path: _STEP_FILE.fullmatch(path.name) for path in (self.folder / "moments").glob("step-*")}
@@ -100,9 +102,10 @@ class Store:
         return self.folder is not None and any((self.folder / "stripes").glob("*.npz"))
 
     def begin_stripes(self, missing: "Sequence[str]", known: "Sequence[str]") -> list[str]:
-        """The keys of the steps to cut stripes for: those that are missing, of all that are known.
+        """Return the keys of the steps that the stripes cover, normally the missing ones.
 
-        If a trace was killed when all stripes were there and some steps were stored already, those of that trace.
+        If an earlier trace was killed after some of its steps were stored, return the keys of that trace, so that its
+        stripes can be reused. known: keys of all steps whose checkpoints exist.
         """
         if self.folder is None:
             return list(missing)
@@ -130,10 +133,10 @@ class Store:
             with np.load(io.BytesIO(unseal(path.read_bytes())), allow_pickle=False) as stored:
                 return dict(stored)
         except (OSError, ValueError):
-            return None  # damaged: it is measured again
+            return None  # damaged: measure again
 
     def drop_stripes(self) -> None:
-        """Remove the stripes: the sums of each step are stored now."""
+        """Remove the stored stripes."""
         if self.folder is not None:
             shutil.rmtree(self.folder / "stripes", ignore_errors=True)
 
@@ -172,7 +175,7 @@ def _load(step: int, path: Path, older: Callable[[int, str], int]) -> Stored | N
 
 
 def _older_references(folder: Path) -> Callable[[int, str], int]:
-    """The step that a step was compared with under a label, in a folder from before steps were named."""
+    """Return a function (step, label) -> reference step, for folders of the first version."""
     try:
         steps = list(read_json(folder / "records.json").get("steps", ()))
     except (OSError, ValueError, TypeError):
@@ -189,7 +192,7 @@ def _older_references(folder: Path) -> Callable[[int, str], int]:
 
 
 def _column(column: "pa.ChunkedArray") -> Sequence[Any]:
-    """Numbers of each tensor as an array: as Python's numbers they would take ten times the memory."""
+    """Return list columns as arrays, because Python numbers would take ten times the memory."""
     import pyarrow as pa
 
     if not pa.types.is_list(column.type):
@@ -200,7 +203,7 @@ def _column(column: "pa.ChunkedArray") -> Sequence[Any]:
 
 
 def _begun(path: Path) -> list[str] | None:
-    """The keys that a trace began its stripes for; None if none did, or they cannot be read."""
+    """Return the keys of the steps that the stored stripes cover; None if the file is missing or unreadable."""
     try:
         found = read_json(path).get("keys")
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""The moments of every checkpoint of a series: stored ones are loaded, the others are measured.
+"""The moments of every checkpoint of a series: stored moments are loaded, the others are measured.
 
-There are two ways, which give the same sums. Step by step (`by_step`), each checkpoint with those it is compared with:
-for local files, whose bytes stay in memory from one step to the next, and for formats that are downloaded or decoded
-as a whole. In stripes (`by_stripe`), all checkpoints at once: for files that are read over a network, or on a cluster.
+Two algorithms give the same sums. `by_step` reads one checkpoint with its references at a time. It is used for local
+files, whose bytes stay in memory from one step to the next, and for formats that are downloaded or decoded as a whole.
+`by_stripe` reads all checkpoints together. It is used for files that are read over a network, or on a cluster.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,36 +28,36 @@ from normgrowth.trace.scalars import ScalarLog
 from normgrowth.trace.store import SUMS_VERSION, Store, Stored, digest
 
 MEMORY = 1 << 30
-CONNECTIONS = 8  # at a time to one server: one alone waits more than it reads
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being read
+CONNECTIONS = 8  # concurrent connections to one server: a single one spends most of its time waiting
+Progress = Callable[[int, int, str], None]  # bytes done, bytes in total, label of what is being read
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How checkpoints are read. memory: bytes for values that come over a network."""
+    """How checkpoints are read. memory: limit in bytes for values that are read over a network."""
 
     workers: int | None = None
     engine: Engine | None = None
     memory: int = MEMORY
 
     def striped(self, opening: Checkpoint) -> bool:
-        """Whether to read in stripes: all checkpoints can be open at once, and reading bytes twice is expensive."""
+        """Whether to read in stripes: reading bytes twice is expensive, and all checkpoints can be open at once."""
         return (opening.is_remote or self.engine is not None) and opening.can_stay_open
 
 
 class Window:
-    """Opens checkpoints when they are first needed and closes them when nothing ahead needs them."""
+    """Opens checkpoints when they are first needed and closes them after their last use."""
 
     def __init__(self, plan: Plan) -> None:
         self.places = plan.places
         self.last_use = {i: i for i in range(len(plan.places))}
         self.last_use |= {position: i for i, refs in plan.reads.items() for position in (*refs.values(), i)}
         self.opened: dict[int, Checkpoint] = {}
-        self._notes: dict[str, str] = {}  # what readers noted -> the first checkpoint of which
+        self._notes: dict[str, str] = {}  # note -> label of the first checkpoint with this note
 
     @property
     def notes(self) -> list[str]:
-        """What the readers of the checkpoints noted, each once."""
+        """Return the notes of the opened checkpoints, without repetitions."""
         return [f"{label}: {note}" for note, label in self._notes.items()]
 
     def __enter__(self) -> "Window":
@@ -70,31 +70,31 @@ class Window:
     def get(self, position: int) -> Checkpoint:
         if position not in self.opened:
             entry = self.places[position].entry
-            assert entry is not None, "asked for a checkpoint that is gone"
+            assert entry is not None, "the checkpoint no longer exists"
             try:
                 self.opened[position] = entry.open()
             except OSError as error:
-                raise InputError(f"{entry.label}: cannot be opened: {error.strerror or error}") from error
+                raise InputError(f"cannot open {entry.label}: {error.strerror or error}") from error
             for note in self.opened[position].notes:
                 self._notes.setdefault(note, self.opened[position].label)
         return self.opened[position]
 
     def done_with(self, i: int) -> None:
-        """Step i is done: close what no later step compares with."""
+        """Close the checkpoints that no step after i needs."""
         for position in [p for p in self.opened if self.last_use.get(p, -1) <= i]:
             self.opened.pop(position).close()
 
 
 @dataclass(frozen=True)
 class Counted:
-    """The tensors that count, in the order of what was stored before."""
+    """The counted tensors, in the order of the stored steps."""
 
     readings: list[Reading]
     chosen: Chosen
-    opening: Checkpoint  # the first that is there
+    opening: Checkpoint  # the first existing checkpoint
     selection: Selection
     other: tuple[str, str, str] | None = (
-        None  # a tensor that is not what was measured before: name, then, now
+        None  # a tensor that differs from the stored one: name, stored size, present size
     )
 
     @cached_property
@@ -106,7 +106,7 @@ class Counted:
         return np.array([self.opening.tensors[name].numel for name in self.names], np.int64)
 
     def check(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The checkpoint, if the same tensors count in it."""
+        """Return the checkpoint; raise if its counted tensors differ from those of the first one."""
         if checkpoint.tensors.keys() != self.opening.tensors.keys():
             _check_same(self.names, checkpoint, self.opening.label, self.selection)
         return checkpoint
@@ -132,7 +132,7 @@ def counted_tensors(plan: Plan, window: Window, selection: Selection) -> Counted
 
 
 def own_sums(window: Window, counted: Counted, how: Reader, i: int) -> Moments:
-    """The sums of one checkpoint alone."""
+    """Return the sums of one checkpoint, without references."""
     current = counted.check(window.get(i))
     if not how.striped(current):
         return measure(current, [], counted.names, workers=how.workers)
@@ -141,7 +141,7 @@ def own_sums(window: Window, counted: Counted, how: Reader, i: int) -> Moments:
 
 
 def _key(plan: Plan, i: int, names: str) -> str | None:
-    """Names everything that the new sums of a step depend on; None for one whose checkpoint is gone."""
+    """Return a key of everything that the new sums of a step depend on; None if its checkpoint is deleted."""
     own, *others = (plan.places[p].entry for p in (i, *plan.wanted[i].values()))
     if own is None:
         return None
@@ -161,7 +161,7 @@ def measure_all(
     progress: Progress | None,
     scalars: ScalarLog | None = None,
 ) -> tuple[list[Moments | None], SampleLog | None]:
-    """The moments at every step, None where they are lost, and samples; what is stored is not measured again."""
+    """Return the moments at every step (None for a lost step) and the samples; stored sums are reused."""
     names, opening = counted.names, counted.opening
     log = SampleLog(len(names)) if samples else None
     bar = _Bar(progress, [opening.tensors[name] for name in names])
@@ -182,9 +182,11 @@ def measure_all(
             current, reads = get(i), plan.reads[i]
             sums = striped.moments(i) if striped else _one_step(current, reads, names, window, how, bar)
             if not np.array_equal(sums.numel, counted.numel):
-                raise InputError(f"{current.label}: its tensors have other shapes than in {opening.label}")
+                raise InputError(
+                    f"{current.label}: its tensors have different shapes than in {opening.label}"
+                )
             pairs = {plan.places[p].step: sums.against[str(p)] for p in reads.values()}
-            if stored:  # what was measured stays to the bit; comparisons are added
+            if stored:  # keep the stored sums bit-identical; add only the new comparisons
                 sums, pairs = stored.own, {**stored.pairs, **pairs}
             found = plan.moments(i, sums, pairs)
             sample: Mapping[str, Sequence[Any]] = {}
@@ -233,7 +235,7 @@ def _one_step(
     how: Reader,
     bar: "_Bar",
 ) -> Moments:
-    """Against each checkpoint that it is compared with, by its position."""
+    """Return the moments of a checkpoint against its references, which are labeled by position."""
     positions = list(dict.fromkeys(references.values()))
     bar.show(current.label)
     advance = partial(bar.advance, 1 + len(positions), current.label)
@@ -250,9 +252,9 @@ def _in_stripes(
     how: Reader,
     bar: "_Bar",
 ) -> StripeSums | None:
-    """All missing steps at once; of those that they are compared with, only samples.
+    """Measure all missing steps in stripes; their references are only sampled.
 
-    None if not all of these checkpoints can be open at once.
+    Return None if not all of these checkpoints can be open at once.
     """
     named = digest(names)
     keys = {key: i for i in range(len(plan.places)) if (key := _key(plan, i, named)) is not None}
@@ -287,7 +289,7 @@ def _in_stripes(
 def read_once(
     job: Job, how: Reader, advance: Callable[[int], None], store: Store | None = None, key: str = ""
 ) -> StripeSums:
-    """Every place of a job, in stripes; kept in the store by the key as they come."""
+    """Return the sums of every position of a job, measured in stripes; finished stripes are stored under `key`."""
     store = store or Store(None)
     workers = how.workers or max(CONNECTIONS, available_cores())
     on = how.engine or Threads(min(workers, job.most_workers(how.memory)))
@@ -299,7 +301,7 @@ def read_once(
 
 
 class _Bar:
-    """Reports how many bytes were read, of how many."""
+    """Reports the number of bytes read and in total."""
 
     def __init__(self, progress: Progress | None, tensors: list[Tensor]) -> None:
         self.progress = progress
@@ -327,5 +329,5 @@ def _check_same(names: list[str], current: Checkpoint, first_label: str, selecti
         what = f"lacks {missing[0]}" if missing else f"has a new tensor {new[0]}"
         raise InputError(
             f"{current.label}: {what} (compared with {first_label}; {len(missing)} missing, {len(new)} new); "
-            "trace what they share with --select or --exclude"
+            "use --select or --exclude to trace the common tensors"
         )

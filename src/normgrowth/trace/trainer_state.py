@@ -1,7 +1,7 @@
-"""The learning rates that the Trainer of transformers leaves beside its checkpoints; nothing in them is run.
+"""Read the learning rates that the Trainer of transformers saves next to its checkpoints. No code in them is run.
 
-trainer_state.json has those that were logged: at step s that of the update which made it, η(s − 1) as
-`normgrowth.schedules` counts. scheduler.pt has that of the next update, η(s).
+trainer_state.json contains the logged rates. The entry at step s is the rate of the update that led to step s, which
+is η(s − 1) in `normgrowth.schedules`. scheduler.pt contains the rate of the next update, η(s).
 """
 
 from dataclasses import dataclass, field
@@ -16,19 +16,19 @@ from normgrowth.schedules import Schedule, recorded
 from normgrowth.schema import read_json
 
 STATE, SCHEDULER = "trainer_state.json", "scheduler.pt"
-MOST_BYTES = 2**28  # of a log; a larger one is not read
+MOST_BYTES = 2**28  # larger logs are not read
 
 
 @dataclass(frozen=True)
 class TrainerState:
-    """What is read of trainer_state.json."""
+    """The fields of trainer_state.json that are used."""
 
     global_step: int = 0
     log_history: list[dict[str, Any]] = field(default_factory=list)
 
 
 def recorded_schedule(source: object) -> Schedule | None:
-    """The learning rates of a local folder of checkpoints; None where there are none."""
+    """Return the learning rates of a local folder of checkpoints; None if it has fewer than two."""
     folder = Path(source) if isinstance(source, str | Path) else None
     if folder is None or not folder.is_dir():
         return None
@@ -49,7 +49,7 @@ def _read_state(path: Path) -> TrainerState | None:
     try:
         return read_json(path, TrainerState) if path.stat().st_size <= MOST_BYTES else None
     except (SchemaError, OSError):
-        return None  # somebody else's file
+        return None  # not written by the Trainer
 
 
 def _of_scheduler(path: Path) -> dict[int, float]:

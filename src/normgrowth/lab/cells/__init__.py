@@ -1,1 +1,1 @@
-"""Cells of a sweep: runs without a folder, one at a time or stacked, and the search for the edge of growth."""
+"""Cells of a sweep: runs without an output folder, trained alone or stacked, and the search for the edge of growth."""

@@ -1,4 +1,4 @@
-"""An axis of a sweep: a setting of `train` and the values that it takes."""
+"""An axis of a sweep: a setting of `train` and its values."""
 
 from dataclasses import dataclass, fields
 from math import log10
@@ -9,26 +9,26 @@ import numpy as np
 from normgrowth.errors import InputError
 from normgrowth.lab.settings import TrainSettings
 
-MOST_CELLS = 100_000  # more are a slip of the hand
+MOST_CELLS = 100_000  # more are probably a typing error
 KINDS = {field.name: field.type for field in fields(TrainSettings) if field.name != "corpus"}
-WORDS = ((bool, "neither true nor false"), (float, "no number"), (int, "no whole number"), (str, "no word"))
+WORDS = ((bool, "true or false"), (float, "a number"), (int, "an integer"), (str, "a string"))
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting of `train` and the values that it takes, ascending where they are numbers."""
+    """A setting of `train` and its values, in ascending order if they are numbers."""
 
     setting: str
     values: tuple[Any, ...]
 
     def __post_init__(self) -> None:
         if self.setting not in KINDS:
-            raise InputError(f"{self.setting} is no setting of train")
+            raise InputError(f"unknown setting {self.setting!r}; see `normgrowth train --help`")
         if not self.values:
-            raise InputError(f"{self.setting}: there is no value to sweep over")
+            raise InputError(f"{self.setting} needs at least one value")
         object.__setattr__(self, "values", tuple(_typed(self.setting, value) for value in self.values))
         if len(set(self.values)) < len(self.values):
-            raise InputError(f"{self.setting}: a value comes twice")
+            raise InputError(f"{self.setting} has duplicate values")
         if self.numbers and list(self.values) != sorted(self.values):
             object.__setattr__(self, "values", tuple(sorted(self.values)))
 
@@ -38,19 +38,18 @@ class Axis:
 
     @staticmethod
     def spaced(setting: str, low: float, high: float, count: int) -> "Axis":
-        """On a logarithmic scale. Rounded, so that a finer grid has the coarse one's values to the bit.
+        """Return an axis with logarithmic spacing.
 
-        Of a setting that is a whole number, such as layers: the nearest ones, each once.
+        Values are rounded, so a finer grid contains the values of a coarser one exactly. For an integer setting, such
+        as layers, values are rounded to integers without duplicates.
         """
         if not (0 < low < high < float("inf")):
             raise InputError(
-                f"{setting}: a logarithmic grid goes from a number above 0 to a larger one, not from {low:g} to "
-                f"{high:g}; a list of values (0,0.01,0.1) may hold 0"
+                f"{setting}: a logarithmic grid needs 0 < low < high, got {low:g} and {high:g}; "
+                "to include 0, list the values (0,0.01,0.1)"
             )
         if not 2 <= count <= MOST_CELLS:
-            raise InputError(
-                f"{setting}: a grid has at least 2 values and at most {MOST_CELLS:,}, not {count:,}"
-            )
+            raise InputError(f"{setting}: a grid needs 2 to {MOST_CELLS:,} values, got {count:,}")
         exponents = np.linspace(log10(low), log10(high), count)
         values = [float(f"{10.0**e:.6g}") for e in exponents.tolist()]
         if int in _kinds(setting):
@@ -59,9 +58,9 @@ class Axis:
 
     @staticmethod
     def parse(text: str, option: str = "axis") -> "Axis":
-        """From text: "lr=1e-5:1e-1:20", "layers=1,2,4" or "kind=post_norm,usual_pre_norm". option: for the error."""
+        """Parse text: "lr=1e-5:1e-1:20", "layers=1,2,4" or "kind=post_norm,usual_pre_norm". option: for errors."""
         setting, equals, values = text.partition("=")
-        form = InputError(f"{option} {text}: is not of the form lr=1e-5:1e-1:20 or layers=1,2,4")
+        form = InputError(f"invalid {option} {text!r} (examples: lr=1e-5:1e-1:20, layers=1,2,4)")
         if not equals or not values:
             raise form
         setting = setting.replace("-", "_")
@@ -87,7 +86,7 @@ def _kinds(setting: str) -> tuple[Any, ...]:
 
 
 def _typed(setting: str, value: Any) -> Any:
-    """The value as the setting has it: 1 and 1.0 are one learning rate, and one cell."""
+    """Return the value in the type of the setting, so that the learning rates 1 and 1.0 are the same cell."""
     kinds = _kinds(setting)
     number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
     if type(value) in kinds:
@@ -95,12 +94,12 @@ def _typed(setting: str, value: Any) -> Any:
     if float in kinds and number:
         return float(value)
     if number and float(value).is_integer() and (int in kinds or str in kinds):
-        return int(value) if int in kinds else str(int(value))  # as in layers=2, track=10
+        return int(value) if int in kinds else str(int(value))  # for example layers=2, track=10
     [wanted] = [word for kind, word in WORDS if kind in kinds]
-    raise InputError(f"{setting}: {value!r} is {wanted}")
+    raise InputError(f"{setting} must be {wanted}, got {value!r}")
 
 
-LEARNING_RATE = Axis.spaced("lr", 1e-5, 1e-1, 20)  # as in the authors' code, both
+LEARNING_RATE = Axis.spaced("lr", 1e-5, 1e-1, 20)  # both axes as in the authors' code
 WEIGHT_DECAY = Axis.spaced("weight_decay", 1e-5, 1e-1, 20)
 
 

@@ -1,8 +1,7 @@
-"""One cell of a sweep: a run without a folder, whose outcome is a few numbers.
+"""One cell of a sweep: a run without an output folder, whose outcome is a few numbers.
 
-It is the training of `loop.train`, with the same weights at the start and the same batches, and ends with the same
-weights to the bit. Of every step it keeps the sums of `sums.py`, so that the budget of the norm is that of the whole
-run and not of a sample of its steps.
+It trains like `lab.train`, with the same initial weights and batches, and its final weights are bit-identical. It keeps
+the sums (`tracking.tensor_sums`) of every step, so the growth budget covers the whole run and not a sample of steps.
 """
 
 import time
@@ -24,32 +23,35 @@ from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.tensor_sums import local, summed
 from normgrowth.tracking.tracked_parameters import watch
 
-# Columns of `summed`: of the weights; Σθ² and Σθδ, with θ before a step.
+# Columns of `summed`: Σθ² and the number of nonfinite values after a step; Σθ² and Σθδ with θ before the step.
 SQUARE, NONFINITE, BEFORE, DOT = 0, 2, 3, 4
-ENDS = 0.05  # of the steps, over which the first and the last loss are means
-DECOUPLED = ("adamw", "adafactor")  # their decay takes ηλθ from the weights, beside the gradient's step
+ENDS = 0.05  # fraction of the steps over which the first and the last loss are averaged
+DECOUPLED = (
+    "adamw",
+    "adafactor",
+)  # their decay subtracts ηλθ from the weights, separately from the gradient step
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell. Norms, growth and gradients are those of the parameters that `include` counts.
+    """The outcome of a cell. Norms, growth and gradients are those of the parameters that `include` selects.
 
-    steps              done, all of them with weights that are numbers
-    norm_start, _end   before the first and after the last of these
-    growth             ‖θ_T‖² − ‖θ_0‖², the sum of the next three, each summed over steps in float64
-    growth_decay       what decay adds to 2⟨θ,δ⟩: −2ηλ‖θ‖² a step for plain SGD; where it is decoupled the same as far
-                       as the weights' precision holds it, which in float32 is not at all where ηλ is below 3·10⁻⁸;
-                       through momentum −2η⟨θ,d⟩, with d the buffer's part that is made of λθ, exact since a buffer is
-                       linear. NaN for Adam with coupled decay, whose part of a quotient is not its own
-    growth_alignment   the rest of 2⟨θ,δ⟩ (all of it where growth_decay is NaN)
+    steps              number of completed steps, all with finite weights
+    norm_start, _end   norm before the first and after the last of these steps
+    growth             ‖θ_T‖² − ‖θ_0‖², the sum of the next three terms, each summed over steps in float64
+    growth_decay       contribution of decay to 2⟨θ,δ⟩. For plain SGD, −2ηλ‖θ‖² per step. For decoupled decay, the same
+                       up to rounding of the weights: in float32 it is 0 if ηλ is below 3·10⁻⁸. With momentum,
+                       −2η⟨θ,d⟩, where d is the part of the buffer that comes from λθ; this is exact because the buffer
+                       is linear. NaN for Adam with coupled decay, where the contribution cannot be separated
+    growth_alignment   the rest of 2⟨θ,δ⟩ (all of it if growth_decay is NaN)
     growth_steps       ‖δ‖²
-    loss_start, _end   nats per token of training batches before their steps, over the first and last 5 % of them
+    loss_start, _end   nats per token of training batches before their steps, over the first and last 5 % of the steps
     dev_loss           nats per token after the last step, on the development sentences; NaN if the cell diverged
-    gradient_norm      root mean square over steps, of the gradient that a step used, so after clipping
-    numel              parameters that count
-    diverged_at        the step whose loss, or after which a weight, is no number; a large loss is still a number
-    timed_out          stopped at the limit, after `steps`
-    seconds            of the clock on the wall; of cells trained together each has an equal share
+    gradient_norm      root mean square over steps of the gradient norm after clipping
+    numel              number of counted parameters
+    diverged_at        the step at which the loss or a weight became NaN or infinite; a large finite loss does not count
+    timed_out          whether the time limit stopped the cell after `steps`
+    seconds            wall-clock time; stacked cells share it equally
     """
 
     steps: int
@@ -73,7 +75,7 @@ class Outcome:
 def train_alone(
     settings: TrainSettings, corpus: Corpus, *, limit: float | None = None, dtype: torch.dtype = torch.float32
 ) -> Outcome:
-    """Train one cell; limit: seconds after which it stops where it is. On the CPU."""
+    """Train one cell on the CPU. limit: seconds after which training stops."""
     start = time.monotonic()
     model = new_model(settings, corpus).to(dtype)
     predict, optimizer = NextToken(model), new_optimizer(settings, model)
@@ -99,7 +101,7 @@ def train_alone(
             nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         torch.cat([tensor.grad.flatten() for tensor in counted if tensor.grad is not None], out=gradient)
         optimizer.step()
-        torch.cat(weights, out=after)  # one long row: to sum many short ones costs more
+        torch.cat(weights, out=after)  # one long row, because summing many short ones costs more
         square = summed([gradient])[0, SQUARE].item()
         if not course.takes(lr, before, summed([after], [before])[0], square):
             break
@@ -108,7 +110,7 @@ def train_alone(
 
 
 class Course:
-    """What is kept of one cell while it trains: its losses, and the sums of each step."""
+    """The record of one cell during training: its losses, and the sums of each step."""
 
     def __init__(self, settings: TrainSettings, numel: int, square: float) -> None:
         self.settings, self.numel, self.square = settings, numel, square
@@ -125,7 +127,7 @@ class Course:
         return len(self.columns)
 
     def meets(self, loss: float, tokens: int) -> bool:
-        """The loss before a step; whether it can be taken."""
+        """Record the loss before a step; return whether it is finite."""
         if not isfinite(loss):
             self.diverged_at = self.steps + 1
             return False
@@ -133,7 +135,10 @@ class Course:
         return True
 
     def takes(self, rate: float, before: Tensor, columns: Tensor, gradient: float) -> bool:
-        """A step: the kernel's columns after it against before, Σg²; whether its weights are numbers."""
+        """Record a step; return whether its weights are finite.
+
+        columns: the sums after the step, against before. gradient: Σg².
+        """
         if columns[NONFINITE]:
             self.diverged_at = self.steps + 1
             return False
@@ -143,14 +148,14 @@ class Course:
         return True
 
     def _decay(self, rate: float, before: Tensor, square: float) -> float:
-        """What decay adds to 2⟨θ,δ⟩ in this step."""
+        """Return the contribution of decay to 2⟨θ,δ⟩ in this step."""
         decay, momentum = self.settings.decay, self.settings.momentum
         if not decay:
             return 0.0
         if self.settings.optimizer == "sgd" and not momentum:
             return -2 * rate * decay * square
         if self.settings.optimizer in DECOUPLED:
-            decayed = before * (1 - rate * decay)  # rounded to the bit as the optimizer does it
+            decayed = before * (1 - rate * decay)  # the same rounding as in the optimizer
             return 2 * summed([decayed], [before])[0, DOT].item()
         if self.settings.optimizer != "sgd":
             return nan
@@ -191,7 +196,7 @@ class Course:
 
 
 def batches(settings: TrainSettings, corpus: Corpus) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Ids, where they are real, and the number of tokens that are predicted: of each step, in order."""
+    """Yield for each step the ids, the mask of real tokens, and the number of predicted tokens."""
     lengths = [len(row) for row in corpus.train]
     left, epoch = total_steps(settings, corpus), 0
     while left:
@@ -204,7 +209,7 @@ def batches(settings: TrainSettings, corpus: Corpus) -> Iterator[tuple[Tensor, T
 
 
 def dev_loss(model: LanguageModel, settings: TrainSettings, corpus: Corpus, course: Course) -> float:
-    """Nats per token on the development sentences, and nothing else, such as what a formal language allows."""
+    """Return nats per token on the development sentences, without the scores of a formal language."""
     if course.diverged_at is not None:
         return nan
     rows = corpus.valid[: settings.dev_sentences]

@@ -1,7 +1,7 @@
-"""The folder of a sweep: a file for each cell, named by all that its outcome depends on.
+"""The output folder of a sweep: one file per cell, named by a hash of everything its outcome depends on.
 
-So a sweep that was stopped goes on, and a finer grid takes over the coarse one's cells. A sweep with other settings is
-refused, since it would replace the records; with overwrite it does, and the cells of both stay.
+So an interrupted sweep resumes, and a finer grid reuses the cells of a coarser one. A sweep with other settings is
+refused, because it would replace the records. With overwrite it replaces them, and the cells of both sweeps stay.
 """
 
 import hashlib
@@ -20,19 +20,19 @@ from normgrowth.schema import converted, read_json
 from normgrowth.workspace import Workspace, write_json
 
 CELLS, FACTS = "cells", "sweep.json"
-CELL_VERSION = 1  # goes up when equal settings give another outcome
+CELL_VERSION = 1  # increase it when the same settings give another outcome
 
 
 @dataclass(frozen=True)
 class SweepFacts:
-    """What sweep.json holds."""
+    """The contents of sweep.json."""
 
     request: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class StoredCell:
-    """The file of a cell: its settings, and what became of it; JSON has no NaN, and null stands for it."""
+    """The file of a cell: its settings and its outcome. NaN is stored as null, because JSON has no NaN."""
 
     settings: dict[str, Any]
     outcome: dict[str, int | float | bool | None]
@@ -47,7 +47,7 @@ class CellStore:
     def open(
         out: str | Path, corpora: Corpora, request: Mapping[str, Any], *, overwrite: bool = False
     ) -> "CellStore":
-        """request: what all sweeps of a folder have in common."""
+        """Open or create the folder of a sweep. request: the settings that all sweeps in the folder share."""
         folder = CellStore(Path(out), corpora)
         request = json.loads(json.dumps(dict(request)))
         try:
@@ -55,22 +55,20 @@ class CellStore:
                 if workspace.found.kind != "sweep":
                     workspace.clear()
             elif (folder.path / FACTS).is_file():
-                said = read_json(folder.path / FACTS, SweepFacts, advice="remove it to go on")
+                said = read_json(folder.path / FACTS, SweepFacts, advice="remove it to continue")
                 if different := difference(said.request or request, request):
                     old, new = ({"kind": "sweep", **one} for one in different)
                     raise FolderMismatch(folder.path, old, new)
             there = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
-            # The facts come first: a sweep that was killed in its first moment leaves no more than a part of them.
+            # The facts are written first, so a sweep that is killed at its start leaves only a part of this file.
             strangers = [file for file in there if not file.startswith(f".{FACTS}.")]
             if strangers and FACTS not in strangers:
-                raise InputError(f"{out}: holds {strangers[0]} but no sweep; choose another folder")
+                raise InputError(f"{out} contains {strangers[0]} but no sweep; choose another folder")
             folder.path.mkdir(parents=True, exist_ok=True)
             write_json(folder.path / FACTS, {"format": 1, "request": request})
             (folder.path / CELLS).mkdir(exist_ok=True)
         except OSError as error:
-            raise InputError(
-                f"{error.filename or out}: cannot be written to: {error.strerror or error}"
-            ) from error
+            raise InputError(f"cannot write to {error.filename or out}: {error.strerror or error}") from error
         return folder
 
     def __enter__(self) -> "CellStore":
@@ -79,7 +77,7 @@ class CellStore:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
             raise InputError(
-                f"{error.filename or self.path}: {error.strerror or error}; the cells before are kept in {self.path}"
+                f"{error.filename or self.path}: {error.strerror or error}; finished cells are kept in {self.path}"
             ) from error
 
     def _file(self, settings: TrainSettings) -> Path:
@@ -88,7 +86,7 @@ class CellStore:
         return self.path / CELLS / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
 
     def load(self, settings: TrainSettings, limit: float | None) -> Outcome | None:
-        """What became of a cell, if it is known; one that ran out of time is known for this limit and shorter ones."""
+        """Return the stored outcome of a cell, or None. A timed-out one is valid for the same or a shorter limit."""
         try:
             path = self._file(settings)
             stored = read_json(path, StoredCell)
@@ -98,7 +96,7 @@ class CellStore:
             }
             outcome = converted(values, Outcome, path)
         except SchemaError:
-            return None  # not there, or damaged: it is run again
+            return None  # missing or damaged: train again
         if {**DEFAULTS, **stored.settings} != json.loads(json.dumps(asdict(settings))):
             return None
         if outcome.timed_out and (limit is None or limit > (stored.limit or 0)):

@@ -1,14 +1,14 @@
-"""Where growth ends: in each column of a grid, between the last cell that grows and the first that shrinks.
+"""Find where growth ends in each column of a grid: between the last cell that grows and the first that shrinks.
 
-A column holds all but one setting fixed, and the rows ascend (weight decay from small to large). Growth is expected to
-change its sign once in a column. `wanted` looks for the place without filling the grid: it is a pure function of what
-is known, so that a search that was stopped goes on where it was.
+A column fixes all but one setting, and its rows ascend (for example, weight decay from small to large). Growth is
+expected to change its sign once in a column. `wanted` searches for this place without filling the grid. It is a pure
+function of the known cells, so an interrupted search resumes where it stopped.
 
-    anchors     every fifth column or so: both ends and the middle, then bisection
-    the others  the two cells around the place that the anchors on both sides point to, further only if those do not
-                enclose the change; then one cell half way to the end that is farther, to see that the sign stays
+    anchors         about every fifth column: both ends and the middle, then bisection
+    other columns   the two cells around the place interpolated between the neighboring anchors, and more only if these
+                    do not enclose the change; then one cell halfway to the farther end, to check that the sign stays
 
-Cells that were lost are unknown: the search treats a column as if their rows were not there.
+Lost cells are unknown: the search treats a column as if their rows did not exist.
 """
 
 from bisect import bisect_right
@@ -16,16 +16,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 Cell = tuple[int, int]  # column, row
-APART = 5  # columns from an anchor to the next
+APART = 5  # columns between anchors
 
 
 @dataclass(frozen=True)
 class Change:
-    """In one column: the last row that grows, the first that shrinks; −1 and the number of rows are beyond the grid."""
+    """The last row that grows and the first that shrinks; −1 and the number of rows mean outside the grid."""
 
     below: int
     above: int
-    once: bool  # no known row contradicts it
+    once: bool  # no known row contradicts a single change
 
     @property
     def found(self) -> bool:
@@ -37,7 +37,7 @@ class Change:
 
 
 def change(column: Mapping[int, bool], rows: int) -> Change:
-    """The first change from growing (true) to shrinking, by what is known of the column."""
+    """Return the first change from growing (True) to shrinking among the known rows of a column."""
     shrinking = [row for row, grows in column.items() if not grows]
     above = min(shrinking, default=rows)
     below = max((row for row, grows in column.items() if grows and row < above), default=-1)
@@ -47,7 +47,7 @@ def change(column: Mapping[int, bool], rows: int) -> Change:
 def changes(
     known: Mapping[Cell, bool], columns: int, rows: int, without: Collection[Cell] = ()
 ) -> list[Change]:
-    """The change of each column, in rows of the grid. without: cells that were lost."""
+    """Return the change of each column, in rows of the grid. without: lost cells."""
     found = []
     for i in range(columns):
         left = _left(i, rows, without)
@@ -57,7 +57,7 @@ def changes(
 
 
 def wanted(known: Mapping[Cell, bool], columns: int, rows: int, without: Collection[Cell] = ()) -> list[Cell]:
-    """The cells to look at next, all at once; none when the boundary is found. without: cells that were lost."""
+    """Return the cells to train next, in one batch; empty when the edge is found. without: lost cells."""
     anchors = sorted(
         {round(i * (columns - 1) / max(1, -(-columns // APART))) for i in range(-(-columns // APART) + 1)}
     )
@@ -82,17 +82,17 @@ def wanted(known: Mapping[Cell, bool], columns: int, rows: int, without: Collect
 
 
 def _left(i: int, rows: int, without: Collection[Cell]) -> list[int]:
-    """The rows of a column that were not lost."""
+    """Return the rows of a column that are not lost."""
     return [row for row in range(rows) if (i, row) not in without]
 
 
 def _column(known: Mapping[Cell, bool], i: int, left: list[int]) -> dict[int, bool]:
-    """What is known of a column, by the place of the row among those that are left."""
+    """Return the known cells of a column, by index among the remaining rows."""
     return {place: known[i, row] for place, row in enumerate(left) if (i, row) in known}
 
 
 def _guess(place: Mapping[int, float], i: int, rows: int) -> float:
-    """Between the anchors on both sides; the nearest where all cells of the other were lost."""
+    """Interpolate between the neighboring anchors; use the nearest one if an anchor has no cells left."""
     before, after = [a for a in place if a < i], [a for a in place if a > i]
     if not before or not after:
         return place[(before or after)[-1 if before else 0]] if place else rows / 2
@@ -110,7 +110,7 @@ def _bisect(column: Mapping[int, bool], rows: int, *, ends: bool) -> list[int]:
 
 
 def _around(column: Mapping[int, bool], rows: int, guess: int) -> list[int]:
-    """The pair of rows around the guess; once one side is known, away from it in steps that double."""
+    """Return the pair of rows around the guess; if one side is known, move away from it in doubling steps."""
     found = change(column, rows)
     if found.found:
         return []
@@ -119,7 +119,7 @@ def _around(column: Mapping[int, bool], rows: int, guess: int) -> list[int]:
         return sorted({low, min(low + 1, rows - 1)})
     if found.below >= 0 and found.above < rows:
         return _bisect(column, rows, ends=False)
-    if found.above == rows:  # all that is known grows
+    if found.above == rows:  # all known rows grow
         known = sorted(row for row in column)
         return [min(found.below + max(1, known[-1] - known[0]), rows - 1)]
     known = sorted(column)
@@ -127,7 +127,7 @@ def _around(column: Mapping[int, bool], rows: int, guess: int) -> list[int]:
 
 
 def _check(column: Mapping[int, bool], rows: int) -> list[int]:
-    """Half way to the end that is farther, if nothing there is known."""
+    """Return the row halfway to the farther end, if no row there is known."""
     found = change(column, rows)
     over, under = rows - 1 - found.above, found.below
     if max(over, under) < 2:

@@ -1,8 +1,8 @@
-"""Where growth ends in each column of a sweep: measured, predicted for random gradients, and by what the two differ.
+"""Where growth ends in each column of a sweep: measured, and predicted for random gradients.
 
-At the edge the terms of the budget cancel: alignment + steps = −decay. For AdamW with random gradients the edge is at
-λ* = ηC/(2‖θ₀‖²), whatever β₁ is; but with β₁ = 0.9 only 5 % of what decay takes is then given by ‖δ‖², and 95 % by
-⟨θ,δ⟩, since the average that Adam steps by remembers gradients which have become part of θ.
+At the edge, the terms of the budget cancel: alignment + steps = −decay. For AdamW with random gradients, the edge is at
+λ* = ηC/(2‖θ₀‖²) for any β₁. But with β₁ = 0.9, ‖δ‖² compensates only 5 % of the decay and ⟨θ,δ⟩ the other 95 %, because
+the moving average in Adam's step contains gradients that are already part of θ.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,14 +24,14 @@ def edges(
     grows: Mapping[Cell, bool],
     lost: Collection[Cell] = (),
 ) -> list[dict[str, float]]:
-    """For each column:
+    """Return for each column:
 
-    edge                     where the norm neither grows nor falls, between the two rows around it; 0 or inf beyond
-                             all; NaN where cells were lost between it and the last that is known
-    edge_below, edge_above   these rows: the last that grows, the first that falls
-    once                     1 if no cell that was trained contradicts it
-    edge_predicted           λ* for random gradients (of learning rate and weight decay only, and a constant rate)
-    edge_alignment, _steps   at the edge, what alignment and steps give, as shares of what decay takes
+    edge                     where the norm neither grows nor falls, interpolated between two rows; 0 or inf if outside
+                             the grid; NaN if lost cells may hide it
+    edge_below, edge_above   these two rows: the last that grows, the first that falls
+    once                     1 if no trained cell contradicts a single edge
+    edge_predicted           λ* for random gradients (only for learning rate × weight decay with a constant schedule)
+    edge_alignment, _steps   contributions of alignment and steps at the edge, as fractions of the loss to decay
     """
     found = []
     for i, change in enumerate(changes(grows, len(x.values), len(y.values), lost)):
@@ -55,13 +55,13 @@ def edges(
 
 
 def _unknown(i: int, change: Change, rows: int, lost: Collection[Cell]) -> bool:
-    """Whether a lost cell could have been the other side of the change."""
+    """Whether a lost cell may be the other side of the change."""
     beyond = [row for column, row in lost if column == i and change.below < row < change.above]
     return bool(beyond) and (change.below < 0 or change.above >= rows)
 
 
 def _weight(below: Outcome | None, above: Outcome | None) -> float:
-    """How far from the row below to that above ‖θ‖² stays what it was; then the terms of the budget cancel there."""
+    """Return the position of zero growth between the rows, from 0 (below) to 1 (above), by linear interpolation."""
     if below is None or above is None or below.diverged or not below.growth > above.growth:
         return nan
     return below.growth / (below.growth - above.growth)

@@ -1,4 +1,4 @@
-"""The grid of a sweep: two settings of `train`, every value of one with every value of the other; and their corpora."""
+"""The grid of a sweep: all combinations of the values of two settings of `train`, and the corpora of the cells."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,7 +15,7 @@ from normgrowth.lab.settings import TrainSettings
 
 
 class Corpora:
-    """The corpus of every cell: one for all, unless a setting of the grid is one that a corpus is made with."""
+    """The corpus of every cell. All cells share one corpus, unless a setting of the grid changes the corpus."""
 
     MADE_WITH = ("positions", "min_count", "longest")
 
@@ -31,7 +31,9 @@ class Corpora:
     def _key(self, settings: TrainSettings) -> tuple[Any, ...]:
         if self._given is not None:
             return ()
-        drawn = settings.seed if settings.corpus in LANGUAGES else None  # the words of a formal language are
+        drawn = (
+            settings.seed if settings.corpus in LANGUAGES else None
+        )  # words of a formal language are random
         return drawn, *(getattr(settings, name) for name in self.MADE_WITH)
 
     def of(self, settings: TrainSettings) -> Corpus:
@@ -45,10 +47,8 @@ class Corpora:
 
     @property
     def notes(self) -> list[str]:
-        """Those of each, said once."""
-        several = (
-            [f"{len(self)} corpora, as the settings ask for; described is the first"] if len(self) > 1 else []
-        )
+        """Return the notes of all corpora, without repetitions."""
+        several = [f"the cells use {len(self)} corpora; the first one is described"] if len(self) > 1 else []
         return several + list(dict.fromkeys(note for corpus in self._known.values() for note in corpus.notes))
 
 
@@ -68,11 +68,13 @@ class Grid:
         self.shape = len(x.values), len(y.values)
         if self.shape[0] * self.shape[1] > MOST_CELLS:
             raise InputError(
-                f"a grid has at most {MOST_CELLS:,} cells, not {self.shape[0]:,} x {self.shape[1]:,}"
+                f"a grid can have at most {MOST_CELLS:,} cells, got {self.shape[0]:,} x {self.shape[1]:,}"
             )
         for axis in (x, y):
             if corpus is not None and axis.setting in Corpora.MADE_WITH:
-                raise InputError(f"{axis.setting}: it would make another corpus than the one that is given")
+                raise InputError(
+                    f"cannot sweep over {axis.setting}: it changes the corpus, but a corpus is given"
+                )
         self.cells: dict[Cell, TrainSettings] = {}
         for i, left in enumerate(x.values):
             for j, right in enumerate(y.values):
@@ -80,7 +82,7 @@ class Grid:
                     self.cells[i, j] = replace(settings, **{x.setting: left, y.setting: right})
         self.corpora = Corpora(self.cells.values(), data, corpus)
         for cell, own in self.cells.items():
-            with _naming(self, cell):  # what is wrong with a schedule is said before any cell is trained
+            with _naming(self, cell):  # raises errors of the schedule before any cell is trained
                 own.rate(total_steps(own, self.corpora.of(own)))
 
     def name(self, cell: Cell) -> str:
@@ -88,7 +90,7 @@ class Grid:
 
 
 class _naming:
-    """What is wrong with a cell is said with its name."""
+    """Adds the name of the cell to errors."""
 
     def __init__(self, grid: Grid, cell: Cell) -> None:
         self.grid, self.cell = grid, cell

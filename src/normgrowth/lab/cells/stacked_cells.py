@@ -1,8 +1,8 @@
-"""Cells of a sweep trained together: one pass through a stack of networks, then to each its own optimizer.
+"""Train cells of a sweep together: one pass through a stack of networks, then a separate optimizer for each cell.
 
-The optimizer of a cell is the one that it would have alone, on its row of the stack, so that clipping, momentum and
-decay have one definition. What differs from training alone is the order in which numbers are added: outcomes agree up
-to rounding. A cell that diverges is taken out, and the others go on without it.
+The optimizer of a cell is the same as for training alone, applied to its row of the stack, so clipping, momentum and
+decay have one definition. Only the order of summation differs from training alone, so outcomes agree up to rounding. A
+cell that diverges is removed, and the others continue.
 """
 
 import time
@@ -24,7 +24,7 @@ from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.tensor_sums import summed
 from normgrowth.tracking.tracked_parameters import watch
 
-# What each cell has to itself; all other settings decide the shape, the first weights, the batches or what counts.
+# Settings in which stacked cells may differ. The others determine shape, first weights, batches or counted parameters.
 OWN = {
     "optimizer": "adamw",
     "lr": 1e-3,
@@ -38,17 +38,22 @@ OWN = {
 }
 
 TOGETHER = 8
-MOST_VALUES = 1 << 15  # of a batch's states: work enough for one network at a time
-MOST_WEIGHTS = 1 << 20  # of a network: more would wait for memory, not for operations to start
+MOST_VALUES = 1 << 15  # values in a hidden state of a batch: above this, one network alone keeps the CPU busy
+MOST_WEIGHTS = (
+    1 << 20
+)  # weights of a network: above this, memory is the bottleneck and not the launch of operations
 
 
 def in_common(settings: TrainSettings) -> TrainSettings:
-    """What cells must share to be trained together: the settings without those that each has to itself."""
+    """Return the settings that cells must share to be stacked; the others are set to fixed values."""
     return replace(settings, **OWN)
 
 
 def stackable(settings: TrainSettings) -> bool:
-    """Adafactor factors each matrix; a leaking mask needs the padding of each sequence: such cells train alone."""
+    """Whether cells with these settings can be stacked.
+
+    Adafactor factors each matrix, and a leaking mask needs the padding of each sequence; such cells train alone.
+    """
     return settings.optimizer != "adafactor" and not settings.leaking
 
 
@@ -59,7 +64,7 @@ def train_together(
     limit: float | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> list[Outcome]:
-    """Train cells that differ in nothing but how they step (`OWN`); limit: seconds for each cell, of all together."""
+    """Train cells that differ only in the settings `OWN`. limit: seconds per cell; the stack may use their sum."""
     start = time.monotonic()
     if not settings:
         return []
@@ -82,7 +87,7 @@ def train_together(
 
 
 class _Cell:
-    """One of the stack: its row of weights, with an optimizer, rates and a course of its own."""
+    """One cell of the stack: its row of weights, its optimizer, learning rates and course."""
 
     def __init__(
         self, settings: TrainSettings, total: int, course: Course, row: Tensor, names: Sequence[str]
@@ -101,7 +106,7 @@ class _Cell:
         self.optimizer.step()
 
     def into(self, model: LanguageModel) -> None:
-        """Its weights, in the model."""
+        """Copy the weights of the cell into the model."""
         parameters = dict(model.named_parameters())
         pieces = self.weights.detach().split([parameters[name].numel() for name in self.names])
         with torch.no_grad():
@@ -113,7 +118,7 @@ class _Stack:
     def __init__(self, settings: Sequence[TrainSettings], corpus: Corpus, model: LanguageModel) -> None:
         counted = {id(tensor) for tensor in watch(model, Selection(settings[0].include)).tensors}
         named = dict(model.named_parameters())
-        names = sorted(named, key=lambda name: id(named[name]) not in counted)  # what counts comes first
+        names = sorted(named, key=lambda name: id(named[name]) not in counted)  # counted tensors come first
         self.model, self.names = model, names
         self.numel = sum(named[name].numel() for name in names if id(named[name]) in counted)
         self.net = Stacked(model, len(settings), names)
@@ -143,13 +148,13 @@ class _Stack:
             self._keep([i for i, fine in enumerate(well) if fine])
 
     def _keep(self, rows: list[int]) -> None:
-        """Go on with some of the cells: numbers that are none would cost time, and so would a cell for nothing."""
+        """Continue with some of the cells. Diverged cells are dropped, because NaN work is wasted."""
         flat = self.net.flat[rows]
         self.net = Stacked(self.model, len(rows), self.names)
         self.net.flat.copy_(flat)
         cells = [self.cells[i] for i in rows]
         for cell, row in zip(cells, self.net.flat, strict=True):
-            cell.weights.data = row  # what the optimizer knows of it stays
+            cell.weights.data = row  # keeps the state of the optimizer
         self._hold(cells)
 
     def _hold(self, cells: list[_Cell]) -> None:
@@ -164,18 +169,20 @@ def _check(settings: Sequence[TrainSettings]) -> None:
     for cell in settings:
         if other := difference(asdict(in_common(settings[0])), asdict(in_common(cell))):
             said = "; ".join(f"{name} {other[1][name]} instead of {old}" for name, old in other[0].items())
-            raise InputError(f"cells that train together may differ in {', '.join(OWN)}, not in {said}")
+            raise InputError(f"stacked cells can differ only in {', '.join(OWN)}, got {said}")
         if not stackable(cell):
-            raise InputError(f"cells of {'a leaking mask' if cell.leaking else cell.optimizer} train alone")
+            raise InputError(
+                f"cells with {'a leaking mask' if cell.leaking else cell.optimizer} cannot be stacked"
+            )
 
 
 def pays(settings: TrainSettings, corpus: Corpus) -> int:
-    """How many cells of these settings to train together; 1: each alone.
+    """Return how many cells with these settings to train in one stack; 1 means alone.
 
-    A function of the shape and not of the clock, so that the same sweep is cut in the same way each time, and its
-    numbers are the same. It goes by `benchmarks/together.py`: where a batch has 14,000 to 25,000 values in a state of
-    the network, 8 cells together are 1.3 to 1.8 times as fast, and 16 or 32 hardly more; from 45,000 on most lose.
-    (With 33,000 words a stack is 1.6 times as fast, even of one: not by stacking, but by how it takes the loss.)
+    The number depends on the shape and not on timings, so the same sweep is always split in the same way and gives the
+    same numbers. It is based on `benchmarks/together.py`: if a hidden state of a batch has 14,000 to 25,000 values, 8
+    stacked cells are 1.3 to 1.8 times as fast, and 16 or 32 hardly faster; from 45,000 values on, most stacks are
+    slower. (With 33,000 words, even a stack of one is 1.6 times as fast, because of its loss computation.)
     """
     if not stackable(settings):
         return 1

@@ -1,15 +1,15 @@
-"""Several language models of one shape as one: their weights side by side, the same tokens through all of them.
+"""Run several language models of the same shape as one model: their weights are stacked, and all read the same tokens.
 
-A small network spends its time on starting operations; here one operation serves K networks. The encoder's own code
-runs, on copies of its modules whose linear maps and norms hold K weights each, so that there is no second definition
-of a block. Between them states have the shape (K·B, T, D): to attention the networks are more sequences. (`vmap` over
-the plain modules comes to the same, and in a first trial took 1.0 to 1.6 times as long.)
+A small network spends most of its time on launching operations; here one operation serves K networks. The code of the
+encoder runs unchanged, on copies of its modules whose linear maps and norms hold K weights each, so a block has only
+one definition. In between, states have the shape (K·B, T, D): attention treats the networks as additional sequences.
+(`vmap` over the plain modules gives the same result; in a first trial, it took 1.0 to 1.6 times as long.)
 
-Beyond a certain width the work itself dominates, and memory: K networks do not fit into a cache where one does. Logits
-over a vocabulary would be the largest of all, which is why the head and the loss are one operation that takes a piece
-at a time, and computes gradients while the piece is at hand.
+For wide networks, computation and memory dominate: K networks do not fit into a cache that holds one. Logits over the
+vocabulary would be the largest tensor. So the head and the loss are one operation, which processes one piece at a time
+and computes gradients while the piece is in the cache.
 
-Shapes: K networks, B sequences, T tokens, D width, N places that count, V words.
+Shapes: K networks, B sequences, T tokens, D width, N real places, V words.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,21 +23,21 @@ from torch.nn import functional
 from normgrowth.errors import InputError
 from normgrowth.network.models.encoders import LanguageModel
 
-PIECE = 1 << 18  # logits at a time: what a core's own cache holds
-ROWS = 64  # and places at least: products of fewer rows are slow
+PIECE = 1 << 18  # logits per piece: they fit into the cache of a core
+ROWS = 64  # smallest number of places per piece, because matrix products with fewer rows are slow
 
 
 class Stacked(nn.Module):
-    """K copies of a causal language model, to be trained apart: `losses` gives the loss of each.
+    """K copies of a causal language model that are trained separately; `losses` returns the loss of each.
 
-    flat: all weights, (K, numel). The parameters are views of it, in the order of `names`, so that `flat[k]` is the
-    whole network k, for an optimizer of its own.
+    flat: all weights, (K, numel). The parameters are views of it, in the order of `names`, so `flat[k]` is the whole
+    network k and can have its own optimizer.
     """
 
     def __init__(self, model: LanguageModel, count: int, names: Sequence[str] | None = None) -> None:
         super().__init__()
         if model.config.leaking or not model.config.causal:
-            raise InputError("only causal models whose mask hides the future are stacked")
+            raise InputError("only causal models without a leaking mask can be stacked")
         self.count = count
         parameters = dict(model.named_parameters())
         self.names = list(names or parameters)
@@ -49,12 +49,12 @@ class Stacked(nn.Module):
             id(parameters[name]): nn.Parameter(piece.view(count, *shape))
             for name, piece, shape in zip(self.names, pieces, shapes, strict=True)
         }
-        # A copy whose parameters are the stacked ones from the start: tied ones stay tied.
+        # The memo of deepcopy replaces the parameters by the stacked ones, so tied parameters stay tied.
         self.model: Any = _exchanged(deepcopy(model, dict(views)))
         self.stacked = [views[id(parameters[name])] for name in self.names]
 
     def losses(self, ids: Tensor, real: Tensor) -> Tensor:
-        """The sum over tokens of −log p(token | what came before), of each network: (K)."""
+        """Return the sum over tokens of −log p(token | previous tokens) for each network, (K)."""
         encoder, head = self.model.encoder, self.model.head
         rows, length = ids.shape[0], ids.shape[1] - 1
         tokens = encoder.token_embedding.weight.index_select(1, ids[:, :-1].reshape(-1))  # (K, B·T, D)
@@ -69,7 +69,7 @@ class Stacked(nn.Module):
         return _Loss.apply(states, head.weight, head.bias, ids[:, 1:].reshape(-1)[counted])  # type: ignore[return-value]
 
     def gradients(self, losses: Tensor, out: Tensor) -> None:
-        """Those of the sum of losses, laid out as `flat` is; networks do not meet, so each has its own."""
+        """Write the gradients to `out`, laid out like `flat`. Networks are independent: one backward pass suffices."""
         found = torch.autograd.grad(losses.sum(), self.stacked)
         torch.cat([gradient.flatten(1) for gradient in found], 1, out=out)
 
@@ -102,7 +102,7 @@ class _Norm(nn.Module):
 
 
 def _exchanged(module: nn.Module) -> nn.Module:
-    """The module with each linear map and norm as one of K."""
+    """Replace each linear map and norm of the module by its stacked version; return the module."""
     for name, child in module.named_children():
         if isinstance(child, nn.Linear):
             setattr(module, name, _Linear(child.weight, child.bias))
@@ -114,9 +114,9 @@ def _exchanged(module: nn.Module) -> nn.Module:
 
 
 class _Loss(torch.autograd.Function):
-    """Cross-entropy of a linear head, for each network, with its gradients: softmax − target, times what it meets.
+    """Cross-entropy of a linear head for each network. The forward pass also computes the gradients (softmax − target).
 
-    Pieces are some networks, or some places of one: about PIECE logits are there at once.
+    A piece is several networks, or several places of one network: about PIECE logits are in memory at a time.
     """
 
     @staticmethod
@@ -147,7 +147,7 @@ class _Loss(torch.autograd.Function):
 
 
 def _pieces(networks: int, places: int, words: int) -> Iterator[tuple[slice, slice]]:
-    """Which networks and which places to take at a time."""
+    """Yield the networks and the places of each piece."""
     several = max(1, PIECE // (places * words))
     part = places if places * words <= PIECE else max(ROWS, PIECE // words)
     for i in range(0, networks, several):

@@ -1,1 +1,1 @@
-"""Sentences as rows of ids, in batches without padding."""
+"""Corpora: sentences as rows of ids, in batches with little padding."""

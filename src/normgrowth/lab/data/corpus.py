@@ -1,14 +1,14 @@
-"""Corpora: sentences as rows of word ids, in three parts, the way the paper prepares them (§A).
+"""Corpora: sentences as rows of word ids, in three parts, prepared as in the paper (§A).
 
-A row is an end mark, the words of a line, an end mark; the model reads all but the last token and predicts all but the
-first, so each word and each end is predicted once. The vocabulary is that of the training part, with `<unk>` for all
-other words. A row with more tokens than the model has positions is cut into pieces, and still each is predicted once.
+A row is an end mark, the words of a line, and an end mark. The model reads all tokens but the last and predicts all but
+the first, so each word and each end is predicted once. The vocabulary is that of the training part; all other words
+become `<unk>`. A row with more tokens than the model has positions is split, and each token is still predicted once.
 
-    penn, wikitext-2      from a folder with train.txt, valid.txt and test.txt, or the hub; of WikiText-2 no headings
-                          (lines that begin with "=")
-    pydoc                 Python's own documentation, always there
+    penn, wikitext-2      from a folder with train.txt, valid.txt and test.txt, or from the hub; WikiText-2 without
+                          headings (lines that start with "=")
+    pydoc                 the documentation of Python, always available
     anbn, dyck2, ...      formal languages (`normgrowth.lab.data.formal_languages`)
-    a folder or a file    a sentence a line; of a file the last tenth is kept for development and test
+    a folder or a file    one sentence per line; the last tenth of a file is held out for development and test
 """
 
 import hashlib
@@ -32,29 +32,29 @@ Row = NDArray[np.int64]
 Lines = list[list[str]]
 
 PARTS = ("train", "valid", "test")
-SHORTEST = 4  # words of a sentence of the documentation
-MOST_POSITIONS = 1024  # of a model whose user did not say; a line may be a whole book
-HELD_OUT = 0.05  # of a corpus without parts of its own, for development, and again for test
-OF_LANGUAGE = {"train": 10_000, "valid": 1_000, "test": 1_000}  # words of a formal language
+SHORTEST = 4  # shortest sentence of the documentation, in words
+MOST_POSITIONS = 1024  # largest default number of positions, because a line may be a whole book
+HELD_OUT = 0.05  # held-out fraction of a corpus without parts, for development and again for test
+OF_LANGUAGE = {"train": 10_000, "valid": 1_000, "test": 1_000}  # number of words of a formal language
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Rows of ids of the three parts, and the vocabulary; `language` names a formal one."""
+    """Rows of ids of the three parts, and the vocabulary. language: name of the formal language, if it is one."""
 
     name: str
     vocabulary: Words
     train: list[Row]
     valid: list[Row]
     test: list[Row]
-    positions: int  # the longest row that a model reads
+    positions: int  # number of positions that a model needs
     language: str | None = None
-    longest: int | None = None  # words of that language
+    longest: int | None = None  # longest word of the formal language
     notes: list[str] = field(default_factory=list)
 
     @cached_property
     def fingerprint(self) -> str:
-        """The same for the same rows and words, wherever they come from."""
+        """Return a hash of the rows and words, independent of their source."""
         digest = hashlib.sha256("\n".join(self.vocabulary.words).encode())
         for rows in (self.train, self.valid, self.test):
             digest.update(
@@ -63,16 +63,16 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def frequency_loss(self, part: str = "valid", first: int | None = None) -> float:
-        """Nats per token of the model that knows word frequencies only: what any model must get below.
+        """Return nats per token of a model that predicts only word frequencies, the baseline for any model.
 
-        first: of so many rows of the part.
+        first: use only this many rows of the part.
         """
         size = len(self.vocabulary)
         seen = np.bincount(np.concatenate([row[1:] for row in self.train]), minlength=size)
         wanted = np.bincount(np.concatenate([row[1:] for row in getattr(self, part)[:first]]), minlength=size)
         share = (
             np.maximum(seen, 1) / np.maximum(seen, 1).sum()
-        )  # a word that training never has counts as once
+        )  # a word that is not in the training part counts once
         return float(-(wanted * np.log(share)).sum() / wanted.sum())
 
 
@@ -86,12 +86,13 @@ def load_corpus(
     seed: int = 0,
     endpoint: str | None = None,
 ) -> Corpus:
-    """A corpus by its name, or a folder or file of text.
+    """Load a corpus by its name, or from a folder or file of text.
 
-    data: the folder that holds `penn` and `wikitext-2`. positions: of the model; by default as many as the longest row
-    needs, and 1,024 at the most. min_count: words that training has less often are `<unk>`; 1 for penn and wikitext-2,
-    which have theirs already, else 2; of a formal language all symbols are known. longest, seed: of such. endpoint:
-    another hub.
+    data: folder that contains `penn` and `wikitext-2`.
+    positions: number of positions of the model [default: as many as the longest row needs, at most 1,024].
+    min_count: words that are rarer in the training part become `<unk>` [default: 1 for penn and wikitext-2, which
+    already contain `<unk>`, else 2]. A formal language keeps all its symbols.
+    longest, seed: longest word and random seed of a formal language. endpoint: address of another hub.
     """
     lines, notes = _read(name, data, longest, seed, endpoint)
     known = name in PLACES or name in LANGUAGES
@@ -100,20 +101,18 @@ def load_corpus(
     rows = {part: _rows(lines[part], vocabulary) for part in PARTS}
     for part in PARTS:
         if not rows[part]:
-            raise InputError(f"{name}: its {part} part has no sentence")
+            raise InputError(f"{name}: the {part} part has no sentences")
     need = max(len(row) for part in rows.values() for row in part) - 1
     language = name if name in LANGUAGES else None
     if positions is None and not language:
         positions = min(need, MOST_POSITIONS)
     if positions is not None and need > positions and language:
         raise InputError(
-            f"{name}: its words have up to {need - 1} symbols, which need {need} positions, not {positions}"
+            f"{name}: words have up to {need - 1} symbols and need {need} positions, got {positions}"
         )
     if positions is not None and need > positions:
         long = sum(len(row) - 1 > positions for part in rows.values() for row in part)
-        notes.append(
-            f"{long} sentences have more than {positions} tokens, up to {need}: they are cut into pieces"
-        )
+        notes.append(f"{long} sentences have more than {positions} tokens (up to {need}) and are split")
         rows = {part: [piece for row in rows[part] for piece in _pieces(row, positions)] for part in PARTS}
     notes += _unseen(lines, vocabulary, min_count)
     return Corpus(
@@ -128,7 +127,7 @@ def load_corpus(
 
 
 def describe(corpus: Corpus, dev_sentences: int | None = None) -> dict[str, Any]:
-    """What a corpus is, for those who read records; the loss of word frequencies where the model has its own."""
+    """Return the fields of `CorpusSummary`; the frequency loss is for the development sentences that a run uses."""
     parts = {part: getattr(corpus, part) for part in PARTS}
     return {
         "name": corpus.name,
@@ -152,7 +151,9 @@ def _read(
         }
         known = {tuple(word) for word in lines["train"]}
         again = sum(tuple(word) in known for word in lines["valid"]) / len(lines["valid"])
-        return lines, [f"valid: {again:.0%} of its words are in the training part too: short ones are few"]
+        return lines, [
+            f"valid: {again:.0%} of the words are also in the training part (there are few short words)"
+        ]
     if name in PLACES:
         folder = None if data is None else Path(data) / name
         lines = from_hub(name, endpoint) if folder is None else _folder(folder)
@@ -167,32 +168,32 @@ def _read(
     if path.is_file():
         return _split(_lines(path), name)
     raise InputError(
-        f"{name}: no such file or folder, and none of {', '.join([*PLACES, 'pydoc', *LANGUAGES])}"
+        f"{name}: no such file or folder; known corpora: {', '.join([*PLACES, 'pydoc', *LANGUAGES])}"
     )
 
 
 def _folder(folder: Path) -> dict[str, Lines]:
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; --data names the one that holds {folder.name}")
+        raise InputError(f"{folder}: no such folder; set --data to the folder that contains {folder.name}")
     return {part: _lines(folder / f"{part}.txt") for part in PARTS}
 
 
 def _lines(path: Path) -> Lines:
     try:
-        text = path.read_text(encoding="utf-8-sig")  # a byte order mark is no part of the first word
+        text = path.read_text(encoding="utf-8-sig")  # drops a byte order mark
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not text in UTF-8 (byte {error.start})") from None
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
     return [words for line in text.split("\n") if (words := line.split())]
 
 
 def _documentation() -> Lines:
-    """Python's documentation: each sentence once, without code and tables, words and signs apart."""
+    """Return the sentences of Python's documentation as words and signs, without duplicates, code and tables."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        raise InputError("this Python comes without its documentation: give a text file") from None
+        raise InputError("this Python installation has no documentation; use a text file instead") from None
     found: dict[str, list[str]] = {}
     for name in sorted(topics):
         for paragraph in re.split(r"\n\s*\n", topics[name]):
@@ -202,31 +203,33 @@ def _documentation() -> Lines:
                 if len(words) >= SHORTEST and prose and sentence[0].isupper():
                     found[sentence] = words
     lines = list(found.values())
-    order = np.random.default_rng(0).permutation(len(lines))  # topics come by name: every part gets of each
+    order = np.random.default_rng(0).permutation(
+        len(lines)
+    )  # topics are sorted by name: mix them over the parts
     return [lines[i] for i in order]
 
 
 def _split(lines: Lines, name: str) -> tuple[dict[str, Lines], list[str]]:
-    """In the order of the text: sentences of one page in two parts would make the test easy."""
+    """Split lines into parts in the order of the text, because neighboring sentences in two parts leak information."""
     held = max(1, int(HELD_OUT * len(lines)))
     if len(lines) < 3:
-        raise InputError(f"{name}: {len(lines)} sentences are too few for training, development and test")
+        raise InputError(f"{name}: too few sentences for training, development and test: {len(lines)}")
     end = len(lines) - 2 * held
     parts = {"train": lines[:end], "valid": lines[end : end + held], "test": lines[end + held :]}
-    return parts, [f"{held} sentences each are kept for development and test"]
+    return parts, [f"{held} sentences each are held out for development and test"]
 
 
 def _vocabulary(lines: Lines, min_count: int, name: str) -> Words:
-    """The end mark, `<unk>`, then words from the most to the least frequent; ties by the word itself."""
+    """Return the end mark, `<unk>`, then words by decreasing frequency; ties in alphabetical order."""
     counts = Counter(word for line in lines for word in line)
-    if name in LANGUAGES:  # all symbols: short words need not have each
+    if name in LANGUAGES:  # keep all symbols, even those that do not occur in short words
         counts.update(dict.fromkeys(LANGUAGES[name].alphabet, 0))
         min_count = 0
     kept = sorted(
         (word for word, n in counts.items() if n >= min_count), key=lambda word: (-counts[word], word)
     )
     if not counts:
-        raise InputError(f"{name}: there is no word in its training part")
+        raise InputError(f"{name}: the training part has no words")
     return Words([END, UNKNOWN, *(word for word in kept if word not in (END, UNKNOWN))])
 
 
@@ -236,21 +239,21 @@ def _rows(lines: Lines, vocabulary: Words) -> list[Row]:
 
 
 def _pieces(row: Row, positions: int) -> Iterator[Row]:
-    """A piece begins with the last token of the one before, so that each token but the first is predicted once."""
+    """Split a row. A piece starts with the last token of the previous one, so each token is predicted once."""
     for start in range(0, len(row) - 1, positions):
         yield row[start : start + positions + 1]
 
 
 def _unseen(lines: dict[str, Lines], vocabulary: Words, min_count: int) -> list[str]:
     found = []
-    has = "has not" if min_count == 1 else f"has less than {min_count} times"
+    has = "absent from training" if min_count == 1 else f"seen less than {min_count} times in training"
     for part in ("valid", "test"):
         words = [word for line in lines[part] for word in line]
         types = {word for word in words if word not in vocabulary.ids}
         if types:
             share = sum(word in types for word in words) / len(words)
             found.append(
-                f"{part}: {len(types):,} words that training {has} ({share:.1%} of all) became {UNKNOWN}"
+                f"{part}: {len(types):,} words {has} ({share:.1%} of all tokens) are replaced by {UNKNOWN}"
             )
     return found
 
@@ -258,9 +261,9 @@ def _unseen(lines: dict[str, Lines], vocabulary: Words, min_count: int) -> list[
 def in_batches(
     lengths: Sequence[int], size: int, rng: np.random.Generator, pool: int = 64
 ) -> list[NDArray[np.int64]]:
-    """All rows once, in random batches of rows of like length, so that hardly anything is padded.
+    """Return random batches that contain each row once; rows of a batch have similar lengths, so padding is small.
 
-    Rows are shuffled, sorted by length within pools of so many batches, and cut into batches, which are shuffled again.
+    Rows are shuffled, sorted by length within pools of `pool` batches, and split into batches, which are shuffled.
     """
     order = rng.permutation(len(lengths))
     own = np.asarray(lengths)
@@ -273,7 +276,7 @@ def in_batches(
 
 
 def padded(rows: Iterable[Row], filling: int = 0) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Rows as one array (rows, tokens), and where it has tokens."""
+    """Return rows as one array (rows, tokens), and the mask of real tokens."""
     rows = list(rows)
     lengths = np.array([len(row) for row in rows])
     real = np.arange(lengths.max()) < lengths[:, None]

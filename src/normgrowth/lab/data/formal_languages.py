@@ -1,12 +1,12 @@
-"""Formal languages as corpora: words to train on, and at each place exactly what may follow.
+"""Formal languages as corpora: words to train on, and the exact set of symbols that may follow each prefix.
 
     anbn           aⁿbⁿ                            dyck1, dyck2   well nested brackets, of one and of two types
     anbncn         aⁿbⁿcⁿ                          shuffle-dyck   ( ) and [ ], each type balanced by itself
     majority       more a than b                   parity         an even number of 1
 
-Each is a deterministic machine that knows two things of a state: the length of the `shortest` completion, which
-decides membership and legality, and the number of `completions` of each length, which makes sampling uniform
-without rejection. The machines do not mind the empty word; `Language` leaves it out.
+Each is a deterministic machine that provides two functions of a state: the length of the `shortest` completion, which
+decides membership and legality, and the number of `completions` of each length, which allows uniform sampling without
+rejection. The machines accept the empty word; `Language` excludes it.
 
     language("dyck1").legal("(()", longest=4)    # {")"}: there is no room for another (
     words = sentences("dyck2", count=1000, longest=40, seed=0)
@@ -27,23 +27,23 @@ from numpy.typing import NDArray
 from normgrowth.errors import InputError
 
 END = "<eos>"
-BITS = 53  # of each random number: probabilities are right to 2⁻⁵³
-State = Any  # of a machine: what it remembers of a prefix; None if no word begins so
+BITS = 53  # bits of each random number: probabilities are exact to 2⁻⁵³
+State = Any  # state of a machine after a prefix; None if no word starts with the prefix
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Reads symbols by their number in the alphabet. It stays alive only where a completion exists."""
+    """Reads symbols by their index in the alphabet. The state is None if the prefix has no completion."""
 
     start: State
     step: Callable[[State, int], State | None]
-    shortest: Callable[[State], int]  # completion: 0 if a word may end here
-    completions: Callable[[State, int], int]  # how many, with exactly so many symbols
+    shortest: Callable[[State], int]  # length of the shortest completion: 0 if a word may end here
+    completions: Callable[[State, int], int]  # number of completions with exactly this many symbols
 
 
 @dataclass(frozen=True)
 class Language:
-    """A set of non-empty words, with an order of its symbols."""
+    """A set of non-empty words over an ordered alphabet."""
 
     name: str
     alphabet: tuple[str, ...]
@@ -53,15 +53,15 @@ class Language:
         return END in self.legal(word)
 
     def legal(self, prefix: Sequence[str], longest: int | None = None) -> frozenset[str]:
-        """The symbols after which the prefix can still become a word, and END if it is one.
+        """Return the symbols that may follow a prefix, including END if the prefix is a word.
 
-        longest: only words with at most so many symbols count. Empty if none of them begins like this.
+        longest: consider only words with at most this many symbols. The result is empty if no such word has the prefix.
         """
         *_, row = self.legal_rows(prefix, longest)
         return frozenset(symbol for symbol, may in zip((*self.alphabet, END), row, strict=True) if may)
 
     def legal_rows(self, word: Sequence[str], longest: int | None = None) -> Iterator[list[bool]]:
-        """After each prefix, the empty one first: may this symbol follow? In the alphabet's order, then END."""
+        """Yield for each prefix, from the empty one on, whether each symbol of the alphabet and END may follow."""
         step, shortest = self.machine.step, self.machine.shortest
         number = {symbol: i for i, symbol in enumerate(self.alphabet)}
         state = self.machine.start
@@ -77,19 +77,19 @@ class Language:
             yield [*row, i > 0 and room >= 0 and shortest(state) == 0]
 
     def words(self, length: int) -> int:
-        """How many have exactly this length."""
+        """Return the number of words of exactly this length."""
         return self.machine.completions(self.machine.start, length) if length > 0 else 0
 
     def sample(self, rng: np.random.Generator, longest: int) -> tuple[str, ...]:
-        """A length, uniform among those up to `longest` that words have; then a word, uniform among those.
+        """Return a random word: first a uniform length among those of words up to `longest`, then a uniform word.
 
-        Each symbol is drawn in proportion to the completions that it leaves.
+        Each symbol is drawn in proportion to its number of completions.
         """
         lengths = [n for n in range(1, longest + 1) if self.words(n)]
         if not lengths:
             least = next(n for n in itertools.count(1) if self.words(n))
             raise InputError(
-                f"{self.name} has no word of {longest} symbols or less; the shortest has {least}"
+                f"{self.name} has no word of at most {longest} symbols; the shortest has {least}"
             )
         length = lengths[rng.integers(len(lengths))]
         state, word = self.machine.start, []
@@ -105,16 +105,16 @@ class Language:
 
 def language(name: str) -> Language:
     if name not in LANGUAGES:
-        raise InputError(f"language {name!r} is unknown; choose one of {', '.join(LANGUAGES)}")
+        raise InputError(f"unknown language {name!r}; known: {', '.join(LANGUAGES)}")
     return LANGUAGES[name]
 
 
 def sentences(name: str, count: int, longest: int, seed: int) -> list[tuple[str, ...]]:
-    """`count` independent samples of the language; the same for a seed everywhere.
+    """Return `count` independent samples of the language; a seed gives the same samples on every machine.
 
-    They repeat where words are few: there are ⌊longest/2⌋ in anbn (10 up to 20 symbols), ⌊longest/3⌋ in anbncn;
-    up to 10 symbols 64 in dyck1, 1,618 in dyck2, 6,214 in shuffle-dyck, 848 in majority and 1,023 in parity.
-    Lengths are uniform, so that short words repeat in every language.
+    Samples repeat if there are few words: anbn has ⌊longest/2⌋ words (10 up to 20 symbols) and anbncn ⌊longest/3⌋. Up
+    to 10 symbols, dyck1 has 64, dyck2 1,618, shuffle-dyck 6,214, majority 848 and parity 1,023. Lengths are uniform, so
+    short words repeat in every language.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     spoken = language(name)
@@ -122,12 +122,12 @@ def sentences(name: str, count: int, longest: int, seed: int) -> list[tuple[str,
 
 
 def legal_mask(name: str, word: Sequence[str], longest: int | None) -> NDArray[np.bool_]:
-    """[len(word) + 1, len(alphabet) + 1]: `legal` after each prefix, in one pass; END is the last column."""
+    """Return `legal` after each prefix as an array [len(word) + 1, len(alphabet) + 1]; END is the last column."""
     return np.array([*language(name).legal_rows(word, longest)])
 
 
 def _blocks(letters: int) -> Machine:
-    """aⁿbⁿ…: the state is (n, length), n being the number of a. Letter k stands at places kn to (k + 1)n − 1."""
+    """aⁿbⁿ…: the state is (n, length), where n is the number of a. Letter k is at positions kn to (k + 1)n − 1."""
 
     def step(state: tuple[int, int], k: int) -> tuple[int, int] | None:
         n, length = state
@@ -144,7 +144,7 @@ def _blocks(letters: int) -> Machine:
 
 
 def _nested(types: int) -> Machine:
-    """Symbols 2t and 2t + 1 open and close type t. The state is (depth, stack); the stack (type, what is below)."""
+    """Symbols 2t and 2t + 1 open and close type t. The state is (depth, stack); a stack is (type, rest of stack)."""
 
     def step(state: tuple[int, State], k: int) -> tuple[int, State] | None:
         (depth, stack), (kind, closes) = state, divmod(k, 2)
@@ -153,7 +153,7 @@ def _nested(types: int) -> Machine:
         return (depth - 1, stack[1]) if stack and stack[0] == kind else None
 
     def completions(state: tuple[int, State], more: int) -> int:
-        depth, _ = state  # (more − depth)/2 brackets will be opened; where, and of which type
+        depth, _ = state  # (more − depth)/2 brackets are still opened: count positions and types
         return _half_line(depth, more) * types ** (max(more - depth, 0) // 2)
 
     return Machine((0, ()), step, lambda state: state[0], completions)
@@ -166,21 +166,24 @@ def _shuffle_step(depths: tuple[int, int], k: int) -> tuple[int, int] | None:
 
 
 def _line(x: int, steps: int) -> int:
-    """Walks of ±1 from x to 0."""
+    """Return the number of walks with steps of ±1 from x to 0."""
     return 0 if (steps + x) % 2 else comb(steps, (steps + abs(x)) // 2)
 
 
 @lru_cache(1 << 16)
 def _half_line(x: int, steps: int) -> int:
-    """Those that are never negative. The others end at −2 if they are mirrored at −1 from there on."""
+    """Return the number of these walks that are never negative, by the reflection principle.
+
+    Reflected at −1, the other walks end at −2.
+    """
     return _line(x, steps) - _line(x + 2, steps)
 
 
 @lru_cache(1 << 16)
 def _quarter_plane(x: int, y: int, steps: int) -> int:
-    """Walks of unit steps from (x, y) to (0, 0), neither coordinate ever negative: mirrored likewise, twice.
+    """Return the number of walks of unit steps from (x, y) to (0, 0) without negative coordinates, by two reflections.
 
-    In the whole plane x + y and x − y are two independent walks on the line.
+    In the whole plane, x + y and x − y are two independent walks on the line.
     """
 
     def plane(x: int, y: int) -> int:
@@ -191,12 +194,12 @@ def _quarter_plane(x: int, y: int, steps: int) -> int:
 
 @lru_cache(1 << 16)
 def _to_positive(x: int, steps: int) -> int:
-    """Walks of ±1 from x to anywhere above 0.
+    """Return the number of walks with steps of ±1 from x to any end above 0.
 
-    Mirrored at x > 0, ends at 0 and below become ends at 2x and above: twice the number of ends above 0 is that
-    of all walks and of those with 0 < end < 2x.
+    Reflected at x > 0, ends at 0 and below become ends at 2x and above. So twice the number of walks with an end above
+    0 is the number of all walks plus the number with 0 < end < 2x.
     """
-    if x <= 0:  # mirrored at ½: the walks from 1 − x that end at 0 or below
+    if x <= 0:  # reflected at ½: the walks from 1 − x that end at 0 or below
         return 2**steps - _to_positive(1 - x, steps)
     return (2**steps + sum(_line(change, steps) for change in range(1 - x, x))) // 2
 

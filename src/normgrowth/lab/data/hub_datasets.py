@@ -1,4 +1,4 @@
-"""Penn Treebank and WikiText-2 from the hub: the parquet files of a data set, and nothing that would have to be run."""
+"""Read Penn Treebank and WikiText-2 from the hub, from parquet files only, so no code of the data set is run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from normgrowth.stored_result import read_parquet
 
 @dataclass(frozen=True)
 class Place:
-    """Where a corpus lies: `folder`/train…parquet, validation… and test…, with a sentence a row."""
+    """Location of a corpus on the hub: `folder`/train…parquet, validation… and test…, one sentence per row."""
 
     repository: str
     folder: str
@@ -24,11 +24,11 @@ PLACES = {
     "penn": Place("ptb-text-only/ptb_text_only", "penn_treebank", "sentence", "refs/convert/parquet"),
     "wikitext-2": Place("Salesforce/wikitext", "wikitext-2-v1", "text"),
 }
-PARTS = {"train": "train", "valid": "validation", "test": "test"}  # ours, and how the hub says it
+PARTS = {"train": "train", "valid": "validation", "test": "test"}  # part -> its name on the hub
 
 
 def from_hub(name: str, endpoint: str | None = None) -> dict[str, list[list[str]]]:
-    """The sentences of each part as words; files are kept where the hub's own client keeps them."""
+    """Return the sentences of each part as lists of words; files are stored in the cache of huggingface_hub."""
     place, api = PLACES[name], api_of(endpoint)
 
     def listing() -> list[str]:
@@ -49,6 +49,6 @@ def from_hub(name: str, endpoint: str | None = None) -> dict[str, list[list[str]
             paths = [Path(ask(fetched(file), f"{label}: {file}", api.endpoint)) for file in own]
             rows = [row for path in paths for row in read_parquet(path)[place.column].to_pylist()]
             found[part] = [words for row in rows if (words := row.split())]
-    except (InputError, KeyError, ValueError, OSError) as error:  # of Arrow, too
-        raise InputError(f"{name}: {error}; --data names a folder that holds it") from error
+    except (InputError, KeyError, ValueError, OSError) as error:  # Arrow raises subclasses of these
+        raise InputError(f"{name}: {error}; set --data to a folder that contains it") from error
     return found

@@ -1,7 +1,7 @@
-"""Checkpoints and tensors that have exactly the weights of another step.
+"""Find checkpoints and tensors that have exactly the weights of another step.
 
-Equal sums are the suspicion, equal values the proof. Of two equal checkpoints, the original is the one that is near
-its neighbors.
+Equal sums raise a suspicion; a comparison of the values confirms it. Of two equal checkpoints, the original is the one
+that is closer to its neighbors.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,20 +15,22 @@ from normgrowth.lint.finding import Finding
 from normgrowth.lint.step_table import StepTable
 
 Floats = NDArray[np.float64]
-Same = Callable[[int, int, Sequence[str]], NDArray[np.bool_]]  # two rows: which tensors are equal?
-SUMS_EQUAL = 1e-11  # relative: sums of equal values differ by less, those of others hardly ever do
-FEW = 16  # a tensor of fewer values may come back to old ones by chance
-# A run of equal checkpoints at the start that is this part of the series, or one step, need not be a fault:
-# Pythia's steps 0 and 1 are equal, since its learning rate warms up from 0.
+Same = Callable[[int, int, Sequence[str]], NDArray[np.bool_]]  # (row, row, names) -> which tensors are equal
+SUMS_EQUAL = (
+    1e-11  # relative: sums of equal values differ by less, sums of other values almost always by more
+)
+FEW = 16  # a tensor with fewer values may return to old values by chance
+# Equal checkpoints at the start are not a fault if they span at most one step or this fraction of the series:
+# steps 0 and 1 of Pythia are equal, because its learning rate warms up from 0.
 START = 0.01
-# Of d², the way to the last two checkpoints over the way before it. 1 if both hold the weights of the first of them. If
-# both hold those of the last, the way is that of two intervals: 2 in a random walk, 4 on a straight way. A schedule
-# changes it, too, so that what lies in between decides nothing.
+# Ratio of d² of the interval before the last two (equal) checkpoints to d² of the interval before that one. It is 1 if
+# both have the weights of the earlier step. If both have those of the last step, d² spans two intervals: the ratio is 2
+# for a random walk and 4 on a straight line. Schedules change it too, so a ratio in between decides nothing.
 ONE_INTERVAL, TWO_INTERVALS = 1.0, 4.0
 
 
 def whole_copies(e: StepTable, routes: Trajectory | None, same: Same) -> tuple[list[Finding], set[int]]:
-    """Checkpoints that hold the weights of another step, and their rows."""
+    """Return findings for checkpoints with the weights of another step, and their rows."""
     n = len(e.sampled)
     apart = routes.apart if routes else _unknown
     found: list[Finding] = []
@@ -52,7 +54,7 @@ def _unknown(_: int, __: int) -> float:
 
 
 def _groups(e: StepTable, same: Same) -> list[list[int]]:
-    """Rows that are equal to each other."""
+    """Return groups of equal rows."""
     n = len(e.sampled)
     group = list(range(n))
 
@@ -87,7 +89,7 @@ def _comparable(e: StepTable, i: int, j: int) -> bool:
 
 
 def _original_row(members: Sequence[int], n: int, apart: Distance) -> int:
-    """The member that the weights belong to: where the way to the checkpoints beside it is shortest."""
+    """Return the member that the weights belong to: the one with the shortest distance to its neighbors."""
     breaks = np.flatnonzero(np.diff(members) > 1) + 1
     runs = [(int(run[0]), int(run[-1])) for run in np.split(np.array(members), breaks)]
 
@@ -103,8 +105,8 @@ def _original_row(members: Sequence[int], n: int, apart: Distance) -> int:
 
     first, last = run = min(runs, key=both)
     if last == n - 1 and first > 0:
-        # Either training stopped, or the final weights were put into earlier steps: then the distance jumps, by the
-        # number of equal checkpoints or more.
+        # Either training stopped, or the final weights were copied into earlier steps. In the second case, the distance
+        # grows at least by a factor equal to the number of equal checkpoints.
         jump = TWO_INTERVALS if len(members) == 2 else 1.5
         stopped = first >= 2 and into(run) <= jump * apart(first - 2, first - 1)
         return first if stopped else last
@@ -112,7 +114,7 @@ def _original_row(members: Sequence[int], n: int, apart: Distance) -> int:
 
 
 def _either(members: Sequence[int], n: int, apart: Distance) -> bool:
-    """Whether two equal checkpoints at the end may both be the copy."""
+    """Whether either of two equal checkpoints at the end may be the copy."""
     first = members[0]
     if list(members) != [n - 2, n - 1] or first < 2:
         return list(members) == [n - 2, n - 1]
@@ -121,7 +123,7 @@ def _either(members: Sequence[int], n: int, apart: Distance) -> bool:
 
 
 def _benign_reason(e: StepTable, members: Sequence[int], true: int, apart: Distance) -> str:
-    """Why a run of equal checkpoints at either end need not be a fault, or ""."""
+    """Return why a run of equal checkpoints at either end may be normal, or ""."""
     first, last, n = members[0], members[-1], len(e.sampled)
     if last - first != len(members) - 1 or len(members) == n:
         return ""
@@ -138,13 +140,14 @@ def _benign_reason(e: StepTable, members: Sequence[int], true: int, apart: Dista
 def tensor_copies(
     e: StepTable, routes: Trajectory | None, copied: set[int], same: Same
 ) -> tuple[list[Finding], set[int]]:
-    """Tensors that hold the values of another step, though they moved in between: a shard of another step.
+    """Return findings for tensors that have the values of another step although they changed in between.
 
-    Where it is half of the tensors that move, or more, it is the checkpoint, and its row is returned.
+    The usual cause is a shard of another step. If at least half of the moving tensors are affected, the finding is for
+    the whole checkpoint, and its row is returned as well.
     """
     found: list[Finding] = []
     rows: set[int] = set()
-    shared: dict[str, list[set[int]]] = {}  # of each tensor, the sets of rows that have it alike
+    shared: dict[str, list[set[int]]] = {}  # tensor -> sets of rows in which it is equal
     moving = int((e.delta > 0).any(axis=0).sum())
     for (i, j), names in sorted(_suspects(e, copied).items()):
         equal = [name for name, is_so in zip(names, same(i, j, names), strict=True) if is_so]
@@ -172,7 +175,7 @@ def tensor_copies(
 
 
 def _suspects(e: StepTable, copied: set[int]) -> dict[tuple[int, int], list[str]]:
-    """Pairs of rows, and the tensors with equal sums in both that are sure to have changed in between."""
+    """Return pairs of rows with the tensors that have equal sums in both although they must have changed in between."""
     rows = np.array([row for row in range(len(e.sampled)) if row not in copied])
     moving = np.flatnonzero((e.delta > 0).any(axis=0) & (e.numel >= FEW))
     square = e.square[rows][:, moving]

@@ -1,4 +1,4 @@
-"""Checkpoints of one folder that are not one series: other models beside it, data files, two runs."""
+"""Find files in a folder that do not belong to the series: other models, data files, a second run."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ from normgrowth.lint.finding import Finding
 from normgrowth.lint.step_table import StepTable
 
 Shape = tuple[int, ...]
-SHOWN = 3  # tensors of another model or data file that are named
+SHOWN = 3  # number of tensors that a message lists
 _PARAMETER = re.compile(
     r"(^|[._/])(weight|bias|kernel|gamma|beta|scale|gain|embeddings?|lora_\w+|[wb](_?[a-z])?\d*)(_[gv]|\.default)?$",
     re.IGNORECASE,
@@ -23,11 +23,11 @@ _PARAMETER = re.compile(
 
 @dataclass(frozen=True)
 class Member:
-    """One checkpoint, by what its index says."""
+    """One checkpoint, described by its index."""
 
     entry: Entry
-    shapes: Mapping[str, Shape]  # of parameters; of all tensors where there are none
-    counted: bool  # whether any tensor of it is to be checked
+    shapes: Mapping[str, Shape]  # of the parameters, or of all tensors if there are no parameters
+    counted: bool  # whether any of its tensors is selected for the checks
 
     @property
     def named(self) -> tuple[str, int]:
@@ -42,12 +42,12 @@ class Member:
 
 @dataclass
 class Mixture:
-    """The checkpoints of a source, grouped by their tensors as they are opened."""
+    """The opened checkpoints of a source, grouped by their tensors."""
 
     groups: list[list[Member]] = field(default_factory=list)
 
     def add(self, member: Member) -> bool:
-        """Whether it belongs to the first group that has tensors to check."""
+        """Add a checkpoint; return whether it belongs to the first group with tensors to check."""
         for group in self.groups:
             if any(_related(shapes, member.shapes) for shapes in _distinct(group)):
                 group.append(member)
@@ -58,14 +58,14 @@ class Mixture:
         return group is next((group for group in self.groups if group[0].counted), None)
 
     def series(self) -> tuple[list[Member], list[list[Member]]]:
-        """The series to check, and the others: a model before data, then the one with the most checkpoints."""
+        """Return the series to check, and the others. Models precede data files; then the longest series wins."""
         parts = [part for group in self.groups for part in _by_name(group)]
         main = max(parts, key=lambda part: (part[0].counted, _is_model(part), len(part)), default=[])
         return main, [part for part in parts if part is not main]
 
 
 def other_series(main: Sequence[Member], others: Sequence[Sequence[Member]]) -> Iterator[Finding]:
-    """A finding for each other series, model or kind of data file, none of which is checked."""
+    """Yield a finding for each other series, model or kind of data file; these are not checked."""
     for part in others:
         entry, usual, shapes = part[0].entry, main[0].shapes, part[0].shapes
         names = [name for name, shape in shapes.items() if usual.get(name) != shape]
@@ -83,7 +83,7 @@ def other_series(main: Sequence[Member], others: Sequence[Sequence[Member]]) -> 
 
 
 def named_apart(e: StepTable) -> list[list[int]]:
-    """Rows by the names of their files, if these tell two series or more of at least two checkpoints each."""
+    """Return rows grouped by file name pattern, if there are several patterns with at least two checkpoints each."""
     parts = by_pattern([(sample.label, sample.step) for sample in e.sampled])
     return parts if len(parts) > 1 and all(len(part) > 1 for part in parts) else []
 
@@ -105,7 +105,7 @@ def _distinct(group: Sequence[Member]) -> list[Mapping[str, Shape]]:
 
 
 def _related(a: Mapping[str, Shape], b: Mapping[str, Shape]) -> bool:
-    """Whether two checkpoints may be of one model: some tensors missing, renamed or reshaped, but not most."""
+    """Whether two checkpoints may belong to one model: at most half of the tensors are missing, renamed or reshaped."""
     if a == b:
         return True
     few, many = sorted((len(a), len(b)))
@@ -116,7 +116,7 @@ def _related(a: Mapping[str, Shape], b: Mapping[str, Shape]) -> bool:
 
 
 def _by_name(group: list[Member]) -> list[list[Member]]:
-    """Two models of one family: files named otherwise have other tensors throughout."""
+    """Split a group by file name pattern if no two patterns have a checkpoint with the same tensors."""
     parts = [[group[i] for i in part] for part in by_pattern([m.named for m in group])]
     if len(parts) < 2 or any(len(part) < 2 for part in parts):
         return [group]

@@ -1,4 +1,4 @@
-"""Checkpoints out of order, checkpoints and tensors of another run, and weights as freshly initialized."""
+"""Find checkpoints out of order, checkpoints and tensors of another run, and freshly initialized weights."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ from normgrowth.lint.checks.trajectory import (
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.step_table import StepTable
 
-ALONE = 9.0  # of d²: a tensor that jumps alone goes three times as far as the model in that interval
+ALONE = 9.0  # ratio of d²: a tensor that jumps alone moves three times as far as the model in that interval
 RESET = ("zeros", "ones")
 DRAWN = ("normal", "uniform")
 
 
 def order_faults(e: StepTable, routes: Trajectory, line: list[int]) -> tuple[list[Finding], list[int]]:
-    """Checkpoints that stand where others belong, and the places of all in their likely order."""
+    """Return findings for checkpoints out of order, and all places in their likely order."""
     if _interleaved(len(line), lambda a, b: routes.distance(line[a], line[b])):
         why = "from here on, every second checkpoint belongs to another run: two runs alternate"
         return [e.finding(routes.rows[line[1]], "", "run", why)], []
@@ -65,7 +65,7 @@ def order_faults(e: StepTable, routes: Trajectory, line: list[int]) -> tuple[lis
 
 
 def _interleaved(count: int, distance: Distance) -> bool:
-    """Every second checkpoint belongs to another run."""
+    """Whether every second checkpoint belongs to another run."""
     closed = [
         distance(k - 1, k + 1) < CLOSED * min(distance(k - 1, k), distance(k, k + 1))
         for k in range(1, count - 1)
@@ -74,7 +74,7 @@ def _interleaved(count: int, distance: Distance) -> bool:
 
 
 def stored_order(e: StepTable, known: set[int]) -> Iterator[Finding]:
-    """Steps stored inside the files that go down while those of the names go up; not of rows known as wrong."""
+    """Yield a finding where the steps stored in the files decrease. known: rows already reported, which are skipped."""
     told = [
         (k, sample.stored)
         for k, sample in enumerate(e.sampled)
@@ -93,7 +93,7 @@ def stored_order(e: StepTable, known: set[int]) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _Way:
-    """One thing (the model, or a tensor) along a line of checkpoints: places in it count from 0."""
+    """The trajectory of the model or of one tensor along a line of checkpoints; places count from 0."""
 
     e: StepTable
     routes: Trajectory
@@ -119,7 +119,7 @@ class _Way:
         return self.routes.cosine(self.line[a], self.line[b], self.tensor)
 
     def cosine_text(self, a: int, b: int) -> str:
-        """The cosine of the records, where a trace has it; else that of the sample, and said to be."""
+        """Return the exact cosine, as in the records of a trace, if it is available; else the sampled cosine."""
         early, late = sorted((self.row(a), self.row(b)))
         name = "" if self.tensor is None else self.routes.names[self.tensor]
         exact = self.e.cosine(late, name) if late == early + 1 else None
@@ -128,7 +128,7 @@ class _Way:
         return "cosine undefined" if np.isnan(exact) else f"cosine {exact:.3f}"
 
     def outliers(self) -> Iterator[tuple[Stray, int]]:
-        """Each stray, with each place to report."""
+        """Yield each outlier with each place to report."""
         steps = sorted(self.e.sampled[self.row(k)].step for k in range(len(self.line)))
         least = LEFT_MODEL if self.tensor is None else LEFT_TENSOR
         for stray in outliers(steps, self.distance, self.retained, self.cosine, least=least):
@@ -167,9 +167,9 @@ class _Way:
 def run_faults(
     e: StepTable, routes: Trajectory, line: list[int], other: Iterable[int] = ()
 ) -> Iterator[Finding]:
-    """Checkpoints, or single tensors, that look like another run or a re-initialization.
+    """Yield findings for checkpoints or tensors that look like another run or a re-initialization.
 
-    other: rows of another series, which nothing is compared with.
+    other: rows of another series, which are not compared.
     """
     model = _Way(e, routes, line)
     said: set[int] = set()
@@ -187,7 +187,7 @@ def run_faults(
 
 
 def _strange_tensors(model: _Way, said: set[int]) -> Iterator[Finding]:
-    """Matrices that jump alone, farther than the model does in the same interval."""
+    """Yield findings for matrices that jump much farther than the model in the same interval."""
     e, routes, line = model.e, model.routes, model.line
     if len(line) < 3:
         return
@@ -209,26 +209,26 @@ def _strange_tensors(model: _Way, said: set[int]) -> Iterator[Finding]:
             yield e.finding(way.row(k), routes.names[t], "initial" if fresh else "run", why)
 
 
-# As freshly initialized ------------------------------------------------------------------------------
+# Freshly initialized ---------------------------------------------------------------------------------
 
 
 def _vectors(e: StepTable, row: int) -> list[int]:
-    """Columns of gains and biases."""
+    """Return the columns of gains and biases."""
     sample = e.sampled[row]
     entries = zip(sample.names, sample.shapes, strict=True)
     return [e.column[name] for name, shape in entries if len(shape) == 1 and shape[0] >= 4]
 
 
 def _fresh(e: StepTable, row: int) -> float:
-    """The part of gains and biases that are exactly 1 or 0 throughout."""
+    """Return the fraction of gains and biases whose values are all exactly 1 or all exactly 0."""
     own = _vectors(e, row)
     return float(np.mean([e.pattern[row, i] in RESET for i in own])) if len(own) > 1 else 0.0
 
 
 def _reset_tensors(e: StepTable, rows: list[int]) -> Iterator[Finding]:
-    """Tensors that are exactly 0 or 1 again, though half of their values were not one step before.
+    """Yield findings for tensors that are all 0 or all 1 although half of their values differed one step before.
 
-    Half: in bfloat16 a gain may leave 1 and come back to it in honest training.
+    The threshold is one half because a bfloat16 gain can leave 1 and return to it in normal training.
     """
     for row in rows:
         columns = [e.column[name] for name in e.sampled[row].names]
@@ -250,7 +250,7 @@ def _reset_tensors(e: StepTable, rows: list[int]) -> Iterator[Finding]:
 
 
 def untrained(e: StepTable) -> Iterator[Finding]:
-    """What the first checkpoint shows by itself; a lone one has nothing to be compared with."""
+    """Yield findings that need no comparison: a first checkpoint of zeros, or a single untrained checkpoint."""
     if not e.square[0].any():
         yield e.finding(0, "", "initial", "all values of all tensors are 0")
     elif len(e.sampled) == 1 and _fresh(e, 0) == 1:

@@ -1,8 +1,8 @@
-"""Which new name continues which old one: shown by values, never by shape or name alone.
+"""Match renamed tensors to their old names, by value and never by shape or name alone.
 
-A tensor that varies is recognized by its variation around its mean: gains are all near 1, so nearness to 1 shows
-nothing. Tensors that do not vary yet (gains of 1, biases of 0), or are too small to be recognized, follow the renames
-of those that were, provided that they moved no farther than these.
+A tensor is recognized by its variation around its mean: all gains are near 1, so closeness to 1 proves nothing.
+Tensors that do not vary yet (gains of 1, biases of 0) or are too small follow the rename rules of recognized tensors,
+if they did not move much farther than those.
 """
 
 import itertools
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Sampled = tuple[tuple[int, ...], Floats]  # shape, and a sample of the values
 
-ALIKE = 0.5  # of δ² to the mean variance; an unrelated tensor has 2
-FEWEST = 32  # values for that to be no accident; of fewer, they must be closer
-CLOSE, FEW = 0.1, 8
-FARTHER = 3.0  # times the largest rms change of a recognized tensor
+ALIKE = 0.5  # limit of δ² over the mean variance; an unrelated tensor has 2
+FEWEST = 32  # tensors with fewer values need a stricter limit, because they may agree by chance
+CLOSE, FEW = 0.1, 8  # this stricter limit, and the number of values below which nothing is recognized
+FARTHER = 3.0  # limit of the rms change, as a multiple of the largest one of a recognized tensor
 
 
 def match_renamed(old: Mapping[str, Sampled], new: Mapping[str, Sampled]) -> dict[str, str]:
-    """New name -> old name."""
+    """Return new name -> old name."""
 
     def change(after: str, before: str) -> Floats | None:
         (shape, a), (other, b) = old[before], new[after]
@@ -51,7 +51,7 @@ def match_renamed(old: Mapping[str, Sampled], new: Mapping[str, Sampled]) -> dic
 
 
 def _variation_apart(moved: Floats, a: Floats, b: Floats) -> float:
-    """δ² over the mean of both variances: 0 for equals, 2 for unrelated values, infinite where one is constant."""
+    """Return δ² over the mean of both variances: 0 if equal, 2 if unrelated, infinite if one tensor is constant."""
     if moved.size < FEW:
         return np.inf
     varied = [float(np.sum((x - x.mean()) ** 2)) for x in (a, b)]
@@ -63,6 +63,6 @@ def _rms(values: Floats) -> float:
 
 
 def _common_end(one: str, other: str) -> int:
-    """How many letters two names end with alike."""
+    """Return the length of the common suffix."""
     pairs = zip(reversed(one), reversed(other), strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

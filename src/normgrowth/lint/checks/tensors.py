@@ -1,4 +1,4 @@
-"""What is wrong with single tensors by name, shape, dtype and values: missing, new, renamed, reshaped, NaN."""
+"""Check names, shapes, dtypes and values of single tensors: missing, new, renamed, reshaped, NaN."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -10,8 +10,11 @@ from normgrowth.lint.step_table import StepTable
 
 
 def odd_runs(values: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Runs that depart from the rest. One change for good is reported where it comes; of several, those
-    runs that differ from what most have."""
+    """Return the runs (start, stop) that deviate from the rest.
+
+    After a single permanent change, this is the second run. After several changes, it is every run whose value is not
+    the most frequent one.
+    """
     ends = np.cumsum([len(list(run)) for _, run in groupby(values)]).tolist()
     runs = list(zip([0, *ends], ends, strict=False))
     if len(runs) <= 2:
@@ -21,7 +24,7 @@ def odd_runs(values: Sequence[Hashable]) -> list[tuple[int, int]]:
 
 
 def index_faults(e: StepTable) -> Iterator[Finding]:
-    """Missing, new, renamed, reshaped tensors, and other dtypes."""
+    """Yield findings for missing, new, renamed and reshaped tensors, and for changed dtypes."""
     first = e.sampled[0]
     if all(
         (sample.names, sample.shapes, sample.dtypes) == (first.names, first.shapes, first.dtypes)
@@ -38,7 +41,7 @@ def index_faults(e: StepTable) -> Iterator[Finding]:
         own = [found.get(name) for found in entries]
         known = [entry for entry in own if entry]
         for i, field in enumerate(("dtype", "shape", "spelled")):
-            # Where it is absent it takes what it had before, or has first.
+            # Where the tensor is absent, use its previous value, or its first one.
             filled, last = [], known[0][i]
             for entry in own:
                 last = entry[i] if entry else last
@@ -89,7 +92,7 @@ def index_faults(e: StepTable) -> Iterator[Finding]:
 
 
 def _tied(e: StepTable, row: int, name: str) -> str:
-    """The tensor that a missing one was a copy of when it was last there: a head tied to its embedding."""
+    """Return the tensor that a missing tensor was last a copy of (a head tied to its embedding), or ""."""
     i = e.column[name]
     there = [k for k in range(row) if np.isfinite(e.square[k, i])]
     if not there:

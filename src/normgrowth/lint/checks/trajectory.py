@@ -1,18 +1,17 @@
-"""The way that the weights went: is it one way, and in this order?
+"""The trajectory of the weights: do the checkpoints form one trajectory, in this order?
 
-Two things that training cannot do tell it. Distances d² between checkpoints: for steps 1, 2, 3 of a
-straight way d²(1,3) is 4 times d²(1,2), of a random walk twice, and once where the weights only tremble
-around a fixed point. Training does not make it much smaller than both of its parts; a checkpoint of
-another run does, and so do two that were exchanged. And what is left of the old weights, ⟨a,b⟩/‖a‖²:
-updates are added, so it stays near 1 even where the weights grow sixfold or the learning rate is far too
-high, and decays slowly with weight decay; to another run it is 0.
+Two quantities show what training cannot do. The first is the squared distance d² between checkpoints. For
+steps 1, 2, 3, d²(1,3) is 4 times d²(1,2) on a straight line, 2 times in a random walk, and equal to it if the
+weights fluctuate around a fixed point. Training does not make d²(1,3) much smaller than both of its parts. A
+checkpoint of another run does, and so do two swapped checkpoints. The second is the retained part of the old
+weights, ⟨a,b⟩/‖a‖². Updates are added to the weights, so it stays near 1, even if the weights grow sixfold or
+the learning rate is far too high. Weight decay reduces it slowly. For another run it is 0.
 
-How far the weights move and how much is left of them over an interval is therefore only ever held against
-the intervals around it, with the gaps in steps: warm-ups, drops of the learning rate and sparse
-checkpoints change it, but not for one interval alone.
+Both quantities are compared only with those of the surrounding intervals, corrected for the gaps in steps.
+Warm-ups, drops of the learning rate and sparse checkpoints change them, but not for a single interval.
 
-Distances and remainders of the model are medians over matrices, each in units of its own usual step:
-neither a large embedding nor one damaged tensor decides for the model.
+For the model, both are medians over matrices, and distances are in units of each matrix's usual step. A large
+embedding or one damaged tensor therefore does not dominate the result.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,40 +23,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Distance = Callable[[int, int], float]  # squared, between two places
+Distance = Callable[[int, int], float]  # squared distance between two places
 
-NEARER = 0.7  # of d², for an exchange to count: 1/2 in a random walk, 1/4 on a straight way, 1 in noise
-ONWARD = 1.1  # of d² over two intervals to that over the longer one: 2 in a random walk, 1 in noise
-CLOSED = 0.25  # of d²: the neighbors of a stray are half as far from each other as from it, or nearer
-FEWEST = 5  # checkpoints from which an order can be told
-REMEMBERED = 1 << 20  # sums of tensors
-MOVES = 20  # exchanges that are reported at most
+NEARER = 0.7  # largest ratio of d² at which a move counts: 1/2 in a random walk, 1/4 on a straight line, 1 in noise
+ONWARD = 1.1  # smallest ratio of d² over two intervals to the longer one: 2 in a random walk, 1 in noise
+CLOSED = 0.25  # ratio of d²: the neighbors of an outlier are at most half as far from each other as from it
+FEWEST = 5  # checkpoints that are needed to judge their order
+REMEMBERED = 1 << 20  # size of the cache, in sums of tensors
+MOVES = 20  # largest number of moves
 IN_ORDER = 0.2  # rank correlation of distances with numbers of intervals: 0 if shuffled, 0.3 and more in a noisy series
-LONGEST = 3  # checkpoints of a stray that comes back
-AROUND = 3  # intervals on either side that one is held against
-LEFT_MODEL, LEFT_TENSOR = 0.5, 0.25  # what is left of the old weights at a break, at most
-STRANGE = 0.3  # of d² to the mean square, for one tensor to be a stranger: 2, or 0.4 where it is scaled by 2
-LEFT_AROUND = 0.8  # ... while the intervals around it lead one to expect at least this, or at most 1/0.8
-SCALED, ALIGNED = 1.8, 0.9  # times the old weights, at this cosine or more: grown like that, they would turn
+LONGEST = 3  # longest run of outliers after which the line continues
+AROUND = 3  # number of intervals on either side that an interval is compared with
+LEFT_MODEL, LEFT_TENSOR = 0.5, 0.25  # largest retained part of the old weights at a break
+STRANGE = 0.3  # smallest d² over the mean square of an unrelated tensor; it is 2, or 0.4 for a factor of 2
+LEFT_AROUND = 0.8  # smallest retained part expected from the surrounding intervals at a break; at most 1/0.8
+SCALED, ALIGNED = 1.8, 0.9  # factor and cosine of rescaled weights; training by this factor would turn them
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The samples of checkpoints, for the tensors that all of them have."""
+    """The samples of checkpoints, for the tensors they have in common."""
 
-    rows: list[int]  # which checkpoints
-    names: list[str]  # which tensors
-    origin: Floats  # values sampled of the first checkpoint
-    sketch: NDArray[np.float32]  # (checkpoints, values): what was added to them since
+    rows: list[int]  # rows of the checkpoints in the step table
+    names: list[str]  # names of the tensors
+    origin: Floats  # sampled values of the first checkpoint
+    sketch: NDArray[np.float32]  # (checkpoints, values): change since the first checkpoint
     start: NDArray[np.intp]  # where each tensor's values start
-    weight: Floats  # values of the tensor for each one sampled
-    usual: Floats  # the usual Σδ² of each tensor between checkpoints; 0: it hardly ever moves
-    representative: NDArray[np.bool_]  # the tensors that speak for the model
-    exact: Floats  # (checkpoints, tensors): Σδ² to the row before, of all values
+    weight: Floats  # size of each tensor over the size of its sample
+    usual: Floats  # the median Σδ² of each tensor between checkpoints; 0: it rarely moves
+    representative: NDArray[np.bool_]  # the tensors that represent the model
+    exact: Floats  # (checkpoints, tensors): Σδ² to the previous row, over all values
 
     @cached_property
     def sums(self) -> Callable[[int, int], tuple[Floats, Floats, Floats, Floats]]:
-        """Of each tensor of i and j: d², ‖a‖², ⟨a,b⟩, ‖b‖². Remembered, since neighbors are asked for often."""
+        """Return a cached function (i, j) -> d², ‖a‖², ⟨a,b⟩, ‖b‖² of each tensor."""
 
         def compute(i: int, j: int) -> tuple[Floats, Floats, Floats, Floats]:
             apart = self.sketch[i].astype(np.float64) - self.sketch[j]
@@ -69,16 +68,16 @@ class Trajectory:
         return lru_cache(maxsize=max(16, REMEMBERED // len(self.names)))(compute)
 
     def tensors(self, i: int, j: int) -> Floats:
-        """d² of each tensor."""
+        """Return d² of each tensor."""
         return self.sums(i, j)[0]
 
     def relative_distance(self, i: int, j: int) -> Floats:
-        """d² of each tensor over the mean of both squares: 0 for equals, 2 for strangers."""
+        """Return d² of each tensor over the mean of both squares: 0 if equal, 2 if unrelated."""
         d, aa, _, bb = self.sums(i, j)
         return 2 * d / (aa + bb)
 
     def retained(self, i: int, j: int) -> Floats:
-        """What is left of each tensor of i in j: ⟨a,b⟩/‖a‖²."""
+        """Return the retained part of each tensor of i in j: ⟨a,b⟩/‖a‖²."""
         _, aa, ab, _ = self.sums(i, j)
         return ab / aa
 
@@ -87,14 +86,14 @@ class Trajectory:
         return float(np.nanmedian(found)) if np.isfinite(found).any() else float("nan")
 
     def cosine(self, i: int, j: int, tensor: int | None = None) -> float:
-        """Of one tensor, or of those that speak for the model together."""
+        """Return the cosine of one tensor, or of all representative tensors together."""
         which = self.representative if tensor is None else [tensor]
         _, aa, ab, bb = (values[which].sum() for values in self.sums(i, j))
         return float(ab / np.sqrt(aa * bb)) if aa > 0 and bb > 0 else 0.0
 
     @cached_property
     def distances(self) -> Floats:
-        """d² of the model, of every pair."""
+        """Return d² of the model for every pair of checkpoints."""
         n, representative = len(self.sketch), self.representative
         found = np.zeros((n, n))
         if not representative.any():
@@ -111,7 +110,7 @@ class Trajectory:
         return float(self.distances[i, j])
 
     def apart(self, row: int, next_row: int) -> float:
-        """... of two rows that follow each other, from their exact sums; infinite where one is not in here."""
+        """Return d² of the model between consecutive rows, from exact sums; infinite if a row is not included."""
         if next_row != row + 1 or not {row, next_row} <= set(self.rows) or not self.representative.any():
             return np.inf
         return float(
@@ -129,26 +128,26 @@ Pairs = set[frozenset[int]]
 
 @dataclass(frozen=True)
 class Move:
-    """Two checkpoints exchanged, or one taken elsewhere: the stretches it takes away, and those it makes."""
+    """A swap of two checkpoints or a move of one: the intervals it removes, and the intervals it adds."""
 
     moved: tuple[int, ...]
     removed: Pairs
     added: Pairs
-    line: Callable[[], list[int]]  # what it leads to
+    line: Callable[[], list[int]]  # returns the new order
 
 
 def reordered(
     line: Sequence[int], distances: Floats, left: Distance = lambda _, __: 1.0
 ) -> Iterator[tuple[list[int], tuple[int, ...]]]:
-    """Moves that make the way shorter throughout, each with the line that it leads to.
+    """Yield moves that shorten the trajectory, each as the new line and the moved places.
 
-    A move counts if every stretch that it takes away is replaced by one that is clearly shorter, and on
-    which something is left of the weights; so a checkpoint of another run, far from everything, is never
-    moved, nor is a noisy one before the learning rate drops.
+    A move counts if every removed interval is replaced by a clearly shorter one over which the old weights
+    are retained. So a checkpoint of another run, which is far from all others, is never moved, and neither
+    is a noisy checkpoint before the learning rate drops.
     """
     now = list(line)
     for _ in range(MOVES if len(line) >= FEWEST else 0):
-        # A move takes four stretches away at most, so that the longest of the others is among these.
+        # A move removes at most four intervals, so the five longest include the longest remaining one.
         longest = sorted(((float(distances[pair]), frozenset(pair)) for pair in pairwise(now)), key=_length)[
             -5:
         ]
@@ -161,7 +160,7 @@ def reordered(
         ]
         if not found:
             return
-        # Distances do not tell a way from the way back: of equals, the one that moves the least.
+        # Distances are the same in reverse order; among equal moves, take the one that displaces the least.
         most = max(gain for gain, _ in found) * (1 - 1e-9)
         order = {place: k for k, place in enumerate(now)}
         best = [(move.line(), move.moved) for gain, move in found if gain >= most]
@@ -170,7 +169,7 @@ def reordered(
 
 
 def leads_on(line: Sequence[int], distances: Floats) -> bool:
-    """Are checkpoints the farther apart, the more intervals lie between them? Not in a series that was shuffled."""
+    """Whether distances grow with the number of intervals between checkpoints, as they do unless shuffled."""
     early, late = np.triu_indices(len(line), 1)
     places = np.array(line)
     apart = distances[places[early], places[late]].argsort(kind="stable").argsort()
@@ -179,7 +178,7 @@ def leads_on(line: Sequence[int], distances: Floats) -> bool:
 
 
 def _moves(line: list[int], distances: Floats) -> Iterator[Move]:
-    """Only of checkpoints at the ends of a stretch that some third checkpoint could shorten."""
+    """Yield moves of checkpoints at the ends of an interval that a third checkpoint could shorten."""
     n = len(line)
     d = distances[np.ix_(line, line)] + np.diag(np.full(n, np.inf))
     nearest = d.min(axis=1)
@@ -207,7 +206,7 @@ def _moves(line: list[int], distances: Floats) -> Iterator[Move]:
             moved = (line[min(k, other)], line[max(k, other)])
             yield Move(moved, old - new, new - old, partial(exchanged, k, other))
         for to in _takeable(d, k):
-            if abs(to - k) <= 1:  # one place on is an exchange of neighbors
+            if abs(to - k) <= 1:  # a move by one place is a swap of neighbors
                 continue
             before, after = (to - 1, to) if to < k else (to, to + 1)
             sides = [line[p] for p in (before, after) if 0 <= p < n]
@@ -222,9 +221,9 @@ def _moves(line: list[int], distances: Floats) -> Iterator[Move]:
 
 
 def _exchangeable(d: Floats, k: int) -> list[int]:
-    """Places whose exchange with place k may shorten the way throughout: all that `_gain` would take, and a few more.
+    """Return places whose swap with place k may shorten the trajectory: all that `_gain` accepts, and a few more.
 
-    n² moves are looked at one by one otherwise, in 20 rounds: 85 s for 700 checkpoints.
+    This vectorized filter is needed for speed: checking all n² swaps in 20 rounds takes 85 s for 700 checkpoints.
     """
     n = len(d)
     if not 0 < k < n - 1:
@@ -232,11 +231,11 @@ def _exchangeable(d: Floats, k: int) -> list[int]:
     o = np.arange(1, n - 1)
     removed = [np.full(n - 2, d[k - 1, k]), np.full(n - 2, d[k, k + 1]), d[o - 1, o], d[o, o + 1]]
     shorter = _shorter([d[k - 1, o], d[o, k + 1], d[o - 1, k], d[k, o + 1]], removed)
-    return [0, *o[shorter | (np.abs(o - k) <= 2)].tolist(), n - 1]  # neighbors share stretches
+    return [0, *o[shorter | (np.abs(o - k) <= 2)].tolist(), n - 1]  # neighbors share intervals
 
 
 def _takeable(d: Floats, k: int) -> list[int]:
-    """The same for taking the checkpoint at place k elsewhere."""
+    """Return places to which moving the checkpoint at place k may shorten the trajectory."""
     n = len(d)
     if not 0 < k < n - 1:
         return list(range(n))
@@ -248,7 +247,7 @@ def _takeable(d: Floats, k: int) -> list[int]:
 
 
 def _shorter(added: list[Floats], removed: list[Floats]) -> NDArray[np.bool_]:
-    """Whether each stretch is replaced by one that is clearly shorter, the longest by the longest."""
+    """Whether each interval is replaced by a clearly shorter one; both sides are matched in order of length."""
     return np.all(np.sort(added, axis=0) < NEARER * np.sort(removed, axis=0), axis=0)
 
 
@@ -259,7 +258,7 @@ def _length(stretch: tuple[float, frozenset[int]]) -> float:
 def _gain(
     line: list[int], move: Move, distances: Floats, longest: list[tuple[float, frozenset[int]]]
 ) -> float | None:
-    """By how much a move shortens the way, if it does so throughout."""
+    """Return by how much a move shortens the trajectory; None if it does not shorten every interval."""
 
     def lengths(pairs: Pairs) -> list[float]:
         return sorted((float(distances[tuple(pair)]) for pair in pairs), reverse=True)
@@ -269,16 +268,16 @@ def _gain(
         return None
     kept = [length for length, pair in longest if pair not in move.removed]
     if added[0] > 4 * max(kept, default=0.0):
-        return None  # a stranger stays far from everything, if nearer to the smaller weights of the start
+        return None  # a checkpoint of another run is far from all places, only less so from the small initial weights
     if len(removed) == 1 and removed[0] < 1.5 * max(_around(line, move.removed, distances), default=np.inf):
-        # At an end of the line one stretch is all the evidence, and the last checkpoint after a drop of
-        # the learning rate lies in the middle of those before: there the stretch is no longer than others.
+        # At an end of the line, one interval is the only evidence. After a drop of the learning rate, the last
+        # checkpoint is close to all earlier ones, but then this interval is not longer than the others.
         return None
     return sum(removed) - sum(added)
 
 
 def _directed(line: list[int], moved: tuple[int, ...], distances: Floats) -> bool:
-    """Does the way lead anywhere around these? Where weights only tremble, no order is better than another."""
+    """Whether the trajectory has a direction here. If weights only fluctuate, no order is better than another."""
     at = [line.index(place) for place in moved]
     around = {k for m in at for k in range(m - AROUND, m + AROUND + 1)}
     near = sorted(k for k in around if 0 < k < len(line) - 1)
@@ -288,40 +287,40 @@ def _directed(line: list[int], moved: tuple[int, ...], distances: Floats) -> boo
 
 
 def _around(line: list[int], pairs: Pairs, distances: Floats) -> list[float]:
-    """The stretches around the one removed."""
+    """Return the lengths of the intervals around the removed one."""
     at = next(k for k in range(1, len(line)) if frozenset((line[k - 1], line[k])) in pairs)
     near = range(max(1, at - AROUND), min(len(line), at + AROUND + 1))
     return [float(distances[line[k - 1], line[k]]) for k in near if k != at]
 
 
-# Strays ----------------------------------------------------------------------------------------------
+# Outliers --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Stray:
-    """Places in the line that do not belong to the rest, and which they were held against."""
+    """Places in the line that do not belong to the rest, and the places they were compared with."""
 
     places: range
     before: int | None
     after: int | None
-    returns: bool  # the line goes on as if they were not there; else it is broken at places.start
+    returns: bool  # True: the line continues after these places; False: it breaks at places.start
 
 
 def rescaled(left: float, cosine: float) -> bool:
-    """Are these the old weights times a number?"""
+    """Whether the weights are the old weights times a constant."""
     return cosine >= ALIGNED and not 1 / SCALED < left < SCALED
 
 
 def outliers(
     steps: Sequence[int], distance: Distance, left: Distance, cosine: Distance, *, least: float
 ) -> list[Stray]:
-    """least: what is left of the old weights at a break, at most."""
+    """Return places that do not continue the line. least: largest retained part of the old weights at a break."""
     n = len(steps)
-    # Stretch k leads from place k - 1 to k.
+    # Interval k leads from place k - 1 to place k.
     length = [0.0, *(distance(k - 1, k) for k in range(1, n))]
     gap = [1, *(max(1, steps[k] - steps[k - 1]) for k in range(1, n))]
     found: list[Stray] = []
-    taken: set[int] = set()  # stretches that lead to and from strays
+    taken: set[int] = set()  # intervals that lead to and from outliers
 
     def around(k: int, leave: set[int]) -> list[int]:
         near = range(max(1, k - AROUND), min(n, k + AROUND + 1))
@@ -333,12 +332,12 @@ def outliers(
             out = min(length[k], length[back])
             if own & taken or not distance(k - 1, back) < CLOSED * out:
                 continue
-            # Others as long as they would be over this gap on a straight way.
+            # The other intervals, scaled to this gap as if the weights moved on a straight line.
             others = {
                 (m, j): length[j] * max(1.0, gap[m] / gap[j]) ** 2 for m in (k, back) for j in around(m, own)
             }
             several = len({j for _, j in others}) > 1
-            # What is gone does not come back, however long the stretches around are.
+            # Lost weights do not return, so this is an outlier however long the surrounding intervals are.
             if left(k - 1, k) < least or (several and out > 4 * max(others.values())):
                 found.append(Stray(range(k, back), k - 1, back, True))
                 taken |= own

@@ -1,9 +1,9 @@
-"""Tensors that did not change while others did: never trained, frozen for a while, or saved from an old shard.
+"""Find tensors that did not change while others did: never trained, temporarily frozen, or from an old shard.
 
-Training that cycles through layers (LISA, block-coordinate descent), gradual unfreezing and experts that get no
-tokens leave whole modules unchanged, so a tensor is judged together with its module. A layer, an attention or
-feed-forward part of it, or the same tensor of every layer that stands still as a whole is a remark. A tensor that
-stands still alone while its layer changes is stale: no training does that, unless rounding explains it.
+Some training methods leave whole modules unchanged: cycling through layers (LISA, block-coordinate descent), gradual
+unfreezing, experts that receive no tokens. So a tensor is judged together with its module. If a whole layer, its
+attention or feed-forward part, or the same tensor of every layer is unchanged, this is a remark. If a single tensor is
+unchanged while its layer changes, it is stale: training does not do this, unless rounding explains it.
 """
 
 import re
@@ -19,16 +19,16 @@ from normgrowth.lint.finding import Finding
 from normgrowth.lint.step_table import StepTable
 
 Floats = NDArray[np.float64]
-Run = tuple[int, int]  # from interval, up to but not including interval
+Run = tuple[int, int]  # first interval, last interval + 1
 
-# The chance that no value of a tensor changed, if each does as often as in the intervals around it, is below
-# exp(-SURE): in bfloat16 a gain near 1 honestly keeps its value over many small updates.
+# A tensor counts as unchanged only if the probability that no value changes, at the rate of the surrounding intervals,
+# is below exp(-SURE): in bfloat16, a gain near 1 keeps its value over many small updates.
 SURE = 20.0
-SHOWN = 3  # intervals that are listed before the rest is counted
+SHOWN = 3  # number of intervals that a message lists
 
 
 def unchanged_tensors(e: StepTable, copies: set[int], buffers: Mapping[str, str]) -> Iterator[Finding]:
-    """Stale tensors (faults); frozen and untrained ones (remarks); buffers that count as parameters (faults)."""
+    """Yield stale tensors (faults), frozen and untrained tensors (remarks), and counted buffers (faults)."""
     table = _Intervals(e, copies)
     for column, name in enumerate(e.names):
         if not table.unchanged[:, column].any() or not e.numel[column]:
@@ -41,20 +41,20 @@ def unchanged_tensors(e: StepTable, copies: set[int], buffers: Mapping[str, str]
 
 
 def sure_to_change(numel: float, rate: float) -> bool:
-    """Is it out of the question that none of so many values changes, if each does at this rate?"""
+    """Whether at least one of `numel` values changes almost certainly if each changes with probability `rate`."""
     return numel * -np.log1p(-min(rate, 0.99)) >= SURE
 
 
 @dataclass(frozen=True)
 class _Intervals:
-    """Intervals between checkpoints (rows) and tensors (columns): which moved, which stood still, and with what."""
+    """Which tensors (columns) moved and which stayed unchanged in each interval between checkpoints (rows)."""
 
     e: StepTable
     copies: set[int]
 
     @cached_property
     def rows(self) -> list[int]:
-        """The later checkpoint of each usable interval: neither end is a copy, and something moved."""
+        """Return the later checkpoint of each usable interval: neither end is a copy, and some tensor moved."""
         e = self.e
         return [
             k for k in range(1, len(e.sampled)) if not {k - 1, k} & self.copies and (e.delta[k] > 0).any()
@@ -70,12 +70,12 @@ class _Intervals:
 
     @cached_property
     def together(self) -> NDArray[np.bool_]:
-        """Where a tensor stood still and a whole module, or the same tensor of every layer, did so with it."""
+        """Return where a tensor is unchanged together with a whole module or with the same tensor of every layer."""
         found = np.zeros_like(self.unchanged)
         of_layers = [columns for layer, columns in self.layers.items() if layer is not None]
         for columns in (*of_layers, *_modules(self.e)):
             found[:, columns] |= self.unchanged[:, columns] & self.whole(columns)[:, None]
-        # Of the same tensor in every layer, a layer that stands still as a whole proves nothing.
+        # For the same tensor in every layer, layers that are unchanged as a whole are no evidence.
         resting = {layer: self.whole(columns) for layer, columns in self.layers.items()}
         for columns in _same_in_every_layer(self.e):
             own = [self.e.readings[self.e.names[i]].layer_name for i in columns]
@@ -85,12 +85,12 @@ class _Intervals:
         return found
 
     def whole(self, columns: list[int]) -> NDArray[np.bool_]:
-        """Intervals in which none of these moved, and not by rounding alone."""
+        """Return intervals in which none of these tensors moved and rounding does not explain it."""
         return np.any(self.sure[:, columns], axis=1) & ~np.any(self.moved[:, columns], axis=1)
 
     @cached_property
     def sure(self) -> NDArray[np.bool_]:
-        """Where a tensor stood still and rounding alone does not explain it."""
+        """Return where a tensor is unchanged and rounding does not explain it."""
         found = np.zeros_like(self.unchanged)
         for column in np.flatnonzero(self.unchanged.any(axis=0) & self.moved.any(axis=0)).tolist():
             for run in self.runs(column, self.unchanged):
@@ -115,7 +115,7 @@ class _Intervals:
             yield self.e.finding(self.rows[frozen[0][0]], self.e.names[column], "frozen", why, "remark")
 
     def runs(self, column: int, where: NDArray[np.bool_]) -> list[Run]:
-        """Intervals in a row for which it holds; those in which the tensor has no pair are passed over."""
+        """Return runs of consecutive intervals where `where` holds; intervals without a pair are skipped."""
         own = np.flatnonzero(self.unchanged[:, column] | self.moved[:, column]).tolist()
         found: list[Run] = []
         for holds, run in groupby(own, key=lambda k: bool(where[k, column])):
@@ -125,12 +125,12 @@ class _Intervals:
         return found
 
     def sides(self, column: int, run: Run) -> list[int]:
-        """The nearest intervals before and after in which the tensor moved."""
+        """Return the nearest intervals before and after the run in which the tensor moved."""
         moved = np.flatnonzero(self.moved[:, column])
         return [*moved[moved < run[0]][-1:].tolist(), *moved[moved >= run[1]][:1].tolist()]
 
     def surely(self, column: int, run: Run) -> bool:
-        """Rounding alone would not have kept it still."""
+        """Whether rounding cannot explain that the tensor is unchanged."""
         sides = self.sides(column, run)
         pace = min(self.pace(column, run[0], side) for side in sides)
         changed = self.e.changed[self.rows]
@@ -139,9 +139,9 @@ class _Intervals:
         )
 
     def pace(self, column: int, here: int, beside: int) -> float:
-        """How far its layer moved in an interval, as a part of how far it did in another.
+        """Return how far the tensor's layer moved in interval `here`, relative to interval `beside`.
 
-        If nothing of its layer moved in both, how far all other tensors did; 1 if there are none.
+        If no tensor of the layer moved in both, all other tensors are used; 1 if none of them moved in both.
         """
         layer = self.layers[self.e.readings[self.e.names[column]].layer_name]
         delta, both = self.e.delta[self.rows], self.moved[here] & self.moved[beside]
@@ -156,15 +156,15 @@ class _Intervals:
         return found
 
     def ends(self, column: int, run: Run) -> tuple[bool, bool]:
-        """Whether the tensor moved before, and after."""
+        """Whether the tensor moved before the run, and after it."""
         first = self.rows[run[0]]
-        # Between copies no interval shows the time before, but the values do.
+        # Copies leave no usable interval before the run, but their values still show whether the tensor changed.
         earlier = [row for row in range(first) if row not in self.copies and self.e.square[row, column] > 0]
         before = self.moved[: run[0], column].any() or len(set(self.e.square[earlier, column])) > 1
         return bool(before), bool(self.moved[run[1] :, column].any())
 
     def alone(self, column: int, run: Run, part: Run) -> Finding:
-        """A run of which in some part the tensor stood still alone."""
+        """Return the finding of a run in which, for a part, only this tensor of its module is unchanged."""
         before, after = self.ends(column, run)
         if before and (after or (run[1] == run[0] + 1 and len(self.rows) > 2)):
             return self.stale(column, part)
@@ -177,12 +177,12 @@ class _Intervals:
         return self.e.finding(self.rows[run[0]], self.e.names[column], "stale", why)
 
     def is_shard(self, column: int, run: Run, runs: int) -> bool:
-        """Part of another layer stood still alone at the same steps, and this module only then: an old shard."""
+        """Whether this module is frozen only in this run, and a stale tensor has the same run: an old shard."""
         return runs == 1 and all(self.ends(column, run)) and run in self.stale_runs
 
     @cached_property
     def stale_runs(self) -> set[Run]:
-        """The runs in which a tensor stood still alone, between moves."""
+        """Return the runs in which a tensor alone is unchanged although it moved before and after."""
         found: set[Run] = set()
         for column in np.flatnonzero(self.unchanged.any(axis=0) & self.moved.any(axis=0)).tolist():
             whole = self.runs(column, self.unchanged)
@@ -196,16 +196,16 @@ class _Intervals:
 
 
 def _between(run: Run, parts: list[Run]) -> list[Run]:
-    """What is left of a run between some parts of it."""
+    """Return the gaps of a run that the parts do not cover."""
     edges = [run[0], *(edge for part in parts for edge in part), run[1]]
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
 def _modules(e: StepTable) -> list[list[int]]:
-    """Columns of modules that training may well freeze as a whole, besides layers.
+    """Return the columns of modules, other than layers, that training may freeze as a whole.
 
-    A part of a layer with two matrices or more (attention, feed-forward, an expert); outside of layers the
-    module that a tensor is a direct part of.
+    These are parts of a layer with at least two matrices (attention, feed-forward, an expert) and, outside of
+    layers, modules that have tensors of their own.
     """
     below: dict[str, list[int]] = {}
     for i, name in enumerate(e.names):
@@ -222,7 +222,7 @@ def _modules(e: StepTable) -> list[list[int]]:
 
 
 def _same_in_every_layer(e: StepTable) -> list[list[int]]:
-    """Columns of tensors that have one name but for the number of the layer."""
+    """Return groups of columns whose tensor names differ only in the layer number."""
     found: dict[tuple[str, str], list[int]] = {}
     for i, name in enumerate(e.names):
         reading = e.readings[name]
