@@ -139,7 +139,7 @@ def test_single_steps_of_a_tracker_are_not_called_checkpoints(trace, tmp_path):
     said = " ".join(Seen(text).words)
     assert "(5 measured steps)" in said
     assert data_of(text)["charts"]["cosine"]["y"]["label"] == "cosine to the weights one step before"
-    assert "checkpoint before" not in said
+    assert "previous checkpoint" not in said
     write_trace(trace(layers=2, steps=5, seed=1), tmp_path / "walk")
     both = report([tmp_path / "run", tmp_path / "walk"], tmp_path / "p.html").read_text(encoding="utf-8")
     alt = re.search(r'<figure id="cosine".*?<p class="alt">(.*?)</p>', both, re.S)[1]
