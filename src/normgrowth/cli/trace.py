@@ -15,5 +15,5 @@ COMMAND = Command(
   normgrowth trace gs://t5-data/pretrained_models/RUN --include encoder,decoder -o traces/t5""",
     resumes=True,
     counts_bytes=True,
-    shown={"remarks": False},  # notes and problems went to stderr as warnings
+    shown={"remarks": False},  # they went to stderr as warnings
 )
