@@ -354,7 +354,7 @@ def test_what_is_not_there_is_said_in_a_line(tmp_path, folder, monkeypatch, caps
     with pytest.raises(InputError, match="no such folder"):
         report([tmp_path / "none"], tmp_path / "p.html")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no results here"):
+    with pytest.raises(InputError, match="no results in this folder or its subfolders"):
         report([tmp_path / "empty"], tmp_path / "p.html")
     (tmp_path / "empty" / "claims.json").write_text("[1, 2")
     with pytest.raises(InputError, match=r"claims\.json: not readable"):
