@@ -400,7 +400,7 @@ def test_an_interrupted_command_says_what_it_keeps(tmp_path, capsys, monkeypatch
     monkeypatch.setattr(type(command_of(command[0])), "run", interrupt)
     code, _, err = run(capsys, *command, "-o", tmp_path)
     assert code == 130
-    assert ("is kept in" in err) is keeps
+    assert ("are kept in" in err) is keeps
 
 
 # --- the disk -----------------------------------------------------------------------------------

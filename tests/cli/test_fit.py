@@ -174,7 +174,7 @@ def test_other_bad_input_gets_one_line(norms, tmp_path, capsys):
         ([norms, "--level", "layer"], "level applies only to traces"),
         ([norms, "--laws", "cubic"], "'cubic'"),
         ([norms, "--seed", "-1"], "seed must be >= 0, got -1"),
-        (["published:bert"], "nothing published is called 'bert'"),
+        (["published:bert"], "unknown published table 'bert'"),
         (["published:t5_direction"], "has no norm by step"),
     ]:
         code, out, err = run(capsys, *arguments)

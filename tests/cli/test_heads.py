@@ -105,7 +105,7 @@ def test_soft_heads_alone(models, capsys):
         (["true", "true"], "named twice"),
         (["true", "--window", "83", "--published"], "add -o DIR"),
         (["true", "--published", "-o", "out"], "--window 83"),
-        (["true", "--window", "50", "--published", "-o", "out"], "nothing is published for a window of 50"),
+        (["true", "--window", "50", "--published", "-o", "out"], "no published numbers for a window of 50"),
         (["true", "--show", "the cat"], "add -o DIR"),
         (["true", "--head", "layer.0.head.0"], "add --show SENTENCE"),
         (["true", "--show", " ", "--text", "text.txt", "-o", "out"], "empty sentence"),

@@ -93,7 +93,7 @@ def test_an_interrupt_in_the_midst_of_a_cell_loses_no_other(tmp_path):
     stdout, stderr = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 130
     assert stdout == ""
-    assert stderr == f"normgrowth: interrupted; what was measured is kept in {out}\n"
+    assert stderr == f"normgrowth: interrupted; results so far are kept in {out}\n"
     assert not (out / "records.json").exists()
     kept = cells(out)
     assert 2 <= len(kept) < 12

@@ -262,7 +262,7 @@ def test_the_command(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("a b a\nb b a\n")
     options = ["--text", str(tmp_path / "text.txt"), "--c", "2,10", "--bootstrap", "20"]
     assert main(["behavior", str(tmp_path / "model"), *options, "-o", str(tmp_path / "out")]) == 0
-    assert "same first" in capsys.readouterr().out
+    assert "same top" in capsys.readouterr().out
     assert {path.suffix for path in (tmp_path / "out" / "figures").iterdir()} == {".png", ".svg", ".pdf"}
     assert main(["behavior", str(tmp_path / "model"), *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -66,7 +66,7 @@ def test_scaling_curves_are_those_of_figure_4():
 
 
 def test_unknown_names_are_said():
-    with pytest.raises(InputError, match="nothing published is called 'bert'; there are t5_norm"):
+    with pytest.raises(InputError, match="unknown published table 'bert'; known: t5_norm"):
         published("bert")
 
 
@@ -89,5 +89,5 @@ def test_published_results_have_the_types_of_measured_ones():
     trace = load("t5")
     assert trace.matrix("norm").values.shape == (104, 12)
     assert trace.plot().axes
-    with pytest.raises(InputError, match="there are t5, t5-encoder, t5-decoder, saturation, heads, scaling"):
+    with pytest.raises(InputError, match="known: t5, t5-encoder, t5-decoder, saturation, heads, scaling"):
         load("bert")

@@ -238,7 +238,7 @@ def test_real_corpora_replace_the_embedded_one(tmp_path):
     assert corpora(tmp_path) == "wikitext-2"
     (tmp_path / "penn").mkdir()
     assert corpora(tmp_path) == "penn"
-    with pytest.raises(InputError, match="holds neither penn nor wikitext-2"):
+    with pytest.raises(InputError, match="contains neither penn nor wikitext-2"):
         settings_of("demo", tmp_path / "penn")
 
 

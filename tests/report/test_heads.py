@@ -107,9 +107,9 @@ def test_figure_3_without_a_window_counts_real_tokens():
 def test_the_atlas_has_a_cell_for_each_head():
     figure = atlas(both())
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
-        "a, as it is",
+        "a, soft",
         "a, saturated",
-        "b, as it is",
+        "b, soft",
         "b, saturated",
     ]
     soft, hard = figure.axes[:2]

@@ -80,5 +80,5 @@ def test_a_page_lies_in_the_first_folder_else_here(traced, tmp_path, monkeypatch
 def test_nothing_to_report_is_refused(tmp_path):
     with pytest.raises(ng.InputError, match="nothing to report"):
         ng.report([], tmp_path / "page.html")
-    with pytest.raises(ng.InputError, match="no published result"):
+    with pytest.raises(ng.InputError, match="unknown published result"):
         ng.report("published:nothing", tmp_path / "page.html")

@@ -139,7 +139,7 @@ def test_single_steps_of_a_tracker_are_not_called_checkpoints(trace, tmp_path):
     said = " ".join(Seen(text).words)
     assert "(5 measured steps)" in said
     assert data_of(text)["charts"]["cosine"]["y"]["label"] == "cosine to the weights one step before"
-    assert "checkpoint before" not in said
+    assert "previous checkpoint" not in said
     write_trace(trace(layers=2, steps=5, seed=1), tmp_path / "walk")
     both = report([tmp_path / "run", tmp_path / "walk"], tmp_path / "p.html").read_text(encoding="utf-8")
     alt = re.search(r'<figure id="cosine".*?<p class="alt">(.*?)</p>', both, re.S)[1]
@@ -354,7 +354,7 @@ def test_what_is_not_there_is_said_in_a_line(tmp_path, folder, monkeypatch, caps
     with pytest.raises(InputError, match="no such folder"):
         report([tmp_path / "none"], tmp_path / "p.html")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no results here"):
+    with pytest.raises(InputError, match="no results in this folder or its subfolders"):
         report([tmp_path / "empty"], tmp_path / "p.html")
     (tmp_path / "empty" / "claims.json").write_text("[1, 2")
     with pytest.raises(InputError, match=r"claims\.json: not readable"):

@@ -143,7 +143,7 @@ def test_where_decay_is_lost_is_drawn_for_those_that_lose_it():
         if optimizer == "adamw":
             line = ax.get_lines()[2]
             np.testing.assert_allclose(line.get_xdata() * line.get_ydata(), 2.0**-25)
-    assert texts == {"adamw": ["below the dots float32 loses decay"], "sgd": []}
+    assert texts == {"adamw": ["below the dotted line, float32 rounds decay away"], "sgd": []}
 
 
 @pytest.mark.parametrize("edge", [0.0, 0.02, math.inf])

@@ -230,7 +230,7 @@ def test_notes_and_problems_are_printed():
 
 
 def test_records_of_something_else_are_refused(trace):
-    with pytest.raises(InputError, match="no norm of a model"):
+    with pytest.raises(InputError, match="lack the norm of the model"):
         print_trace(trace(layers=1, steps=2).where(level="role"), Console(file=io.StringIO()))
 
 

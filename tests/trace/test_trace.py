@@ -299,7 +299,7 @@ def test_interrupted_and_started_again_it_ends_with_the_same_bits(long_series, t
     assert not (broken / "records.parquet").exists()
     if how == signal.SIGINT:
         assert code == 130, said
-        assert said.splitlines()[-1] == f"normgrowth: interrupted; what was measured is kept in {broken}"
+        assert said.splitlines()[-1] == f"normgrowth: interrupted; results so far are kept in {broken}"
     result = trace(long_series, broken)
     after = moment_files(broken)
     assert all(after[name] == stamp for name, stamp in kept.items()), "finished work was done again"

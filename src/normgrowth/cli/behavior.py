@@ -5,9 +5,9 @@ from normgrowth.cli.options import MODEL, Option, natural, positive
 
 COMMAND = Command(
     verb="normgrowth.network.behavior.behavior:behavior",
-    summary="measure what a language model predicts, soft and saturated",
-    description="Measure accuracy, loss and agreement with the network as it is: for hard attention, for c times the\n"
-    "weights, and for the exact limit of growing weights; with intervals over sentences.",
+    summary="measure the predictions of a language model, soft and saturated",
+    description="Measure accuracy, loss and agreement with the soft network: with hard attention, with c times the\n"
+    "weights, and in the exact limit of growing weights; with intervals over sentences.",
     examples="""  normgrowth behavior runs/ptb/best --text valid.txt -o out
   normgrowth behavior runs/dyck2/best --language dyck2 --longest 20
   normgrowth behavior gpt2 --text sentences.txt --c 2,10,100
@@ -18,15 +18,15 @@ From Python: normgrowth.behavior(model, sentences).""",
     hidden=("tokenizer", "run"),
     own={
         "model": Option(f"causal or masked language model: {MODEL}", "MODEL", nargs="+"),
-        "objective": Option("what is predicted (default: by the architecture)"),
+        "objective": Option("predict the next token or masked tokens (default: by the architecture)"),
         "masked_share": Option("share of the tokens that a masked model predicts", "S"),
-        "language": Option("formal language whose words are read: dyck1, dyck2, anbn, anbncn, ...", "NAME"),
-        "longest": Option("symbols of a word of the language at most", "N", positive),
-        "c": Option("factors of the weights", "C,C"),
+        "language": Option("use words of a formal language as text: dyck1, dyck2, anbn, anbncn, ...", "NAME"),
+        "longest": Option("maximum length of a word of the language, in symbols", "N", positive),
+        "c": Option("factors c by which the weights are scaled", "C,C"),
         "exact": Option("skip the exact limit"),
         "hard_attention": Option("skip the network with hard attention"),
         "random_init": Option(
-            "networks of each architecture with random weights, as a baseline", "N", natural
+            "number of networks with random weights per architecture, as a baseline", "N", natural
         ),
         "bootstrap": Option("bootstrap replicates for the intervals; 0 for none", "N", natural),
     },

@@ -28,9 +28,10 @@ class Command:
     verb: "module:function", the public function that the command calls. positional: parameters that are arguments,
     not options. hidden: parameters without an option. own: options that only this command has.
     draws: with -o, also write the figures. published: returns the numbers of the paper for --published.
-    resumes: whether an interrupted call can be resumed, or the option that it needs for that. processes: the local
-    engine runs processes, not threads. add: adds options that are not parameters of the verb. display: those of them
-    that are passed to `show`. adjust: changes or checks the arguments of the call. code: returns the exit code.
+    resumes: whether an interrupted call can be resumed, or the name of the option that makes it resumable.
+    processes: the local engine runs processes, not threads. add: adds options that are not parameters of the verb.
+    display: the added options that are passed to `show`. adjust: changes or checks the arguments of the call.
+    code: returns the exit code.
     """
 
     verb: str
@@ -42,7 +43,7 @@ class Command:
     own: Mapping[str, Option] = field(default_factory=dict)
     draws: bool = False
     published: "Callable[[Arguments], Result] | None" = None
-    shows_published: bool = False  # in the table, too
+    shows_published: bool = False  # --published also adds rows to the table
     resumes: bool | str = False
     counts_bytes: bool = False  # progress is shown in bytes
     processes: bool = False
@@ -58,7 +59,7 @@ class Command:
         return getattr(import_module(module), name)
 
     def configure(self, parser: Parser) -> None:
-        """Add an option for each parameter of the verb, and those that all commands have."""
+        """Add an option for each parameter of the verb, and the options that all commands share."""
         verb = self.function()
         names = add_options(
             parser, verb, positional=self.positional, without=(*SUPPLIED, *self.hidden), own=self.own
@@ -68,9 +69,11 @@ class Command:
             add_engine(parser, workers="workers" not in taken)
         if "out" not in taken:
             parser.add_argument("-o", "--out", metavar="DIR", help="output folder")
-            parser.add_argument("--overwrite", action="store_true", help="replace another result there")
+            parser.add_argument(
+                "--overwrite", action="store_true", help="replace another result in that folder"
+            )
         if self.published is not None:
-            text = "show the paper's numbers, too; in figures they are gray"
+            text = "also show the paper's numbers (gray in figures)"
             parser.add_argument("--published", action="store_true", help=text)
         add_display(parser)
         if self.add is not None:
@@ -117,7 +120,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Action:
-    """A command that is not just one call of a verb: `action` does all of its work."""
+    """A command that is more than one call of a verb: `action` does all of its work."""
 
     summary: str
     description: str
@@ -167,9 +170,9 @@ def engine_of(arguments: Arguments, *, processes: bool) -> Any:
 
 
 def add_display(parser: Parser) -> None:
-    """How a result is printed."""
+    """Add the options that control how a result is printed."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--wide", action="store_true", help="print all columns, also beyond 100 letters")
+    parser.add_argument("--wide", action="store_true", help="print all columns, even beyond 100 characters")
 
 
 def add_engine(parser: Parser, *, workers: bool = True) -> None:
@@ -179,12 +182,14 @@ def add_engine(parser: Parser, *, workers: bool = True) -> None:
     parser.add_argument(
         "--ray-address",
         metavar="HOST:PORT",
-        help="address of a running Ray: host:port, ray://host:port or auto (default: start one here)",
+        help="address of a Ray cluster: host:port, ray://host:port or auto (default: start a local one)",
     )
     if workers:
-        parser.add_argument("--workers", type=positive, metavar="N", help="workers (default: all cores)")
+        parser.add_argument(
+            "--workers", type=positive, metavar="N", help="number of workers (default: all cores)"
+        )
 
 
 def _single(value: Any) -> Any:
-    """The only item of a list of one, since verbs take one source or several."""
+    """The only item of a list of one item, since verbs take one source or a list; other values are unchanged."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value

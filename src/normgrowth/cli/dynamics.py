@@ -7,20 +7,22 @@ COMMAND = Command(
     verb="normgrowth.dynamics:dynamics",
     summary="explain the growth: aligned or misaligned steps, the budget, the equilibrium of weight decay",
     description="Explain the growth of a trace: the budget of steps and alignment, the direction, the shares of the\n"
-    "layers. With a schedule of learning rates also κ in ‖δ‖ = κη‖θ‖ and the norms that aligned and\n"
-    "misaligned dynamics predict; with a weight decay also the equilibrium of random gradients.",
+    "layers. A schedule of learning rates adds κ in ‖δ‖ = κη‖θ‖ and the norms that aligned and\n"
+    "misaligned dynamics predict. A weight decay adds the equilibrium of random gradients.",
     examples="""  normgrowth dynamics traces/gpt
   normgrowth dynamics traces/gpt --schedule cosine:lr=6e-4,steps=600000,warmup=2000 --weight-decay 0.1
   normgrowth dynamics traces/gpt --schedule 1e-3 --level layer --name layer.3 --json
   normgrowth dynamics published:t5-encoder
 
 schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500   cosine:lr=1e-3,steps=10000,end=1e-4
-           inverse_sqrt:lr=5e-4,warmup=4000   inverse_sqrt:lr=0.01,hold=10000 (that of T5)""",
+           inverse_sqrt:lr=5e-4,warmup=4000   inverse_sqrt:lr=0.01,hold=10000 (T5)""",
     positional=("trace",),
     draws=True,
     own={
         "trace": Option("output folder of a trace, or published:t5, t5-encoder, t5-decoder", "TRACE"),
-        "schedule": Option("learning rates, see below (default: none; published:t5 has its own)", "SPEC"),
+        "schedule": Option(
+            "schedule of learning rates, see below (default: none; published:t5 includes one)", "SPEC"
+        ),
         "kappa": Option("κ of single steps, if training logged it", "K"),
         "weight_decay": Option("weight decay λ; 0 if there was none", "L"),
         "decay": Option(
@@ -31,7 +33,7 @@ schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500   cosine:lr=
         "optimizer": Option("optimizer", choices=("adamw", "sgd")),
         "betas": Option("betas of AdamW", "B1,B2"),
         "momentum": Option("momentum of SGD", "M"),
-        "gradient_norm": Option("for SGD: ‖g‖, with --invariant ‖g‖·‖θ‖", "G"),
+        "gradient_norm": Option("gradient norm ‖g‖, for SGD; with --invariant ‖g‖·‖θ‖", "G"),
         "invariant": Option("the weights are scale-invariant"),
     },
 )

@@ -13,14 +13,14 @@ def _add(parser: argparse.ArgumentParser) -> None:
 COMMAND = Command(
     verb="normgrowth.fit:fit",
     summary="fit growth laws to norms, with intervals and evidence",
-    description="Fit growth laws to norms: a·√t + b and its rivals, with r², confidence intervals that allow for\n"
+    description="Fit growth laws to norms: a·√t + b and its rivals, with r², confidence intervals that account for\n"
     "autocorrelated residuals, and the weight of evidence for each law.",
     examples="""  normgrowth fit traces/gpt
   normgrowth fit traces/gpt --level layer --from-step 10000
   normgrowth fit norms.csv --laws sqrt,sqrt2,power
   normgrowth fit published:t5_norm --json
 
-published:NAME is one of the paper's series: t5_norm, t5_norm_by_layer.""",
+published:NAME is a series of the paper: t5_norm or t5_norm_by_layer.""",
     positional=("data",),
     hidden=("norms",),
     draws=True,

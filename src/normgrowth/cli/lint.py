@@ -11,11 +11,11 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 COMMAND = Command(
     verb="normgrowth.lint:lint",
-    summary="check a series for copies, other runs, stale tensors, swapped steps, damaged files",
+    summary="check a series for duplicates, other runs, stale tensors, swapped steps, damaged files",
     description="Check the integrity of a series of checkpoints: duplicates, stale tensors, checkpoints of another\n"
     "run, re-initialized weights, steps out of order, two series in one folder, data files, missing,\n"
     "new, reshaped and renamed tensors, damaged files, NaN, buffers counted as parameters.\n"
-    "Remarks are what honest training does too, such as frozen layers. All parameters are checked\n"
+    "Remarks also occur in correct training, such as frozen layers. All parameters are checked\n"
     "unless --include, --select or --exclude is given.",
     examples="""  normgrowth lint runs/gpt/checkpoints
   normgrowth lint 'hf://EleutherAI/pythia-70m@step*' --strict

@@ -1,4 +1,4 @@
-"""The command line: `normgrowth COMMAND ...`. Each command is declared in a file of its name.
+"""The command line: `normgrowth COMMAND ...`. The file cli/COMMAND.py declares a command.
 
 Exit codes: 0 done; 1 a check failed; 2 usage or input error, with a line on stderr; 130 interrupted.
 """
@@ -17,7 +17,7 @@ from normgrowth.cli.command import Action, Command
 from normgrowth.errors import InputError, MissingDependency, SeriesWarning
 from normgrowth.text import printable
 
-# The commands, by what people want to do.
+# The commands, grouped by task.
 GROUPS: dict[str, tuple[str, ...]] = {
     "Measure checkpoints": ("trace", "parameters", "lint", "compare"),
     "Explain growth": ("fit", "dynamics"),
@@ -26,7 +26,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Show results": ("plot", "report"),
     "Reproduce the paper": ("reproduce",),
 }
-EXTRAS = {"torch": "torch", "transformers": "hf"}  # packages that some commands need -> the extra with them
+EXTRAS = {"torch": "torch", "transformers": "hf"}  # optional package -> the extra that installs it
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
@@ -43,11 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if name else 2
     if name not in COMMANDS:
         near = get_close_matches(name, COMMANDS, 1)
-        said = f"; did you mean {near[0]}?" if near else ""
+        said = f"; did you mean {near[0]}?" if near else ";"
         _line(f"unknown command {name!r}{said} `normgrowth --help` lists the commands")
         return 2
     arguments = parser_of(name).parse_args(argv[1:])
-    for stream in (sys.stdout, sys.stderr):  # what the terminal's encoding lacks is escaped
+    for stream in (sys.stdout, sys.stderr):  # escape characters that the terminal cannot encode
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     return _run(arguments)
@@ -71,7 +71,7 @@ def command_of(name: str) -> Command | Action:
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """The parser of one command; the verbs of the others are not imported."""
+    """The parser of one command; the verbs of other commands are not imported."""
     command = command_of(name)
     parser = argparse.ArgumentParser(
         prog=f"normgrowth {name}",
@@ -100,11 +100,11 @@ def _run(arguments: argparse.Namespace) -> int:
             _line(str(MissingDependency(error.name, f"pip install 'normgrowth[{EXTRAS[error.name]}]'")))
             return 2
         except KeyboardInterrupt:
-            kept = f"; what was measured is kept in {arguments.out}" if _keeps(arguments) else ""
+            kept = f"; results so far are kept in {arguments.out}" if _keeps(arguments) else ""
             _line(f"interrupted{kept}")
             return 130
         except BrokenPipeError:
-            # The reader of the pipe has closed it: discard the rest, so that Python does not fail at exit.
+            # The reader has closed the pipe: discard the rest, so that Python does not fail at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except OSError as error:
@@ -113,7 +113,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _keeps(arguments: argparse.Namespace) -> bool:
-    """Whether an interrupted command leaves results that it resumes from."""
+    """Whether an interrupted command has kept results from which it can resume."""
     out, resumes = getattr(arguments, "out", None), arguments.command.resumes
     resumes = getattr(arguments, resumes) if isinstance(resumes, str) else resumes
     return bool(resumes and out and os.path.isdir(out))

@@ -1,7 +1,7 @@
-"""Options of commands, made from the signature of the verb that a command calls.
+"""Options of commands, generated from the signature of the verb that a command calls.
 
 A parameter `from_step: float | None = None` becomes `--from-step`; a flag that is True by default becomes `--no-...`.
-What the signature does not say (the help text, a metavar, bounds) stands in OPTIONS, once for all commands.
+OPTIONS adds, once for all commands, the facts that a signature lacks: help text, metavar, bounds.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def real(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """Bytes: 512M, 2.5G."""
+    """The number of bytes of a size such as 512M or 2.5G."""
     unit = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper())
     try:
         found = float(text[:-1] if unit else text) * 2 ** (unit or 0)
@@ -54,7 +54,7 @@ def size(text: str) -> int:
 
 
 def pair(text: str) -> tuple[float, float]:
-    """Two numbers: 0.9,0.999."""
+    """Two numbers from text such as 0.9,0.999."""
     try:
         first, second = (float(part) for part in text.split(","))
     except ValueError:
@@ -76,41 +76,41 @@ def several(parse: Callable[[str], Any], example: str) -> Callable[[str], tuple[
 
 @dataclass(frozen=True)
 class Option:
-    """Facts about a parameter that its signature does not contain."""
+    """Facts about a parameter that the signature does not contain."""
 
     help: str
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
     choices: tuple[str, ...] | None = None
     short: str | None = None  # -o
-    flag: str | None = None  # instead of the name of the parameter
+    flag: str | None = None  # replaces the name of the parameter
     nargs: str | None = None
 
 
 # Options that several commands share.
 OPTIONS: dict[str, Option] = {
     "source": Option(
-        "checkpoint file, folder, quoted glob, the same at https://, s3:// or gs://, several of these, "
+        "one or several checkpoint files, folders or quoted globs, local or at https://, s3:// or gs://; "
         "or hf://org/repo@revision-pattern",
         metavar="SOURCE",
         nargs="+",
     ),
     "out": Option("output folder; run the same command again to resume", "DIR", short="-o"),
     "overwrite": Option("replace another result in the output folder"),
-    "include": Option("which parameters count: all blocks, one stack, or every parameter", choices=INCLUDE),
-    "select": Option("count the parameters whose name matches, and no others", "REGEX"),
+    "include": Option("parameters to count: all blocks, one stack, or every parameter", choices=INCLUDE),
+    "select": Option("count only parameters whose name matches", "REGEX"),
     "exclude": Option("do not count parameters whose name matches", "REGEX"),
-    "scalars": Option("also measure the share of single weights that grew, and that changed their sign"),
-    "lags": Option("also compare with checkpoints that many places back", "N,N"),
+    "scalars": Option("also measure the shares of single weights that grew and that changed sign"),
+    "lags": Option("also compare with the checkpoint N checkpoints earlier", "N,N"),
     "first": Option("do not compare with the first checkpoint"),
     "tokens_per_step": Option("training tokens per step; adds a column of tokens", "N"),
     "run": Option("name of the run in the records", "NAME"),
     "lint": Option("skip integrity checks"),
-    "endpoint": Option("address of another hub than Hugging Face's", "URL"),
+    "endpoint": Option("address of the hub, if it is not Hugging Face's", "URL"),
     "workers": Option("threads or processes (default: all cores)", "N", positive),
-    "memory": Option("memory for checkpoints that are read over a network", "SIZE", size),
-    "level": Option("what is summed over", choices=LEVELS),
-    "name": Option("which layer, role or tensor", "NAME"),
+    "memory": Option("memory limit for checkpoints read over the network", "SIZE", size),
+    "level": Option("level of aggregation", choices=LEVELS),
+    "name": Option("name of the layer, role or tensor", "NAME"),
     "quantity": Option("quantity of the records", "NAME"),
     "from_step": Option("first step to use", "STEP"),
     "to_step": Option("last step to use", "STEP"),
@@ -120,15 +120,15 @@ OPTIONS: dict[str, Option] = {
     "texts": Option(
         "text file with a sentence per line (default: Python's documentation)", "FILE", flag="--text"
     ),
-    "sentences": Option("sentences to use", "N", positive),
+    "sentences": Option("number of sentences", "N", positive),
     "batch_tokens": Option("tokens per forward pass", "N", positive),
-    "fixed": Option("parameters that do not grow, names or patterns such as '*.A_log'", "NAME", nargs="+"),
-    "dtype": Option("number type: float64, float32, bfloat16 or float16", "DTYPE"),
+    "fixed": Option("parameters to keep unscaled: names or patterns such as '*.A_log'", "NAME", nargs="+"),
+    "dtype": Option("dtype: float64, float32, bfloat16 or float16", "DTYPE"),
     "attention": Option("attention implementation", choices=("eager", "sdpa"), flag="--attn"),
     "model_type": Option("architecture of a config.json without model_type (bert, gpt2, llama, ...)", "NAME"),
-    "orders": Option("orders carried along (default: as many as ties need)", "N", positive),
-    "exact": Option("skip the exact limit; use the scaled weights only"),
-    "data": Option("folder with the corpora penn and wikitext-2 (default: the hub)", "DIR"),
+    "orders": Option("number of orders of the expansion in c (default: as many as ties need)", "N", positive),
+    "exact": Option("skip the exact limit; use only scaled weights"),
+    "data": Option("folder with the corpora penn and wikitext-2 (default: download from the hub)", "DIR"),
     "strict": Option("exit with 1 if there is a fault"),
 }
 

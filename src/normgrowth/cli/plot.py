@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("result", metavar="DIR", help="output folder of any command, or published:t5")
     parser.add_argument("-o", "--out", metavar="DIR", help="folder for the figures (default: DIR/figures)")
-    parser.add_argument("--overwrite", action="store_true", help="replace figures of another result there")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace figures of another result in that folder"
+    )
     parser.add_argument(
         "--fit",
         nargs="?",
@@ -27,7 +29,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="another trace, or published:t5, in gray",
+        help="also draw another trace, or published:t5, in gray",
     )
     parser.add_argument("--formats", default="png,svg,pdf", metavar="LIST", help="file formats [png,svg,pdf]")
 
@@ -39,7 +41,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     result = _result(arguments.result)
     options: dict[str, Any] = {"formats": tuple(arguments.formats.split(","))}
     if result.kind == "trace":
-        # DIR/figures belongs to the result in DIR; any other folder may hold the figures of another.
+        # DIR/figures belongs to the result in DIR; any other folder may contain figures of another result.
         options["overwrite"] = arguments.overwrite or not arguments.out
         options["overlay"] = [_result(other) for other in arguments.overlay]
         options["fitted"] = _fitted(result, arguments.fit) if arguments.fit else None
@@ -54,7 +56,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror or error}") from error
     if not paths:
-        raise InputError(f"{arguments.result}: nothing to draw: the result has no data for its figures")
+        raise InputError(f"{arguments.result}: the result has no data for its figures")
     print(*paths, sep="\n")
     return 0
 
@@ -87,7 +89,7 @@ def _fitted(trace: "Result", law: str) -> "FittedLaw":
 
 COMMAND = Action(
     summary="save the figures of a result",
-    description="Save all figures of a result: of a trace norm and direction by layer (the paper's Figure 1),\n"
+    description="Save all figures of a result. For a trace: norm and direction by layer (the paper's Figure 1),\n"
     "alignment and step size (Figure 5), angles, the growth budget, and growth by role.",
     examples="""  normgrowth plot traces/gpt
   normgrowth plot traces/gpt --overlay traces/sgd --fit sqrt -o figures --formats png,pdf""",

@@ -16,14 +16,14 @@ def _options(parser: argparse.ArgumentParser) -> None:
     )
     text = "replace stages that were run with another scale or corpus"
     parser.add_argument("--overwrite", action="store_true", help=text)
-    text = "size of data and models: embedded, or the paper's [demo]"
+    text = "size of data and models: demo (embedded data) or paper (the paper's sizes) [demo]"
     parser.add_argument("--scale", choices=("demo", "paper"), default="demo", help=text)
     text = "figures (fig2), table1 or claims by id (default: all)"
     parser.add_argument(
         "--only", type=several(str, "fig2,table1"), default=(), metavar="NAME,NAME", help=text
     )
     parser.add_argument("--data", metavar="DIR", help="folder with the corpora penn or wikitext-2, or both")
-    text = "checkpoints of T5, or the output folder of their trace: judge Figures 1 and 5 on them"
+    text = "judge Figures 1 and 5 on these checkpoints of T5, or on the output folder of their trace"
     parser.add_argument("--t5", metavar="SOURCE", help=text)
     parser.add_argument(
         "--list", action="store_true", help="print the stages and how long they take, and stop"
@@ -60,14 +60,14 @@ def _reproduce(arguments: argparse.Namespace) -> int:
 
 COMMAND = Action(
     summary="compute the paper's figures and claims, with a verdict for each",
-    description="Compute what the paper shows, compare it with what was published, and judge each of its claims.",
-    examples="""  normgrowth reproduce                                    (what is embedded, minutes on two cores)
+    description="Compute the paper's figures and tables, compare them with the published ones, and judge each claim.",
+    examples="""  normgrowth reproduce                                    (embedded data, minutes on two cores)
   normgrowth reproduce --only fig2,heads-bimodal
   normgrowth reproduce --scale paper --data corpora --engine ray --ray-address auto
   normgrowth reproduce --only norm-sqrt,fig1,fig5 --t5 gs://t5-data/pretrained_models/RUN
 
 A second call runs only stages whose version or settings changed. With --scale paper the command first prints how
-long each stage takes; --list prints that and stops.""",
+long each stage takes; --list prints these times and stops.""",
     configure_options=_options,
     action=_reproduce,
     resumes=True,

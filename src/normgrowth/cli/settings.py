@@ -1,4 +1,4 @@
-"""Options for every setting of a training run, made from the fields of `TrainSettings`."""
+"""Options for every setting of a training run, generated from the fields of `TrainSettings`."""
 
 import argparse
 from dataclasses import fields
@@ -10,36 +10,36 @@ if TYPE_CHECKING:
     from normgrowth.lab.settings import TrainSettings
 
 HELP = {
-    "kind": "where the norms are placed",
+    "kind": "placement of the layer norms",
     "layers": "number of blocks",
     "width": "width of the residual stream",
     "heads": "attention heads per block",
     "feedforward": "inner width of the feedforward sublayer",
-    "bias": "no biases anywhere",
-    "final_norm": "a last norm, for the pre-norm kinds",
+    "bias": "train without biases",
+    "final_norm": "add a final norm (pre-norm kinds only)",
     "tied": "use the token embedding as output head",
-    "leaking": "use the mask of the authors' code, which shows the future; for comparison only",
+    "leaking": "use the mask of the authors' code, which leaks the future; for comparison only",
     "positions": "longest input; longer sentences are split (default: as the corpus needs, up to 1024)",
-    "min_count": "rarer words become <unk> (default: 1 for penn and wikitext-2, else 2)",
+    "min_count": "words with fewer occurrences become <unk> (default: 1 for penn and wikitext-2, else 2)",
     "longest": "longest word of a formal language, in symbols",
     "optimizer": "optimizer",
-    "lr": "learning rate, at its peak",
-    "schedule": "schedule of the learning rate",
-    "warmup": "steps in which the learning rate rises from 0",
+    "lr": "peak learning rate",
+    "schedule": "learning rate schedule",
+    "warmup": "number of warm-up steps, in which the learning rate rises from 0",
     "hold": "step up to which inverse_sqrt stays constant; T5 held 0.01 for 10000 steps",
     "end": "learning rate at the end, for linear and cosine",
     "weight_decay": "weight decay (default: PyTorch's for the optimizer)",
     "momentum": "momentum of sgd",
-    "clip": "largest gradient norm",
+    "clip": "clip gradients to this norm",
     "batch": "sentences per batch",
-    "epochs": "passes through the corpus",
-    "steps": "most training steps",
+    "epochs": "number of passes through the corpus",
+    "steps": "maximum number of training steps",
     "seed": "seed of the initial weights and of the order of the data",
     "evaluate": "evaluate after each epoch (epochs), also after steps 1, 2, 4, ... (powers), or every N steps",
     "track": "when the tracker measures: every N steps, or powers",
     "include": "which parameters the tracker counts: blocks or all",
-    "dev_sentences": "sentences of the development set (default: all)",
-    "saturation_sentences": "sentences to measure saturation on; 0 for none",
+    "dev_sentences": "number of sentences of the development set (default: all)",
+    "saturation_sentences": "number of sentences to measure saturation on; 0 to skip it",
 }
 CHOICES = {"schedule": ("constant", "linear", "cosine", "inverse_sqrt")}
 CORPUS = (
@@ -57,7 +57,7 @@ def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
         "--preset",
         choices=("paper", "small", "tiny"),
         default=preset,
-        help=f"where the other settings start from [{preset}]",
+        help=f"defaults of all other settings [{preset}]",
     )
     hints = get_type_hints(TrainSettings)
     for field in fields(TrainSettings):
@@ -82,7 +82,7 @@ def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
 
 
 def settings_of(arguments: argparse.Namespace) -> "TrainSettings":
-    """The preset with the settings that were given."""
+    """The settings of the preset, with the given options."""
     from normgrowth.lab.settings import preset
 
     given = {name: value for name in HELP if (value := getattr(arguments, name)) is not None}

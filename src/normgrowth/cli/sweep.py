@@ -16,9 +16,14 @@ def _options(parser: argparse.ArgumentParser) -> None:
     for axis, default in (("x", "lr=1e-5:1e-1:20"), ("y", "weight_decay=1e-5:1e-1:20")):
         text = f"FROM:TO:COUNT on a logarithmic scale, or a list V,V,V [{default}]"
         parser.add_argument(f"--{axis}", default=default, metavar="SETTING=VALUES", help=text)
-    parser.add_argument("--refine", action="store_true", help="train only cells near the edge of growth in y")
     parser.add_argument(
-        "--time-limit", type=real, metavar="SECONDS", help="time limit per cell; training then stops early"
+        "--refine", action="store_true", help="train only cells near the edge of growth along y"
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=real,
+        metavar="SECONDS",
+        help="time limit per cell, after which its training stops",
     )
     text = "cells to train together in one stack (default: chosen by speed)"
     parser.add_argument("--stack-size", type=positive, metavar="N", help=text)
@@ -54,8 +59,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 COMMAND = Action(
     summary="train over a grid of two settings, and find where growth of the norm ends",
-    description="Train a small language model for each cell of a grid, learning rate and weight decay by default,\n"
-    "and show where the norm grows, by which terms of its budget, and where growth ends (Figure 6).",
+    description="Train a small language model for each cell of a grid, learning rate × weight decay by default. Show\n"
+    "where the norm grows, by which terms of its budget, and where growth ends (Figure 6).",
     examples="""  normgrowth sweep pydoc -o sweeps/first --x lr=1e-4:1e-1:4 --y weight_decay=1e-3:1:4      (minutes)
   normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw --refine                       (the boundary only)
   normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw                                (20 x 20: fills the rest)
@@ -63,7 +68,7 @@ COMMAND = Action(
   normgrowth sweep dyck2 -o sweeps/kinds --x kind=post_norm,usual_pre_norm --y weight_decay=1e-3:1:10
   normgrowth sweep wikitext-2 --data /corpora -o sweeps/paper --preset paper --epochs 1 --engine ray --ray-address auto
 
-Run the same command again to resume. A finer grid takes over the cells of a coarser one.""",
+Run the same command again to resume. A finer grid reuses the cells of a coarser one.""",
     configure_options=_options,
     action=_sweep,
     resumes=True,

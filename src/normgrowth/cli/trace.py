@@ -7,7 +7,7 @@ COMMAND = Command(
     summary="measure norms, steps, directions and growth of a series of checkpoints",
     description="Read a series of checkpoints and measure norm, step size, cosine, angle, alignment and the\n"
     "growth budget of every tensor, layer, role and the model. Run the same command again to resume,\n"
-    "or to add new checkpoints. Steps measured before stay when their checkpoints are gone.",
+    "or to add new checkpoints. Measured steps are kept even if their checkpoints are deleted.",
     examples="""  normgrowth trace runs/gpt/checkpoints -o traces/gpt
   normgrowth trace 'runs/gpt/step_*.safetensors' --include all
   normgrowth trace 'hf://EleutherAI/pythia-70m@step*' -o traces/pythia --tokens-per-step 2097152

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="output folder of a NormTracker (its `out`)")
-    parser.add_argument(
-        "--every", type=real, default=2.0, metavar="S", help="seconds between two updates [2]"
-    )
+    parser.add_argument("--every", type=real, default=2.0, metavar="S", help="seconds between updates [2]")
     parser.add_argument("--once", action="store_true", help="show the table once and stop")
     parser.add_argument("--layers", choices=("all", "none"), default="all", help="show rows for layers [all]")
 
@@ -56,7 +54,7 @@ def _read(arguments: argparse.Namespace) -> "Trace":
 
     folder = Path(arguments.folder)
     if not has_records(folder):
-        raise InputError(f"{arguments.folder}: no records yet; a NormTracker with this `out` writes them")
+        raise InputError(f"{arguments.folder}: no records yet; start a NormTracker with this folder as `out`")
     levels = ["model", "layer"] if arguments.layers == "all" else ["model"]
     stored = read_run(folder, levels) if has_log(folder) else StoredResult.read(folder)
     trace = Trace.from_stored(stored)
@@ -65,8 +63,8 @@ def _read(arguments: argparse.Namespace) -> "Trace":
 
 COMMAND = Action(
     summary="show a live table of a run that a NormTracker measures",
-    description="Show the last numbers of a run per layer, and the norm so far, while it is running.\n"
-    "The command only reads: stop and start it at any time.",
+    description="Show the latest numbers of a running training per layer, and the history of the norm.\n"
+    "The command only reads files: stop and start it at any time.",
     examples="""  normgrowth watch runs/first/norms
   normgrowth watch runs/first/norms --once --layers none     (for a log or a script)""",
     configure_options=_options,

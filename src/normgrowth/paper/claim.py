@@ -1,7 +1,7 @@
 """What a claim is, and how it is judged.
 
-A claim is a class, and an instance of it is what was measured: its fields are the numbers. `measure` takes them from
-the evidence and sees no verdict; `judge` sees the numbers and no evidence. The docstring is the rule that readers see.
+A claim is a class, and an instance is a measurement: its fields are the numbers. `measure` reads the numbers from the
+evidence and knows no verdict; `judge` knows only the numbers. The docstring is the rule that readers see.
 
     @dataclass(frozen=True)
     class NormSqrt(Claim):
@@ -15,8 +15,8 @@ the evidence and sees no verdict; `judge` sees the numbers and no evidence. The 
         r2: float = number("r² of a√t + b")
 
 A discrepancy has the same form, with `differs` instead of `judge`: the paper is wrong as printed (`errata`), the
-authors' code does something else than their text (`departures`), or a true statement has a limit that readers should
-know (remarks, in `errata`).
+authors' code differs from their text (`departures`), or a true statement has a limit that readers should know
+(caveats, in `errata`).
 """
 
 from abc import ABC, abstractmethod
@@ -32,13 +32,13 @@ from normgrowth.paper.reproduction import Check, Judgment, Verdict, finite
 
 
 def number(label: str, **default: Any) -> Any:
-    """A field with the label that readers see. Of a dictionary, the label is put before each key."""
+    """A field with the label that readers see. If its value is a dictionary, the label precedes each key."""
     return field(metadata={"label": label}, **default)
 
 
 @dataclass(frozen=True)
 class Ruling:
-    """reason: a sentence with the numbers that decide."""
+    """A verdict with its reason: a sentence with the numbers that decide."""
 
     verdict: Verdict
     reason: str
@@ -57,7 +57,7 @@ def fails(reason: str) -> Ruling:
 
 
 def not_shown(reason: str) -> Ruling:
-    """The numbers decide neither way, or come from models that are too small to judge by."""
+    """The ruling if the numbers are inconclusive, or come from models that are too small."""
     return Ruling("not shown", reason)
 
 
@@ -67,7 +67,7 @@ def not_measured(reason: str) -> Ruling:
 
 @dataclass(frozen=True)
 class Measured(ABC):
-    """What claims and discrepancies have in common. needs: the stages whose results `measure` reads."""
+    """The common base of claims and discrepancies. needs: the stages whose results `measure` reads."""
 
     id: ClassVar[str]
     where: ClassVar[str]
@@ -76,10 +76,10 @@ class Measured(ABC):
     @classmethod
     @abstractmethod
     def measure(cls, evidence: Evidence, /) -> Self:
-        """The numbers of the evidence; raises MissingEvidence if it lacks them."""
+        """Read the numbers from the evidence. Raises MissingEvidence if it lacks them."""
 
     def numbers(self) -> dict[str, float]:
-        """By label; numbers that are None are left out."""
+        """The numbers by label, without those that are None."""
         found: dict[str, float] = {}
         for one in fields(self):
             value, label = getattr(self, one.name), one.metadata["label"]
@@ -92,9 +92,9 @@ class Measured(ABC):
 
 @dataclass(frozen=True)
 class Claim(Measured):
-    """where: section and figure of the paper. published: what is printed; source: where that is from.
+    """A claim of the paper. where: section and figure. published: what the paper prints. source: of these numbers.
 
-    scope: what the verdict is about. would_change: which measurement would change it.
+    scope: what the verdict covers. would_change: which measurement would change the verdict.
     """
 
     statement: ClassVar[str]
@@ -111,23 +111,26 @@ class Claim(Measured):
 
 @dataclass(frozen=True)
 class Discrepancy(Measured):
-    """stated: what is printed, or what the authors' code does. correct: what is true, or what their text says."""
+    """An erratum, a departure or a caveat.
+
+    stated: what is printed, or what the authors' code does. correct: what is true, or what their text says.
+    """
 
     stated: ClassVar[str]
     correct: ClassVar[str]
 
     @abstractmethod
     def differs(self) -> bool:
-        """Whether the numbers show that the two differ."""
+        """Whether the numbers show that `stated` and `correct` differ."""
 
 
 def rule(claim: type[Claim]) -> str:
-    """The docstring, in one line."""
+    """The rule of a claim: its docstring, in one line."""
     return " ".join(cleandoc(claim.__doc__ or "").split())
 
 
 def judge(claim: type[Claim], evidence: Evidence) -> Judgment:
-    """A claim whose stage failed, or was not run, is not measured here."""
+    """Judge a claim; its verdict is "not measured here" if a stage that it needs failed or was not run."""
     numbers, why, measured = _measured(claim, evidence)
     ruling = measured.judge() if measured is not None else not_measured(f"Not measured: {why}.")
     return Judgment(
@@ -167,7 +170,7 @@ M = TypeVar("M", bound=Measured)
 
 
 def _measured(kind: type[M], evidence: Evidence) -> tuple[dict[str, float], str, M | None]:
-    """The numbers, and the measurement, or why there is none."""
+    """The numbers, the reason if the measurement is missing, and the measurement."""
     try:
         measured = kind.measure(evidence)
     except InputError as error:

@@ -1,7 +1,7 @@
-"""Where the authors' code and runs depart from their text, each with the numbers of both sides.
+"""Departures of the authors' code and runs from their text, each with the numbers of both sides.
 
-Their side is measured here where a model can be trained their way; otherwise it is what they published: T5's numbers,
-and the plots of their language models (`lm_runs`).
+The numbers of the authors' side come from models trained here in the same way, or else from their publication: T5's
+numbers, and the plots of their language models (`lm_runs`).
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from normgrowth.paper.published.tables import published
 Floats = NDArray[np.float64]
 T5_LAYER = 4 * 768 * 768 + 2 * 768 * 3072 + 2 * 768  # parameters of an encoder layer of T5-base
 SCRIPT_RATE = 1e-2  # default of --lr in the authors' finetune_trans.py since commit 3932cb5 (10 May 2021)
-PTB_FREQUENCIES = 6.532  # nats per token of word frequencies, on the development part
+PTB_FREQUENCIES = 6.532  # loss of word frequencies on the development part, in nats per token
 
 
 @dataclass(frozen=True)
 class CausalMask(Discrepancy):
     id, where, needs = "mask", "code of the language models", ("language_models",)
     stated = "The causal mask multiplies scores by 0."
-    correct = "They must be −∞: a score of 0 is seen, and the next word with it."
+    correct = "Masked scores must be −∞: a score of 0 leaks the next word."
     true_mask: float = number("dev loss, true mask")
     their_mask: float = number("dev loss, their mask")
 
@@ -67,7 +67,7 @@ class Perplexity(Discrepancy):
     id, where, needs = "perplexity", "code of the language models", ("language_models",)
     stated = "Perplexity is the mean over sentences of 2 to the loss in nats."
     correct = (
-        "It is exp of the mean loss per token: 2 goes with bits, and a mean over sentences is another mean."
+        "Perplexity is exp of the mean loss per token: base 2 requires bits, and the mean is over tokens."
     )
     per_token: float = number("exp of the mean loss per token")
     authors: float = number("mean over sentences of 2^loss")
@@ -82,9 +82,9 @@ class Perplexity(Discrepancy):
 
 
 def their_alignment(dot: Floats, before: Floats, after: Floats, numel: int) -> Floats:
-    """An upper bound of ⟨θ,δ⟩ divided by ‖θ‖ and by the norm of θ′ − ‖θ‖, a vector minus a number.
+    """An upper bound of ⟨θ,δ⟩ / (‖θ‖ · ‖θ′ − ‖θ‖‖), where θ′ − ‖θ‖ is a vector minus a number.
 
-    That norm is √n·‖θ‖ − ‖θ′‖ at least, whatever the values are.
+    The norm of that difference is at least √n·‖θ‖ − ‖θ′‖ for any values.
     """
     return np.abs(dot) / (before * (sqrt(numel) * before - after))
 
@@ -93,7 +93,7 @@ def their_alignment(dot: Floats, before: Floats, after: Floats, numel: int) -> F
 class LayerAlignment(Discrepancy):
     id, where = "layer-alignment", "code of T5's alignment by layer"
     stated = "The alignment of a layer is divided by ‖θ′ − ‖θ‖‖, where a norm is subtracted from a vector."
-    correct = "cos(δ, θ) = ⟨δ,θ⟩/(‖δ‖‖θ‖). Theirs is near 0 for any step."
+    correct = "cos(δ, θ) = ⟨δ,θ⟩/(‖δ‖‖θ‖). The authors' formula is near 0 for any step."
     largest: float = number("T5's layers: largest alignment")
     theirs: float = number("by their formula, at most")
 
@@ -114,8 +114,8 @@ class LayerAlignment(Discrepancy):
 @dataclass(frozen=True)
 class NormScope(Discrepancy):
     id, where = "norm-scope", "§A, Figure 1"
-    stated = "The total of Figure 1 has the decoder too; its lines by layer are the encoder's."
-    correct = "Encoder parameters only, as the text says of all norms."
+    stated = "The total of Figure 1 includes the decoder; its lines by layer are the encoder's."
+    correct = "The text says that all norms are of encoder parameters."
     total: float = number("norm of T5 at step 0, Figure 1")
     encoder: float = number("of its 12 encoder layers together")
 
@@ -132,9 +132,9 @@ class NormScope(Discrepancy):
 def initial_norms(
     vocabulary: int, positions: int, layers: int = 12, width: int = 768, feedforward: int = 512
 ) -> tuple[float, float]:
-    """Expected norm of the blocks, and of all parameters, of a language model that PyTorch initializes.
+    """The expected norms of the blocks and of all parameters of a language model with PyTorch's initialization.
 
-    Linear maps are uniform in ±1/√inputs, weights and biases alike; gains are 1, embeddings normal.
+    Weights and biases of linear maps are uniform in ±1/√inputs, gains are 1, embeddings are normal.
     """
 
     def linear(inputs: int, outputs: int) -> float:
@@ -148,8 +148,8 @@ def initial_norms(
 @dataclass(frozen=True)
 class LanguageModelNorm(Discrepancy):
     id, where = "lm-norm", "§A, code of the language models"
-    stated = "Its plots have the norm of all parameters, or the mean norm of the columns of linear maps."
-    correct = "Norms of encoder parameters, without embeddings, as the text advises."
+    stated = "The plots show the norm of all parameters, or the mean norm of the columns of linear maps."
+    correct = "The text advises norms of encoder parameters, without embeddings."
     blocks: float = number("norm of the blocks, at initialization")
     everything: float = number("of all parameters, embeddings too")
     sgd: float = number("their plots with SGD begin at")
@@ -167,8 +167,8 @@ class LanguageModelNorm(Discrepancy):
 @dataclass(frozen=True)
 class PostNorm(Discrepancy):
     id, where, needs = "post-norm", "runs of the language models", ("language_models",)
-    stated = "Their post-norm models learned word frequencies and no more; with a warm-up post-norm learns."
-    correct = "Trained models that saturate, as the text says."
+    stated = "The authors' post-norm models learned only word frequencies; with warm-up, post-norm models learn more."
+    correct = "The text describes trained models that saturate."
     theirs: float = number("their dev loss on PTB, best of 5 epochs")
     frequencies: float = number("word frequencies on PTB")
     gain: float = number("post-norm here: below word frequencies by")
@@ -188,9 +188,9 @@ class PostNorm(Discrepancy):
 @dataclass(frozen=True)
 class PlainSGD(Discrepancy):
     id, where, needs = "sgd", "§4.1, runs with plain SGD", ("language_models",)
-    stated = "Their runs with SGD do not saturate: the level depends on the optimizer."
+    stated = "The authors' runs with SGD do not saturate: the level depends on the optimizer."
     correct = (
-        "A saturation of 1.00, as the text says of small transformers; it does not mention the runs with SGD."
+        "The text reports a saturation of 1.00 for small transformers and does not mention the runs with SGD."
     )
     after_1: float = number("their SGD, after 1 epoch")
     after_20: float = number("after 20")
@@ -217,11 +217,11 @@ class PlainSGD(Discrepancy):
 
 @dataclass(frozen=True)
 class DecoupledDecay(Discrepancy):
-    """A step of PyTorch's AdamW, with its defaults and no gradient: what it subtracts from a weight of 1."""
+    """What one step of PyTorch's AdamW, with its defaults and a zero gradient, subtracts from a weight of 1."""
 
     id, where = "decay", "§5.6, §F, eq. (3)"
-    stated = "PyTorch's AdamW, which Figure 6 is made with, subtracts ηλθ: its threshold of λ moves with η."
-    correct = "Each step subtracts λθ, as eq. (3) says."
+    stated = "Figure 6 is made with PyTorch's AdamW, which subtracts ηλθ: its threshold of λ depends on η."
+    correct = "Eq. (3) says that each step subtracts λθ."
     printed: float = number("share of θ taken by a step, eq. (3)")
     adamw: float = number("by PyTorch's AdamW")
 
@@ -242,8 +242,8 @@ class DecoupledDecay(Discrepancy):
 @dataclass(frozen=True)
 class LearningRate(Discrepancy):
     id, where = "learning-rate", "§A, script of the language models"
-    stated = "The script trains with a learning rate of 0.01 unless told otherwise, since 10 May 2021."
-    correct = "AdamW with PyTorch's default hyperparameters, as the text says."
+    stated = "The script's default learning rate is 0.01 since 10 May 2021."
+    correct = "The text says that AdamW has PyTorch's default hyperparameters."
     default: float = number("PyTorch's default")
     script: float = number("the script's default")
 
@@ -260,16 +260,16 @@ class LearningRate(Discrepancy):
 
 @dataclass(frozen=True)
 class GridEncoder(Discrepancy):
-    """PyTorch's encoder as the script builds and calls it, on 3 sentences of 5 tokens: how far the outputs of the first
-    sentence move when a word of it, or another sentence, changes; relative to their size.
+    """How much the outputs of the first of 3 sentences of 5 tokens change, relative to their norm, if a word of it or
+    another sentence changes; in PyTorch's encoder, built and called as in the script.
     """
 
     id, where = "grid-encoder", "§F, script of Figure 6"
     stated = (
         "The script's default is PyTorch's encoder without a mask, with dropout, and with batch and positions "
-        "exchanged: a token attends to the tokens at its place in the other sentences of the batch, not to its own."
+        "exchanged: a token attends to the same position in the other sentences of the batch, not to its own sentence."
     )
-    correct = "A causal language model without dropout, as the text says of all its language models."
+    correct = "The text says that all its language models are causal and have no dropout."
     dropout: float = number("its dropout")
     own: float = number("other positions move by, when a word changes")
     others: float = number("outputs move by, when another sentence changes")
@@ -300,8 +300,8 @@ class GridEncoder(Discrepancy):
 @dataclass(frozen=True)
 class BiasSwitch(Discrepancy):
     id, where, needs = "bias-switch", "code of Figure 4", ("scaling",)
-    stated = "The switch reaches the classifier only: two lines differ by their random weights, more than by biases."
-    correct = "Lines of encoders with and without biases, as the figure says."
+    stated = "The switch affects only the classifier: the lines differ more by their random weights than by biases."
+    correct = "The figure says that its lines are of encoders with and without biases."
     published: float = number("published lines with and without biases differ by")
     same_weights: float = number("the same weights with and without biases by")
 

@@ -1,7 +1,7 @@
-"""Statements that are wrong as printed, each with the numbers of both sides; `departures` has the authors' code.
+"""Statements that are wrong as printed, each with the numbers of both sides; `departures` covers the authors' code.
 
-None is taken for granted: if the printed statement held, `differs` would be False. `CAVEATS` are true statements with
-a limit that readers should know.
+Each erratum is computed: if the printed statement were right, `differs` would be False. `CAVEATS` are true statements
+with a limit that readers should know.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ SMALL = 1e-3
 class HeadDegree(Discrepancy):
     id, where, needs = "prop-4", "Prop. 4", ("theory",)
     stated = "An attention head AV has degree 1."
-    correct = "It has degree 2: A has 0, V has 2. The sublayer's degree stays, since the norm resets it."
+    correct = "It has degree 2: A has 0, V has 2. The degree of the sublayer is unchanged, since the norm resets it."
     degree_printed: float = number("degree, printed")
     degree_measured: float = number("degree, measured")
 
@@ -37,8 +37,8 @@ class HeadDegree(Discrepancy):
 @dataclass(frozen=True)
 class TiedScores(Discrepancy):
     id, where, needs = "prop-2", "Prop. 2", ("theory",)
-    stated = "Growth that is uniform up to o(t) makes a network its saturated self."
-    correct = "Where scores tie, o(t) decides, and the limit is another."
+    stated = "If growth is uniform up to o(t), a network converges to its saturated network."
+    correct = "If scores tie, the o(t) term decides, and the limit is a different network."
     saturated: float = number("largest weight, saturated")
     moved: float = number("largest weight as t grows")
 
@@ -52,11 +52,11 @@ class TiedScores(Discrepancy):
 
 @dataclass(frozen=True)
 class SoftmaxError(Discrepancy):
-    """x = (M, M − gap), c = 100."""
+    """The error of softmax at x = (M, M − gap), c = 100."""
 
     id, where = "lemma-7", "Lemma 7"
     stated = "The scaling error of softmax vanishes as ‖x‖ grows."
-    correct = "It vanishes as the gap between the largest entry and the next grows."
+    correct = "It vanishes as the gap between the two largest entries grows."
     large: float = number("error, ‖x‖ large (M = 10)")
     larger: float = number("error, ‖x‖ larger (M = 10⁶)")
     wide_gap: float = number("error, the gap larger (M = 10, gap 10)")
@@ -88,7 +88,7 @@ class ScalingError(Discrepancy):
     @classmethod
     def measure(cls, _: Evidence) -> Self:
         theta, c = 20.0, 1e12
-        # θ(1 − σ(θ)) is missing from f(θ); nothing that a float can hold is missing from f(cθ).
+        # f(θ) = θ − θ(1 − σ(θ)), and f(cθ) = cθ in float64.
         missing = theta / (1 + exp(theta))
         return cls(c * missing, missing)
 
@@ -101,8 +101,8 @@ class NormBound(Discrepancy):
     """Layer norm of (1, 0, −1) + ε(1, −1, 0), ε = 10⁻⁸: the last bound of the proof, and the error itself."""
 
     id, where = "lemma-5", "Lemma 5"
-    stated = "The scaling error of layer norm is bounded by something that vanishes."
-    correct = "The last bound printed does not vanish; 2‖ε‖/‖f − μ‖ does, and bounds it."
+    stated = "The scaling error of layer norm has a bound that vanishes."
+    correct = "The last printed bound does not vanish. The bound 2‖ε‖/‖f − μ‖ does."
     bound: float = number("bound, printed")
     error: float = number("error")
 
@@ -124,8 +124,8 @@ class NormBound(Discrepancy):
 @dataclass(frozen=True)
 class PreNorm(Discrepancy):
     id, where, needs = "pre-norm", "§3, §A, Definitions 5 and 6", ("theory",)
-    stated = "Its pre-norm is the standard one (Xiong et al., 2020)."
-    correct = "The standard one is x + f(LN(x)), of degree 3; its own is x + LN(f(x)), of degree 1."
+    stated = "The paper's pre-norm is the standard one (Xiong et al., 2020)."
+    correct = "The standard one is x + f(LN(x)), of degree 3; the paper's is x + LN(f(x)), of degree 1."
     paper: float = number("degree, its pre-norm")
     usual: float = number("degree, the usual one")
 
@@ -140,11 +140,11 @@ class PreNorm(Discrepancy):
 
 @dataclass(frozen=True)
 class LiteralLimit(Discrepancy):
-    """Of the paper's own encoder, and of networks of degree 1 after the division, at c = 10⁴."""
+    """The degree of the paper's encoder, and the distance of f(x; cθ)/cᵏ from its limit at c = 10⁴."""
 
     id, where, needs = "definition-1", "Definition 1", ("theory",)
     stated = "The saturated network is the limit of f(x; cθ)."
-    correct = "For k > 0 it diverges as cᵏ. f(x; cθ)/cᵏ converges; its direction is what the paper compares."
+    correct = "For k > 0, f(x; cθ) diverges as cᵏ. f(x; cθ)/cᵏ converges; the paper compares its direction."
     degree: float = number("k of the paper's encoder")
     away: float = number("largest relative distance of f(x; cθ)/cᵏ from its limit")
 
@@ -163,7 +163,7 @@ class ZeroFunction(Discrepancy):
 
     id, where = "lemma-1", "Lemma 1"
     stated = "A function has at most one degree."
-    correct = "Except f = 0, which has every degree: the proof divides by f."
+    correct = "The function f = 0 has every degree: the proof divides by f."
     first: float = number("scaling error for k = 1")
     second: float = number("scaling error for k = 2")
 
@@ -185,7 +185,7 @@ class ScaleInvariance(Discrepancy):
 
     id, where = "prop-3", "Proposition 3"
     stated = "σ, softmax and tanh of a homogeneous function become scale-invariant as ‖θ‖ grows."
-    correct = "They do as the value of the function grows, which ‖θ‖ does not bound: θ₁ + θ₂ stays small."
+    correct = "They do if the value of the function grows, which a growing ‖θ‖ does not imply: θ₁ + θ₂ can stay small."
     large: float = number("error, M = 10, gap 0.1")
     larger: float = number("error, M = 10⁶, gap 0.1")
     far: float = number("error, M = 10, gap 10")
@@ -208,9 +208,10 @@ class ApproximateEuler(Discrepancy):
 
     id, where = "euler", "§5.2"
     stated = (
-        "By Euler's theorem, gradients of a function that is approximately k-homogeneous are so for k − 1."
+        "By Euler's theorem, the gradient of an approximately k-homogeneous function is approximately "
+        "(k − 1)-homogeneous."
     )
-    correct = "The theorem is about homogeneous functions. A vanishing error of f bounds nothing about its gradient."
+    correct = "The theorem is about exactly homogeneous functions. A vanishing error of f does not bound its gradient."
     error: float = number("scaling error of f, k = 1")
     slope: float = number("derivative of f; degree 0 says 1")
 
@@ -230,13 +231,11 @@ class ApproximateEuler(Discrepancy):
 
 @dataclass(frozen=True)
 class LossGradient(Discrepancy):
-    """The logistic loss of a logit θ₁θ₂ of degree 2: its gradient at c = 10 over that at c = 1."""
+    """The gradient norm of the logistic loss of a logit θ₁θ₂ of degree 2, at c = 10 divided by that at c = 1."""
 
     id, where = "assumption-1", "Assumption 1, §5.2"
     stated = "The gradient of the loss grows as ‖θ‖, since gradients of logits have degree 1."
-    correct = (
-        "Only where an answer is wrong. The gradient of the loss of a right answer vanishes exponentially."
-    )
+    correct = "This holds only for wrong answers. For right answers the gradient of the loss vanishes exponentially."
     assumed: float = number("assumed")
     wrong: float = number("a wrong answer")
     right: float = number("a right answer")
@@ -244,7 +243,7 @@ class LossGradient(Discrepancy):
     @classmethod
     def measure(cls, _: Evidence) -> Self:
         def gradient(c: float, label: int) -> float:
-            """At θ = (c, c): the loss log(1 + exp(−label·θ₁θ₂)) has the gradient −label·σ(−label·c²)·(c, c)."""
+            """The norm at θ = (c, c): the gradient of log(1 + exp(−label·θ₁θ₂)) is −label·σ(−label·c²)·(c, c)."""
             return sqrt(2) * c / (1 + exp(label * c * c))
 
         return cls(10.0, *(gradient(10.0, label) / gradient(1.0, label) for label in (-1, 1)))
@@ -259,7 +258,7 @@ class MissingFactor(Discrepancy):
 
     id, where = "section-e2", "§E.2"
     stated = "‖θ + δ‖² = ‖θ‖² + ⟨θ,δ⟩ + ‖δ‖²."
-    correct = "‖θ‖² + 2⟨θ,δ⟩ + ‖δ‖². Nothing that follows changes, since ⟨θ,δ⟩ is taken as 0."
+    correct = "‖θ‖² + 2⟨θ,δ⟩ + ‖δ‖². The conclusions are unchanged, since ⟨θ,δ⟩ is assumed to be 0."
     squared: float = number("‖θ + δ‖²")
     printed: float = number("right-hand side, printed")
     doubled: float = number("right-hand side, with the factor 2")
@@ -279,7 +278,8 @@ class TwoThresholds(Discrepancy):
     id, where, needs = "thresholds", "§F", ("decay",)
     stated = "Growth ends at a threshold of λ between 0.001 and 0.01, and is probable at λ = 0.01."
     correct = (
-        "Not both: below its threshold the norm grows. Measured at PyTorch's η, the threshold is above 0.01."
+        "The two contradict each other: above its threshold the norm does not grow. At PyTorch's η the measured "
+        "threshold is above 0.01."
     )
     at_default: float = number("growth ends at λ, for η = 0.001")
     printed: float = number("largest threshold, printed")
@@ -294,13 +294,13 @@ class TwoThresholds(Discrepancy):
 
 @dataclass(frozen=True)
 class VanishingAttention(Discrepancy):
-    """A caveat: the paper claims a degree for its own definitions, which have it; gated networks are outside."""
+    """A caveat: the paper's claim holds for its own definitions, which do not include gated networks."""
 
     id, where, needs = "vanishing", "§5.2, §D", ("theory",)
     stated = "Transformer encoders without biases, as the paper defines them, have degree 1."
     correct = (
-        "So they do. In other transformers branches differ in degree, and those of lower degree vanish: in gated "
-        "networks, such as Llama, all attention after the first layer."
+        "This is true. In other transformers, branches differ in degree, and branches of lower degree vanish: in gated "
+        "networks such as Llama, all attention after the first layer."
     )
     turned: float = number("1 − cosine without later attention, c = 1")
     turned_scaled: float = number("the same at c = 1000")

@@ -1,9 +1,9 @@
-"""What the stages measured, as typed values: the only place that knows how their records are laid out.
+"""The results of the stages as typed values. Only this module knows the layout of their records.
 
     evidence.theory.table1["paper's encoder"].measured
     evidence.language_models.where(leaking=False, optimizer="adamw")[0].first_and_last("norm")
 
-A stage that was not run, or failed, raises MissingEvidence when it is asked for.
+Reading a stage that was not run, or failed, raises MissingEvidence.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 
 class MissingEvidence(InputError):
-    """A stage has no records, or its records lack what is asked for."""
+    """A stage has no records, or its records lack the requested numbers."""
 
     def __init__(self, stage: str, reason: str) -> None:
         self.stage, self.reason = stage, reason
@@ -41,7 +41,10 @@ class MissingEvidence(InputError):
 
 @dataclass(frozen=True)
 class Evidence:
-    """stored: the result of each stage. failed: why a stage has none. t5: the series of Figures 1 and 5."""
+    """The results that claims are judged by.
+
+    stored: the result of each stage. failed: why a stage has no result. t5: the series of Figures 1 and 5.
+    """
 
     stored: Mapping[str, StoredResult] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +54,7 @@ class Evidence:
         return all(stage in self.stored for stage in stages)
 
     def described(self, stage: str) -> str:
-        """What a stage measured, in a few words: the data of a verdict."""
+        """A short description of what a stage measured: the data of a verdict."""
         if stage not in self.stored:
             return f"{stage}: {self.failed.get(stage, 'not run')}"
         if stage == "theory":
@@ -80,7 +83,7 @@ class Evidence:
         return Scaling.from_stored(self.stored_of("scaling"))
 
     def curve(self, kind: str, bias: bool) -> "Curve":
-        """The mean curve of one kind of network, of the stage `scaling`."""
+        """The mean curve of one kind of network in the stage `scaling`."""
         curves = mean_curves(self.scaling)
         if (kind, bias) not in curves:
             raise MissingEvidence("scaling", f"it has no curve of {kind}")
@@ -104,7 +107,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class ComponentDegree:
-    """printed: in the paper, NaN if it is not there. measured: the slope of log‖f(cθ)‖. gradient: its slope, or NaN."""
+    """The degree of a component. printed: in the paper, or NaN. measured: the slope of log‖f(cθ)‖. gradient: the slope
+    of its gradient, or NaN.
+    """
 
     printed: float
     computed: float
@@ -114,7 +119,7 @@ class ComponentDegree:
 
 @dataclass(frozen=True)
 class Limit:
-    """away: ‖f(cθ)/cᵏ − limit‖ / ‖limit‖ at c = 10⁴."""
+    """The distance of a network from its limit. away: ‖f(cθ)/cᵏ − limit‖ / ‖limit‖ at c = 10⁴."""
 
     degree: float
     away: float
@@ -139,7 +144,7 @@ class Vanishing:
 
 @dataclass(frozen=True)
 class Construction:
-    """wrong: strings that the saturated network misjudges; wrong_soft: the network with large weights."""
+    """Numbers of strings. wrong: misjudged by the saturated network; wrong_soft: by the network with large weights."""
 
     strings: float
     wrong: float
@@ -214,7 +219,7 @@ class Curve:
 
 
 def mean_curves(scaling: "Scaling") -> dict[tuple[str, bool], Curve]:
-    """By kind of network, and whether it has biases."""
+    """The mean curves by kind of network, and whether it has biases."""
     return {
         (one.kind, bool(one.bias)): Curve(one.scales, one.mean("cosine_flattened")) for one in scaling.curves
     }
@@ -225,7 +230,7 @@ def mean_curves(scaling: "Scaling") -> dict[tuple[str, bool], Curve]:
 
 @dataclass(frozen=True)
 class Levels:
-    """Saturation at c = 1000, mean over layers, of trained and of random weights."""
+    """Saturation at c = 1000, mean over layers, with trained and with random weights."""
 
     trained: float
     random: float
@@ -245,7 +250,7 @@ def _levels(records: Records) -> dict[str, Levels]:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The settings of a language model that claims tell models apart by; include: which parameters norms count."""
+    """The settings by which claims distinguish language models; include: which parameters norms count."""
 
     kind: str
     optimizer: str
@@ -256,12 +261,12 @@ class ModelSettings:
     layers: int | None = None
     width: int | None = None
     batch: int | None = None
-    epochs_trained: float | None = None  # passes over the training part, from the steps that were taken
+    epochs_trained: float | None = None  # passes over the training part, computed from the number of steps
 
 
 @dataclass(frozen=True)
 class HeadFields:
-    """What the stage keeps of the heads of a model beside their records."""
+    """What the stage keeps of the heads of a model in addition to their records."""
 
     window: int | None = None
     tolerance: float | None = None
@@ -283,7 +288,7 @@ class ModelFields:
 
 @dataclass(frozen=True)
 class LanguageModelFields:
-    """The fields of the stage's result: models and heads by name of the model, corpora by their own."""
+    """The fields of the stage's result: models and heads by name of the model, corpora by name of the corpus."""
 
     models: dict[str, ModelSettings]
     heads: dict[str, HeadFields] = field(default_factory=dict)
@@ -293,9 +298,9 @@ class LanguageModelFields:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """One language model. frequency_loss: that of word frequencies on its development part, NaN if unknown.
+    """One language model. frequency_loss: the loss of word frequencies on its development part, NaN if unknown.
 
-    layers, width, epochs: its size, and how long it was trained; None in records of earlier versions.
+    layers, width, epochs: its size and the length of its training; None in records of earlier versions.
     """
 
     name: str
@@ -323,7 +328,7 @@ class TrainedModel:
         return self.first_and_last(quantity)[1]
 
     def against_first(self, quantity: str) -> float:
-        """Of the model at its last checkpoint, compared with the first."""
+        """A quantity of the model at its last checkpoint, compared with the first."""
         rows = self.trace.records.where(level="model", quantity=quantity)
         if not len(rows):
             raise MissingEvidence("language_models", f"{self.name} has no {quantity}")
@@ -347,7 +352,7 @@ class LanguageModels:
         return iter(self.models)
 
     def described(self) -> str:
-        """How many models, of which size and training."""
+        """The number of models, their sizes and their training, in words."""
         corpora = " and ".join(dict.fromkeys(one.corpus for one in self.models))
         sizes = dict.fromkeys((one.layers, one.width) for one in self.models if one.layers is not None)
         shapes = (
@@ -405,7 +410,7 @@ class LanguageModels:
 
 @dataclass(frozen=True)
 class DecayEdges:
-    """For each learning rate the weight decay at which growth ends, NaN if not within the grid; predicted: λ*."""
+    """The weight decay at which growth ends for each learning rate, NaN if not within the grid; predicted: λ*."""
 
     learning_rates: Floats
     edges: Floats

@@ -12,7 +12,7 @@ from normgrowth.report.page.write import PAGE, write_content
 
 
 def write_page(folder: Path, result: Reproduction, drawn: Sequence[Path] = ()) -> Path:
-    """drawn: files of figures; the svg ones are shown, with the verdicts of the claims that they belong to."""
+    """Write the page. drawn: files of figures; SVG files are shown with the verdicts of their claims."""
     pictures = []
     for path in (path for path in drawn if path.suffix == ".svg"):
         figure = FIGURES[path.stem]

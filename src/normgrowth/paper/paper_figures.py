@@ -1,4 +1,4 @@
-"""The paper's figures: what was measured here, with the published numbers where there are any."""
+"""The paper's figures: measurements made here, with the published numbers if there are any."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ PENN_WINDOW = 83  # tokens, as in Figure 3
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """needs: stages without which it cannot be drawn. overlay: stages whose results are added to published ones."""
+    """A figure of the paper. needs: required stages. overlay: stages whose results are added to published ones."""
 
     name: str
     title: str
@@ -44,7 +44,7 @@ class PaperFigure:
 
 
 def _own_trace(evidence: Evidence) -> list[Trace]:
-    """The traced T5, if there is one; else the checkpoints of the first model, the paper's pre-norm."""
+    """The trace of T5 if there is one, else the trace of the first language model, the paper's pre-norm."""
     if isinstance(evidence.t5, TracedT5):
         return [evidence.t5.trace]
     return [next(iter(evidence.language_models)).trace] if evidence.has("language_models") else []
@@ -108,7 +108,7 @@ FIGURES: dict[str, PaperFigure] = {
 
 
 def figures(evidence: Evidence, only: Sequence[str] = ()) -> "dict[str, Figure]":
-    """The figures that the evidence suffices for, by name. only: names of figures and of anything else; all without."""
+    """The figures that can be drawn from the evidence, by name. only: names to select from (default: all)."""
     wanted = [one for one in FIGURES.values() if (not only or one.name in only) and evidence.has(*one.needs)]
     drawn = {one.name: one.draw(evidence) for one in wanted}
     return {name: figure for name, figure in drawn.items() if figure is not None}

@@ -1,12 +1,12 @@
-"""`reproduce`: compute what the paper shows and judge each of its claims.
+"""`reproduce`: compute the paper's figures and tables, and judge each of its claims.
 
     out/stages/NAME/        the records of a stage, its working folder, and error.log if it failed
     out/claims.json         the Reproduction: every claim, published, measured, rule, verdict and reason
     out/figures/            Figures 1 to 6 as png, svg and pdf
     out/report.html         everything on one page
 
-A stage is not run again if its version and settings are the same. A stage that fails does not stop the others: the
-claims that need it are not measured here.
+A stage is not run again if its version and settings are unchanged. A stage that fails does not stop the others: the
+claims that need it get the verdict "not measured here".
 """
 
 import time
@@ -35,7 +35,7 @@ from normgrowth.stored_result import StoredResult
 from normgrowth.workspace import Workspace, write_json
 
 KEY, LOG = "stage.json", "error.log"
-TABLES = {"table1": ("theory",)}  # of the paper -> stages that compute it
+TABLES = {"table1": ("theory",)}  # table of the paper -> stages that compute it
 
 
 def reproduce(
@@ -49,13 +49,13 @@ def reproduce(
     progress: Progress | None = None,
     overwrite: bool = False,
 ) -> Reproduction:
-    """Reproduce the paper: run the stages that are needed, judge its claims, draw its figures, write one page.
+    """Reproduce the paper: run the required stages, judge its claims, draw its figures, write one page.
 
-    out: output folder; a second call runs only stages whose version or settings changed. scale: "demo" uses what is
-    embedded and takes minutes, "paper" trains the paper's sizes. only: claims ("heads-bimodal"), figures ("fig2") or
-    "table1"; all by default. data: a folder with `penn`, `wikitext-2` or both. t5: checkpoints of T5 or the output
+    out: output folder; a second call runs only stages whose version or settings changed. scale: "demo" uses embedded
+    data and takes minutes, "paper" trains models of the paper's sizes. only: claims ("heads-bimodal"), figures ("fig2")
+    or "table1" (default: all). data: a folder with `penn`, `wikitext-2` or both. t5: checkpoints of T5 or the output
     folder of their trace, on which the claims of Figures 1 and 5 are judged instead of the published points. engine:
-    trains the models, by default one process per core. overwrite: replace a reproduction with another scale or corpus.
+    trains the models (default: one process per core). overwrite: replace a reproduction with another scale or corpus.
     """
     claims, needed = select(only)
     corpora = Path(data) if data else None
@@ -118,7 +118,7 @@ def _table1(evidence: Evidence) -> tuple[TableRow, ...]:
 
 
 def settings_of(scale: Scale, data: Path | None) -> dict[str, StageSettings]:
-    """What each stage runs. A folder of corpora replaces the embedded one of the demo."""
+    """The settings of each stage. In the demo, a folder of corpora replaces the embedded corpus."""
     found = {name: stage.settings[scale] for name, stage in STAGES.items()}
     if scale == "demo" and data is not None:
         corpus = demo_corpus(data)
@@ -135,7 +135,7 @@ def run_stage(
     data: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[StageOutcome, StoredResult | None]:
-    """The result of a stage: the one in its folder if it has the same version and settings, else a new one."""
+    """The result of a stage: read from its folder if version and settings are unchanged, else computed."""
     key, log = stage.key(settings), folder / LOG
     if (kept := _kept(folder, key)) is not None:
         return StageOutcome(stage.name, stage.title, "kept"), kept
@@ -149,20 +149,20 @@ def run_stage(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
-        # Parts of another version or other settings stay where they are and are not used.
+        # Parts of another version or other settings are kept, but not used.
         context = StageContext(folder / f"work-{key[:8]}", engine, data, told)
         made = stage.run(context, settings)
-        # A kill between the two must not leave records under another key.
+        # A kill between the two writes must not leave records under another key.
         (folder / KEY).unlink(missing_ok=True)
         made.write(folder)
         write_json(folder / KEY, stage.facts(scale, settings))
-    except Exception as error:  # one stage does not stop the others, whatever went wrong
+    except Exception as error:  # a failed stage does not stop the others
         return StageOutcome(stage.name, stage.title, "failed", reason=_logged(error, log)), None
     return StageOutcome(stage.name, stage.title, "ran", time.monotonic() - start), made
 
 
 def _logged(error: Exception, log: Path) -> str:
-    """The error in a line; one that is no error of the input with the file that has its traceback."""
+    """The error in one line, with the path of its traceback unless it is an input error."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     try:
         log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
@@ -172,7 +172,7 @@ def _logged(error: Exception, log: Path) -> str:
 
 
 def _kept(folder: Path, key: str) -> StoredResult | None:
-    """What the stage left, if it had this key; None if it is missing or damaged."""
+    """The stored result of the stage if it has this key; None if it is missing or damaged."""
     try:
         same = read_json(folder / KEY, dict).get("key") == key
         return StoredResult.read(folder) if same else None
@@ -181,7 +181,7 @@ def _kept(folder: Path, key: str) -> StoredResult | None:
 
 
 def select(only: Sequence[str]) -> tuple[list[type[Claim]], set[str]]:
-    """The claims that are asked for, and the stages that they and the figures asked for need."""
+    """The selected claims, and the stages that the selected claims and figures need."""
     if not only:
         return list(CLAIMS.values()), set(STAGES)
     names = {**TABLES, **{name: figure.stages for name, figure in FIGURES.items()}}

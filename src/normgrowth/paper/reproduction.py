@@ -1,4 +1,4 @@
-"""What a reproduction of the paper found. Needs no torch: a saved one is read and shown in the base install.
+"""The result of a reproduction of the paper. It needs no torch, so the base install can load and show it.
 
 reproduction = ng.reproduce(only=["norm-sqrt"])
 reproduction["norm-sqrt"].verdict
@@ -24,7 +24,7 @@ from normgrowth.text import one_line
 from normgrowth.workspace import Workspace, replacing
 
 Verdict = Literal["holds", "holds in part", "does not hold", "not shown", "not measured here"]
-EARLIER_VERDICTS: Mapping[str, Verdict] = {  # of earlier versions
+EARLIER_VERDICTS: Mapping[str, Verdict] = {  # verdict of an earlier version -> verdict
     "in part": "holds in part",
     "undecided": "not shown",
     "needs weights that are not here": "not measured here",
@@ -37,7 +37,7 @@ ADVICE = "run `normgrowth reproduce` again"
 class Judgment:
     """A claim, what was measured here, and the verdict of its rule. needs: stages; figure: of the paper, if any.
 
-    scope: what the verdict is about. data: what it rests on. would_change: which measurement would change it.
+    scope: what the verdict covers. data: what it is based on. would_change: which measurement would change it.
     """
 
     __repr__ = one_line
@@ -62,7 +62,7 @@ class Judgment:
 class Check:
     """An erratum, a departure or a caveat.
 
-    differs: whether the numbers show it; None if it was not measured: reason says why.
+    differs: whether the numbers confirm it; None if it was not measured, and then reason says why.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Check:
 
 @dataclass(frozen=True)
 class StageOutcome:
-    """How a stage ended. seconds: how long it ran. reason: why it failed, in a line."""
+    """How a stage ended. seconds: its running time. reason: why it failed, in one line."""
 
     name: str
     title: str = ""
@@ -91,7 +91,7 @@ class StageOutcome:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of Table 1. printed: None if it is not in the paper. measured: the slope of log‖f(cθ)‖."""
+    """A row of Table 1. printed: the degree in the paper, or None. measured: the slope of log‖f(cθ)‖."""
 
     component: str
     printed: float | None
@@ -100,7 +100,7 @@ class TableRow:
 
 
 class ClaimsFile(TypedDict):
-    """What claims.json of every version has."""
+    """The fields of claims.json that every version has."""
 
     claims: list[dict[str, Any]]
     errata: NotRequired[list[dict[str, Any]]]
@@ -110,7 +110,7 @@ class ClaimsFile(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction(Result):
-    """The claims of the paper with verdicts. The records have every measured number, a row each."""
+    """The claims of the paper with verdicts. The records have a row for each measured number."""
 
     kind: ClassVar[str] = "reproduction"
 
@@ -125,7 +125,7 @@ class Reproduction(Result):
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
-        """With the records that belong to these claims, errata and departures."""
+        """A reproduction with the records that belong to these claims, errata and departures."""
         found = cls(records=Records.from_blocks("reproduction", [_block("claim", "", {})]), **fields)
         return found._with_records()
 
@@ -160,13 +160,13 @@ class Reproduction(Result):
 
     def write(self, folder: Path | str) -> None:
         content = self.to_json()
-        del content["records"]  # they are made from the rest
+        del content["records"]  # they are derived from the other fields
         with replacing(Path(folder) / CLAIMS) as path:
             path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path | str) -> Self:
-        """The reproduction whose claims.json a folder holds, also of earlier versions."""
+        """The reproduction in the folder's claims.json, also of earlier versions."""
         path = Path(folder) / CLAIMS
         content: dict[str, Any] = read_json(path, dict, advice=ADVICE)
         converted(content, ClaimsFile, path, advice=ADVICE)
@@ -186,7 +186,7 @@ class Reproduction(Result):
 
     @staticmethod
     def stage_results(folder: Path) -> list[tuple[str, Result]]:
-        """What the stages in an output folder measured, as results of verbs, each with the name of its stage."""
+        """The results of the stages in an output folder, each with the name of its stage."""
         from normgrowth.paper.stage_results import stage_results
 
         return stage_results(folder)

@@ -1,4 +1,4 @@
-"""What the stages of a reproduction measured, as results of verbs."""
+"""The results of the stages of a reproduction, as results of verbs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +8,11 @@ from normgrowth.results import Result, result_of
 from normgrowth.stored_result import StoredResult, has_records
 from normgrowth.trace.result import Trace
 
-TABLES = ("theory",)  # whose records are tables of the reproduction
+TABLES = ("theory",)  # stages whose records are tables of the reproduction
 
 
 def stage_results(folder: Path) -> list[tuple[str, Result]]:
-    """Each with the name of its stage; of a stage that trains models, with the name of the model, too."""
+    """The results with the names of their stages; for a stage that trains models, also with the name of the model."""
     stages = folder / "stages"
     if not stages.is_dir():
         return []

@@ -4,8 +4,8 @@ where       section, figure or footnote
 statement   what the paper says, in short
 by          what covers it: ids of claims, erratum:ID, departure:ID, caveat:ID, published:TABLE, test:FILE::FUNCTION;
             "-" for nothing
-verdict     one of the five verdicts; empty where it is that of the claims and discrepancies named
-reason      why the verdict is not that of the whole claim, or why nothing is measured
+verdict     one of the five verdicts; empty if it is the verdict of the claims and discrepancies in `by`
+reason      why the verdict differs from that of the whole claim, or why nothing is measured
 """
 
 import csv
@@ -30,15 +30,15 @@ class Statement:
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """Ids of the claims that cover it."""
+        """The ids of the claims that cover the statement."""
         return tuple(one for one in self.by if ":" not in one)
 
     def ids(self, kind: str) -> tuple[str, ...]:
-        """What it names of a kind: ids of errata ("erratum"), tables ("published"), functions ("test")."""
+        """The references of one kind: ids of errata ("erratum"), tables ("published"), functions ("test")."""
         return tuple(one.partition(":")[2] for one in self.by if one.startswith(f"{kind}:"))
 
     def judged(self, claims: Mapping[str, Judgment], checks: Mapping[str, Check]) -> str:
-        """The verdict and its reason: its own, or those of the claims and discrepancies that cover it."""
+        """The verdict and its reason: from this line, or else from the claims and discrepancies that cover it."""
         if self.verdict:
             return f"{self.verdict}{f': {self.reason}' if self.reason else ''}"
         found = [claims[name].verdict for name in self.claims]

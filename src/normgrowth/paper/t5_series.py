@@ -1,4 +1,4 @@
-"""The series that the claims of Figures 1 and 5 are judged on: the published points, or a traced series of T5."""
+"""The series on which the claims of Figures 1 and 5 are judged: the published points, or a trace of T5."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ class T5Series(ABC):
 
     @property
     def source(self) -> str:
-        """Where it was measured; empty: published."""
+        """The source of the trace; empty for published numbers."""
         return ""
 
     def data_of(self, published_source: str) -> str:
-        """What a claim rests on whose published numbers have this source."""
+        """The data behind a claim whose published numbers have this source."""
         return (
             self.source or published_source if published_source in (FIGURE_1, FIGURE_5) else published_source
         )
@@ -40,22 +40,22 @@ class T5Series(ABC):
     @property
     @abstractmethod
     def records(self) -> Records:
-        """Of encoder and decoder together."""
+        """The records of encoder and decoder together."""
 
     @abstractmethod
     def sums(self, stack: Stack) -> StackSums: ...
 
     @abstractmethod
     def encoder_norms(self) -> dict[int, Mapping[str, Column]]:
-        """By layer: `step` and `norm`."""
+        """The columns `step` and `norm` of each encoder layer."""
 
     @abstractmethod
     def cosines(self) -> tuple[Column, Column]:
-        """To the previous checkpoint: of the model at each step, and of each encoder layer at the last."""
+        """Cosines to the previous checkpoint: of the model at each step, and of each encoder layer at the last."""
 
 
 class PublishedT5(T5Series):
-    """As read off the paper's figures."""
+    """The series that was read off the paper's figures."""
 
     @property
     def records(self) -> Records:
@@ -76,7 +76,7 @@ class PublishedT5(T5Series):
 
 @dataclass(frozen=True)
 class TracedT5(T5Series):
-    """As measured from checkpoints. Squares and inner products of a stack are the sums of those of its layers."""
+    """A series traced from checkpoints. Squares and inner products of a stack are sums over its layers."""
 
     trace: Trace
 
@@ -113,7 +113,7 @@ class TracedT5(T5Series):
         return self.sums("both").steps()["cosine_to_previous"], np.array(ends)
 
     def _layers(self, stack: str) -> dict[int, StackSums]:
-        """By number from 1, as the paper counts. The budget has 2⟨θ,δ⟩ and ‖δ‖²."""
+        """The layers of a stack by number, from 1 as in the paper. The budget has 2⟨θ,δ⟩ and ‖δ‖²."""
         norms, dots, deltas = (
             self.records.matrix(quantity) for quantity in ("norm", "growth_alignment", "growth_steps")
         )
@@ -126,12 +126,12 @@ class TracedT5(T5Series):
 
 
 def traced_t5(source: str | Path, out: Path, progress: Progress | None = None) -> TracedT5:
-    """The series of a trace's output folder, or of checkpoints, which are traced into `out`."""
+    """The series in the output folder of a trace, or of checkpoints, which are traced into `out`."""
     folder = Path(source)
     if folder.is_dir() and has_records(folder):
         result = load(folder)
         if not isinstance(result, Trace):
-            raise InputError(f"{folder}: holds a {result.kind}, not a trace")
+            raise InputError(f"{folder}: contains a result of kind {result.kind!r}, not a trace")
     else:
         result = trace(source, out, include="encoder,decoder", progress=progress)
     return TracedT5(replace(result, source=result.source or str(source)))

@@ -1,10 +1,12 @@
 """Reports: results as text, figures and one HTML page.
 
-Names in results come from checkpoints, which anyone may have written: each is shown as it is spelled, and none is
-interpreted as markup, mathematics or control characters of a terminal.
+Names in results come from checkpoints, which are untrusted. They are shown literally and never interpreted as markup,
+mathematics or control characters of a terminal.
 """
 
-TYPE_CHECKING = False  # as in typing, without its import: `import normgrowth` stays light
+TYPE_CHECKING = (
+    False  # type checkers know this name; importing it from typing would slow down `import normgrowth`
+)
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -21,15 +23,16 @@ def report(
     fit: bool = True,
     overwrite: bool = False,
 ) -> "Page":
-    """Write one self-contained HTML page on results, and return where it is; a notebook shows it.
+    """Write one self-contained HTML page for the results and return its path as a `Page`, which a notebook displays.
 
         ng.report("traces/gpt")                                    # traces/gpt/report.html
         ng.report([trace, ng.dynamics(trace, "3e-4")], "growth.html")
 
-    results: one or several of: a result, a folder that holds results itself or in folders below, also of a run that
-    is still training, and "published:t5". Runs are overlaid.
-    path: the file; without, report.html in the first folder, or here if results come first.
-    title: of the page. fit: fit growth laws to the norms of each run.
+    results: one or several of: a result; a folder with results, directly or in subfolders (the run may still be
+    training); "published:t5". Runs are overlaid.
+    path: the HTML file. By default report.html in the first folder, or in the current directory if the first input is
+    not a folder.
+    title: title of the page. fit: fit growth laws to the norms of each run.
     overwrite: replace a page at this path that was made from other results.
     """
     from normgrowth.report.page.write import write_results

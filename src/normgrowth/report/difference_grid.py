@@ -1,4 +1,4 @@
-"""The relative differences of two runs as a grid of tensors × steps, of a size that can be shown."""
+"""The relative differences of two runs as a grid of tensors × steps, reduced to a size that fits a screen."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from normgrowth.compare.result import Comparison
 
 Floats = NDArray[np.float64]
-IDENTICAL = 1e-14  # relative: the rounding of norms themselves
+IDENTICAL = 1e-14  # relative difference below which two norms are equal up to their own rounding
 TITLES = {
     "weights_before": "weights before the step",
     "gradient": "gradient",
@@ -22,9 +22,10 @@ TITLES = {
 
 @dataclass(frozen=True)
 class DifferenceGrid:
-    """values: names × steps, NaN where nothing was compared. floors: the noise floor of each column.
+    """Relative differences, rows of tensors × columns of steps.
 
-    Where many steps share a column, or many tensors a row, the largest difference is shown.
+    values: NaN where nothing was compared. floors: the noise floor of each column. If several steps share a column, or
+    several tensors share a row, the cell has the largest difference.
     """
 
     stage: str
@@ -35,7 +36,7 @@ class DifferenceGrid:
 
     @property
     def over_floor(self) -> Floats:
-        """log10 of the difference over the floor: above 0 rounding does not explain it."""
+        """log10 of difference / noise floor; rounding does not explain values above 0."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log10(np.maximum(self.values, IDENTICAL) / self.floors)
 
@@ -47,7 +48,7 @@ class DifferenceGrid:
 def difference_grid(
     result: Comparison, stage: str | None = None, *, most_rows: int, most_columns: int
 ) -> DifferenceGrid | None:
-    """The differences of a stage (default: that of the earliest difference); None if it was not compared."""
+    """The differences of a stage (default: the stage of the earliest difference); None if it was not compared."""
     stage = stage or result.main_stage
     if stage not in result.alignment.stages:
         return None
@@ -80,12 +81,12 @@ def _by_layer(names: list[str], layers: list[int | None], values: Floats) -> tup
 
 
 def _thinned(names: list[str], values: Floats, most: int) -> tuple[list[str], Floats]:
-    """Neighbors in one row, under the name of the first."""
+    """Merge neighboring rows into `most` rows, each named after its first tensor."""
     parts = np.array_split(np.arange(len(names)), most)
     titles = [f"{names[part[0]]} and {len(part) - 1} more" for part in parts]
     return titles, np.stack([_largest(values[part].T) for part in parts])
 
 
 def _largest(values: Floats) -> Floats:
-    """Of each row; NaN where it has none."""
+    """The largest value of each row, without NaN; NaN if a row has nothing else."""
     return np.fmax.reduce(values, axis=1)

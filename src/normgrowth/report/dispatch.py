@@ -3,8 +3,8 @@
 terminal/KIND.py   show(result, console): the table and the sentences
 figures/KIND.py    FIGURES: name -> Drawing; the first is `result.plot()`
 sentences/KIND.py  sentences(result): what the result shows, for the terminal, the page and the metadata of figures
-page/sections/KIND.py   sections(content): the sections of the HTML page on all results of this kind; summary(content):
-                   sentences on top of the page, where it has any
+page/sections/KIND.py   sections(content): the sections of the HTML page for all results of this kind;
+                   summary(content), optional: sentences at the top of the page
 """
 
 import io
@@ -31,7 +31,7 @@ def view(part: str, kind: str) -> ModuleType | None:
 
 
 def show(result: Result, console: "Console | None" = None, *, wide: bool = False, **options: Any) -> None:
-    """Print a result. wide: with all columns. options: those of `show` in the file of its kind."""
+    """Print a result. wide: print all columns. options: passed to `show` in terminal/KIND.py."""
     from normgrowth.report.terminal.console import new_console
 
     module = view("terminal", result.kind)
@@ -50,12 +50,12 @@ def to_text(result: Result) -> str:
 
 
 def to_html(result: Result) -> str:
-    """The text that `print` shows, for a notebook: the same tables with their colors and no scripts."""
+    """The text that `print` shows as HTML for a notebook, with colors and without scripts."""
     from rich.console import Console
 
     from normgrowth.report.terminal.console import WIDTH
 
-    # In a notebook rich would display each line by itself.
+    # Without force_jupyter=False, rich would display each line separately in a notebook.
     console = Console(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True, force_jupyter=False)
     show(result, console)
     form = '<pre style="font-family:monospace;line-height:1.3">{code}</pre>'
@@ -80,7 +80,8 @@ def draw(
 ) -> list[Path]:
     """Write every figure that the result has the data for as KIND_NAME.FORMAT; return the paths.
 
-    overwrite: replace figures of other results. options: those of the figures, such as `published` or `overlay`.
+    overwrite: replace figures of other results. options: passed to the figures that accept them, such as `published`
+    or `overlay`.
     """
     from normgrowth.report.figures.style import known_formats, save
 
@@ -102,7 +103,7 @@ def description(result: Result) -> str:
 
 
 def _origin(result: Result) -> str:
-    """The source of a figure: the series, and the parameters that count."""
+    """The source of a figure: the series and the selection of parameters."""
     chosen = getattr(result, "selection", None)
     said = (
         [f"{name}={value}" for name, value in asdict(chosen).items() if value is not None] if chosen else []

@@ -16,15 +16,15 @@ LARGEST = 1e300  # larger values overflow the range of an axis
 
 
 def grids_of_trace(given: Records | Result) -> "Grids":
-    """The grids of a trace; an error for records without the norm of a model."""
+    """The grids of a trace. Raises InputError if the records lack the norm of the model."""
     grids = Grids(given)
     if not grids.of("model", "norm").names:
-        raise InputError("no norm of a model in these records: they are not from a trace")
+        raise InputError("these records are not from a trace: they lack the norm of the model")
     return grids
 
 
 class Grids:
-    """The quantities of one run as matrices. Each is computed once, since tensors can have millions of rows."""
+    """The quantities of one run as matrices, each computed once: records of tensors can have millions of rows."""
 
     def __init__(self, given: Records | Result) -> None:
         records = given.records if isinstance(given, Result) else given
@@ -67,7 +67,7 @@ class Grids:
         return grid.steps[good], values[good]
 
     def budget(self) -> tuple[float, float, float] | None:
-        """Growth of the model's squared norm so far, and its terms, alignment and steps, where last known."""
+        """Growth of the model's squared norm, its alignment term and its step term, at the last step with all three."""
         terms = [self.of("model", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
         if not all(grid.names and len(grid.steps) == len(terms[0].steps) for grid in terms):
             return None
@@ -91,12 +91,12 @@ class Grids:
         return float(grid.values[row, grid.names.index(name)])
 
     def factor(self, level: str, name: str, step: int) -> float:
-        """The norm at a step over the norm at the first."""
+        """The norm at a step divided by the norm at the first step."""
         first = self.value(level, name, "norm", self.steps[0])
         return self.value(level, name, "norm", step) / first if first > 0 else nan
 
     def additive_terms(self) -> bool:
-        """Whether steps and alignment both add to the squared norm, so that each is a share of its growth."""
+        """Whether neither term, steps or alignment, is negative, so that each is a share of the growth."""
         shares = [self.value(*thing, "total_share_steps", self.steps[-1]) for thing in self.things()]
         return all(0 <= share <= 1 for share in shares if isfinite(share))
 

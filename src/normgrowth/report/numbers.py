@@ -1,10 +1,10 @@
-"""Numbers as tables, sentences and pages write them."""
+"""Number formats of tables, sentences and pages."""
 
 from math import floor, isfinite, log10
 
 
 def number(x: float, digits: int = 5) -> str:
-    """A number with this many significant digits, in decimal notation unless that is long."""
+    """A number with this many significant digits, in scientific notation if it is below 1e-4 or at least 1e7."""
     if not isfinite(x):
         return "-"
     if x == 0:
@@ -15,19 +15,19 @@ def number(x: float, digits: int = 5) -> str:
 
 
 def signed(x: float, digits: int = 4) -> str:
-    """A number with its sign, as terms of a sum are written."""
+    """A number with an explicit sign, for a term of a sum."""
     return number(x, digits) if x < 0 or not isfinite(x) else f"+{number(x, digits)}"
 
 
 def times(x: float) -> str:
-    """A factor of growth with four decimals; more if it is very near 1."""
+    """A growth factor with four decimals, or six if it is very close to 1."""
     if 0 < abs(x - 1) < 1e-4:
         return f"{x:.6f}"
     return f"{x:.4f}" if 0.1 <= x < 10 else number(x, 5)
 
 
 def cosine(x: float) -> str:
-    """A cosine; near 1, as its distance from 1."""
+    """A cosine with five decimals; close to 1 in the form "1-2.3e-06"."""
     if not isfinite(x):
         return "-"
     if x >= 1:
@@ -36,7 +36,7 @@ def cosine(x: float) -> str:
 
 
 def small(x: float) -> str:
-    """A cosine near 0, such as the alignment."""
+    """A cosine that is usually close to 0, such as the alignment."""
     return f"{x:.4f}" if abs(x) >= 1e-3 else number(x, 3)
 
 

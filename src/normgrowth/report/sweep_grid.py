@@ -31,7 +31,7 @@ class SweepGrid:
         return found
 
     def cell(self, quantity: str) -> Floats:
-        """By column and row; NaN where no cell was trained."""
+        """A quantity of each cell, columns × rows; NaN where no cell was trained."""
         values, places = self._cells.get(quantity, {}), []
         for axis in (self.x, self.y):
             known = self._cells.get(axis.setting, {})
@@ -52,13 +52,13 @@ class SweepGrid:
 
     @cached_property
     def log_factor(self) -> Floats:
-        """log₁₀ of the norm at the end over that at the start."""
+        """log₁₀ of the final norm divided by the initial norm."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log10(self.cell("factor"))
 
     @cached_property
     def lost(self) -> NDArray[np.bool_]:
-        """Cells whose workers died: whether they grow is unknown."""
+        """Cells whose workers died, so that their growth is unknown."""
         found = np.zeros(self.shape, bool)
         for cell in self.result.lost:
             if all(0 <= place < size for place, size in zip(cell, self.shape, strict=True)):

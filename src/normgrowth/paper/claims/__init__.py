@@ -1,4 +1,4 @@
-"""The paper as a table of claims, in its order; `normgrowth.paper.claim` says what one is."""
+"""The claims of the paper, in its order; `normgrowth.paper.claim` defines a claim."""
 
 from normgrowth.paper.claim import Claim
 from normgrowth.paper.claims import (

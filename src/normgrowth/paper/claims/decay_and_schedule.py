@@ -1,4 +1,4 @@
-"""Sections 5.3, 5.4, 5.6, E and F: what a schedule predicts for T5, and what weight decay does."""
+"""Claims of sections 5.3, 5.4, 5.6, E and F: growth predicted from a schedule, and weight decay."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -17,8 +17,8 @@ DEFAULT_RATE, DEFAULT_DECAY = 1e-3, 1e-2  # PyTorch's AdamW
 
 @dataclass(frozen=True)
 class MisalignedDynamics(Claim):
-    """Misaligned dynamics give √t whatever the constant κ in ‖δ‖ = κη‖θ‖, and end within a fifth of T5's norm; in part
-    if they give it for κ = 1.
+    """Holds if misaligned dynamics give √t for any constant κ in ‖δ‖ = κη‖θ‖, and end within a fifth of T5's norm; in
+    part if they give √t for κ = 1.
     """
 
     id, where = "dynamics", "§5.3, §5.4, §E"
@@ -51,16 +51,16 @@ class MisalignedDynamics(Claim):
         if abs(self.power - 0.5) > 0.02:
             return fails(f"Misaligned dynamics with η = 1/√t give t^{self.power:.2f}, not √t.")
         told = (
-            f"Misaligned dynamics give t^{self.power:.2f} for κ = 1 only (t^{self.power_half:.3f} for κ = ½); with "
-            f"T5's {self.t5_kappa:.2f} they end at {self.t5_misaligned:,.0f}, T5 ended at {self.t5_end:,.0f}"
+            f"Misaligned dynamics give t^{self.power:.2f} for κ = 1 and t^{self.power_half:.3f} for κ = ½. With T5's "
+            f"κ = {self.t5_kappa:.2f} they end at a norm of {self.t5_misaligned:,.0f}, T5 at {self.t5_end:,.0f}"
         )
         if abs(self.power_half - 0.5) < 0.02 and abs(self.t5_misaligned / self.t5_end - 1) < 0.2:
             return holds(f"{told}.")
-        return in_part(f"{told}, and aligned ones at 10^{self.t5_aligned:.1f}.")
+        return in_part(f"{told}, and aligned dynamics at 10^{self.t5_aligned:.1f}.")
 
 
 def growth_power(kappa: float) -> float:
-    """With η = 1/√t, misaligned dynamics make the norm grow as t to this power."""
+    """The power of t by which the norm grows under misaligned dynamics with η = 1/√t."""
     steps = np.array([1e4, 4e6])
     rate = schedules.parse("inverse_sqrt:lr=1,hold=1")
     norms = predict_norm(rate, kappa, steps, norm0=1.0, model="misaligned")
@@ -69,8 +69,8 @@ def growth_power(kappa: float) -> float:
 
 @dataclass(frozen=True)
 class WeightDecay(Claim):
-    """At PyTorch's η growth ends above λ = 0.01, and the threshold lies between 0.001 and 0.01 at all η; in part if the
-    first only.
+    """Holds if growth ends above λ = 0.01 at PyTorch's η, and the threshold is between 0.001 and 0.01 and nearly
+    constant over η; in part if only the first is true.
     """
 
     id, where, figure, needs = "weight-decay", "§5.6, §F, Fig. 6", "fig6", ("decay",)
@@ -105,15 +105,15 @@ class WeightDecay(Claim):
 
     def judge(self) -> Ruling:
         told = (
-            f"At η = 0.001 growth ends at λ = {self.at_default:.2g}; over the grid between {self.least:.1g} and "
-            f"{self.largest:.1g}, moving as η^{self.power:.2f}, at {self.over_prediction:.2f} times λ* of random "
-            "gradients"
+            f"At η = 0.001 growth ends at λ = {self.at_default:.2g}. Over the grid the threshold is between "
+            f"{self.least:.1g} and {self.largest:.1g}, scales as η^{self.power:.2f}, and is "
+            f"{self.over_prediction:.2f} times λ* of random gradients (median)"
         )
         if self.at_default <= DEFAULT_DECAY:
             return fails(f"{told}: the norm does not grow at PyTorch's λ = 0.01.")
         if abs(self.power) < 0.2 and self.least >= 1e-3 and self.largest <= 1e-2:
             return holds(f"{told}.")
-        return in_part(f"{told}: the norm grows at PyTorch's λ = 0.01, but there is no threshold of λ alone.")
+        return in_part(f"{told}: the norm grows at PyTorch's λ = 0.01, but the threshold depends on η.")
 
 
 CLAIMS = (MisalignedDynamics, WeightDecay)

@@ -1,4 +1,4 @@
-"""Sections 4.2, 5.2, C and D, judged by the stage `theory`: limits, degrees, gradients, constructions."""
+"""Claims of sections 4.2, 5.2, C and D, judged by the stage `theory`: limits, degrees, gradients, constructions."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -9,13 +9,13 @@ import numpy as np
 from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, number
 from normgrowth.paper.evidence import Evidence, TrainedModel
 
-SAME_DEGREE = 1e-3  # of a measured degree to the one computed
+SAME_DEGREE = 1e-3  # tolerance between a measured and a computed degree
 
 
 @dataclass(frozen=True)
 class SaturationLimit(Claim):
-    """Networks at c = 10⁴ are within 10⁻³ of their exact limits; in part if growth that is uniform up to o(t) goes
-    elsewhere at a tie.
+    """Holds if networks at c = 10⁴ are within 10⁻³ of their exact limits; in part if growth that is uniform up to o(t)
+    has another limit at a tie.
     """
 
     id, where, needs = "saturation-limit", "Prop. 1 and 2", ("theory",)
@@ -36,18 +36,18 @@ class SaturationLimit(Claim):
     def judge(self) -> Ruling:
         told = f"At c = 10⁴ {self.networks:.0f} networks are within {self.distance:.0e} of their exact limits"
         if self.distance > 1e-3:
-            return fails(f"{told}: they do not come to them.")
+            return fails(f"{told}: they do not converge.")
         if abs(self.tie_saturated - self.tie_moved) > 1e-3:
             return in_part(
-                f"{told}; but where scores tie, growth that is uniform up to o(t) goes to weights of "
-                f"{self.tie_moved:.2f} instead of {self.tie_saturated:.2f}: the proposition needs that nothing ties."
+                f"{told}. But where scores tie, growth that is uniform up to o(t) leads to attention weights of "
+                f"{self.tie_moved:.2f} instead of {self.tie_saturated:.2f}: the proposition must exclude ties."
             )
-        return holds(f"{told}, at a tie too.")
+        return holds(f"{told}, also at a tie.")
 
 
 @dataclass(frozen=True)
 class AttentionPower(Claim):
-    """Networks built by hand err on no string up to a length."""
+    """Holds if networks built by hand misjudge no string up to a given length."""
 
     id, where, needs = "attention-power", "§4.2", ("theory",)
     statement = (
@@ -55,7 +55,7 @@ class AttentionPower(Claim):
         "aⁿbⁿcⁿ."
     )
     published, source = "construction", "text"
-    scope = "networks built by hand, on all strings up to a length"
+    scope = "networks built by hand, on all strings up to a given length"
     would_change = "A string that a construction misjudges."
     languages: float = number("languages")
     strings: float = number("strings")
@@ -74,18 +74,20 @@ class AttentionPower(Claim):
     def judge(self) -> Ruling:
         wrong = self.wrong + self.wrong_soft
         told = (
-            f"Networks built by hand for {self.languages:.0f} languages, aⁿbⁿcⁿ among them, err on {wrong:.0f} of all "
-            f"{self.strings:,.0f} strings up to a length, saturated or with large weights."
+            f"Networks built by hand for {self.languages:.0f} languages, including aⁿbⁿcⁿ, misjudge {wrong:.0f} of all "
+            f"{self.strings:,.0f} strings up to a given length, saturated or with large weights."
         )
         return fails(told) if wrong else holds(told)
 
 
 @dataclass(frozen=True)
 class HomogeneityTable(Claim):
-    """Every printed degree is the one computed, which is the one measured (to 10⁻³); in part if more than half are."""
+    """Holds if every printed degree equals the computed and (to 10⁻³) the measured degree; in part if at least half
+    do.
+    """
 
     id, where, figure, needs = "homogeneity-table", "Table 1, §C", "table1", ("theory",)
-    statement = "The degree rules of a network's parts, which approximate homogeneity keeps."
+    statement = "The rules for the degrees of a network's parts also hold for approximate homogeneity."
     published, source = "Table 1; proofs in sections C and D", "text"
     scope = "the parts that Table 1, §C.3 and §D name, with and without biases"
     would_change = "A part whose measured degree differs from the computed one."
@@ -104,18 +106,18 @@ class HomogeneityTable(Claim):
 
     def judge(self) -> Ruling:
         if self.difference > SAME_DEGREE:
-            return fails("Degrees measured by growing the weights are not those computed.")
-        told = f"{self.correct:.0f} of {self.printed:.0f} printed degrees are those computed and measured"
+            return fails("The degrees measured by scaling the weights differ from the computed degrees.")
+        told = f"{self.correct:.0f} of {self.printed:.0f} printed degrees equal the computed and measured degrees"
         if self.correct == self.printed:
             return holds(f"{told}.")
         if self.correct < self.printed / 2:
             return fails(f"{told}.")
-        return in_part(f"{told}; a head has degree 2 and not 1 (Prop. 4), which the next norm resets.")
+        return in_part(f"{told}. A head has degree 2, not 1 (Prop. 4), which the next norm resets.")
 
 
 @dataclass(frozen=True)
 class EncoderDegree(Claim):
-    """Measured degrees are 1 and 2 to 10⁻³."""
+    """Holds if the measured degrees are 1 and 2 (to 10⁻³)."""
 
     id, where, needs = "encoder-degree", "§D", ("theory",)
     statement = (
@@ -145,22 +147,24 @@ class EncoderDegree(Claim):
         if abs(self.paper_pre_norm - 1) > SAME_DEGREE or abs(self.classifier - 2) > SAME_DEGREE:
             return fails(f"{told}, not 1 and 2.")
         return holds(
-            f"{told}; the usual pre-norm has {self.usual_pre_norm:.0f}, and post-norm too has a degree, "
-            f"{self.post_norm:.0f}, though terms of lower degree vanish on the way."
+            f"{told}. The usual pre-norm has degree {self.usual_pre_norm:.0f}. Post-norm also has a degree, "
+            f"{self.post_norm:.0f}, although some of its terms have a lower degree and vanish."
         )
 
 
 @dataclass(frozen=True)
 class HomogeneousGradient(Claim):
-    """Gradients have degree k − 1 (to 2·10⁻³), and in training κ = ‖δ‖/(η‖θ‖) stays between 0.8 and 1.25 of what it was
-    while a norm doubles; in part if the first only.
+    """Holds if gradients have degree k − 1 (to 2·10⁻³), and in training κ = ‖δ‖/(η‖θ‖) changes by a factor between 0.8
+    and 1.25 while a norm doubles; in part if only the first is true.
     """
 
     id, where, needs = "homogeneous-gradient", "§5.2", ("theory", "language_models")
-    statement = "Gradients of a k-homogeneous function have degree k − 1, so that ‖δ‖ goes as η‖θ‖."
+    statement = (
+        "Gradients of a k-homogeneous function have degree k − 1, so that ‖δ‖ is proportional to η‖θ‖."
+    )
     published, source = "Assumption 1", "text"
     scope = "gradients of small networks; steps of language models trained here"
-    would_change = "Runs in which the norm doubles: only they tell ‖θ‖ from a constant."
+    would_change = "Runs in which the norm doubles: only they distinguish ‖θ‖ from a constant."
     gradients: float = number("gradients")
     degree_error: float = number("largest error of their degree")
     least_drift: float = number("κ, later half over earlier: least")
@@ -178,24 +182,24 @@ class HomogeneousGradient(Claim):
 
     def judge(self) -> Ruling:
         if self.degree_error > 2 * SAME_DEGREE:
-            return fails(f"Degrees of gradients are not k − 1: they differ by {self.degree_error:.1e}.")
+            return fails(f"The degrees of gradients differ from k − 1 by up to {self.degree_error:.1e}.")
         told = f"Gradients of {self.gradients:.0f} networks have degree k − 1 (to {self.degree_error:.0e})"
         steps = (
-            f"in training κ = ‖δ‖/(η‖θ‖) changes by {self.least_drift:.2f} to {self.largest_drift:.2f}, where "
-            "Assumption 1 says 1"
+            f"in training κ = ‖δ‖/(η‖θ‖) changes by factors of {self.least_drift:.2f} to {self.largest_drift:.2f} "
+            "(1 under Assumption 1)"
         )
         if self.least_drift <= 0.8 or self.largest_drift >= 1.25:
             return in_part(f"{told}; but {steps}.")
         if self.largest_growth < 2:
             return in_part(
-                f"{told}; {steps}, but norms grow by {self.largest_growth:.2f} at most, too little to tell ‖θ‖ from a "
-                "constant."
+                f"{told}; {steps}, but norms grow at most by a factor of {self.largest_growth:.2f}, too little to "
+                "distinguish ‖θ‖ from a constant."
             )
         return holds(f"{told}; {steps}.")
 
 
 def kappa_drift(model: TrainedModel) -> float:
-    """κ = ‖δ‖/(η‖θ‖) over the later part of a run, divided by what it was before; the first quarter is left out."""
+    """The mean κ = ‖δ‖/(η‖θ‖) of the later half of a run divided by that of the earlier, without the first quarter."""
     steps, sizes = model.measured.series("step_size")
     norm, rate = (
         dict(zip(*model.measured.series(quantity), strict=True)) for quantity in ("norm", "learning_rate")

@@ -1,4 +1,4 @@
-"""Figures 2 and 4, judged by the stages `pretrained` and `scaling`: levels of saturation, and the curve against c."""
+"""Claims of Figures 2 and 4, judged by the stages `pretrained` and `scaling`: saturation, and its curve against c."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from normgrowth.paper.evidence import Evidence, mean_curves
 from normgrowth.paper.published.figure4 import KINDS
 from normgrowth.paper.published.tables import published
 
-PAIRS = [  # with biases, and without
+PAIRS = [  # components with biases, and the same without
     ("attention sublayer, biases", "attention sublayer (Prop. 5)"),
     ("feedforward sublayer, biases", "feedforward sublayer (Prop. 6)"),
     ("paper's encoder, biases", "paper's encoder"),
@@ -21,10 +21,12 @@ PAIRS = [  # with biases, and without
 
 @dataclass(frozen=True)
 class RisesWithScale(Claim):
-    """It is 0.9 or more at c = 10, and within 0.1 of the published curves; in part if the first only."""
+    """Holds if the cosine is at least 0.9 at c = 10, and within 0.1 of the published curves; in part if only the first
+    is true.
+    """
 
     id, where, figure, needs = "scaling-curves", "§5.2, Fig. 4", "fig4", ("scaling",)
-    statement = "The cosine to the saturated network rises quickly with c, with and without biases alike."
+    statement = "The cosine to the saturated network rises quickly with c, both with and without biases."
     published, source = "figure", "published (Figure 4)"
     scope = "random encoders of 12 layers of 768, inputs of one sentence"
     would_change = "The authors' inputs and initialization, which their figure does not state."
@@ -49,27 +51,27 @@ class RisesWithScale(Claim):
         if self.at_10 < 0.9 or self.at_10 <= self.at_1:
             return fails(f"{told}: not quickly.")
         if self.distance > 0.1:
-            return in_part(f"{told}, and is up to {self.distance:.2f} from the published curves.")
+            return in_part(f"{told}, but differs by up to {self.distance:.2f} from the published curves.")
         return holds(f"{told}, within {self.distance:.2f} of the published curves.")
 
 
 def bias_effect(evidence: Evidence) -> float:
-    """The largest distance of a curve with biases from the one without, all other weights the same."""
+    """The largest difference between curves with and without biases, with all other weights equal."""
     pairs = [(evidence.curve(kind, bias=True), evidence.curve(kind, bias=False)) for kind in KINDS.values()]
     return max(abs(biased.at(c) - bare.at(c)) for biased, bare in pairs for c in biased.scales)
 
 
 @dataclass(frozen=True)
 class Biases(Claim):
-    """Biases change no network's degree, and curves with and without them differ by 0.05 at most; in part if the first
-    only.
+    """Holds if biases change the degree of no network, and curves with and without biases differ by at most 0.05; in
+    part if only the first is true.
     """
 
     id, where, needs = "biases", "§5.2, footnote 12", ("scaling", "theory")
     statement = "Networks with biases look as homogeneous as those without: an interesting puzzle."
     published, source = "figure", "published (Figure 4)"
     scope = "random encoders of 12 layers of 768, and 6 small networks"
-    would_change = "Trained biases that are large beside the weights."
+    would_change = "Trained biases that are large compared with the weights."
     difference: float = number("largest difference of curves with and without biases")
     largest_scale: float = number("largest scale")
     changed: float = number("networks whose degree biases change")
@@ -83,24 +85,24 @@ class Biases(Claim):
         return cls(bias_effect(evidence), scales[-1], changed, len(PAIRS))
 
     def judge(self) -> Ruling:
-        told = f"Curves with and without biases differ by {self.difference:.2f} at most"
+        told = f"Curves with and without biases differ by at most {self.difference:.2f}"
         if self.changed:
             return fails(f"{told}, and biases change the degree of {self.changed:.0f} networks.")
         why = (
-            "biases of linear maps have a lower degree than what they are added to, and vanish in the limit: no "
-            "puzzle"
+            "this is no puzzle, since biases of linear maps have a lower degree than the terms they are added to and "
+            "vanish in the limit"
         )
         return in_part(f"{told}; {why}.") if self.difference > 0.05 else holds(f"{told}; {why}.")
 
 
 @dataclass(frozen=True)
 class PretrainedSaturation(Claim):
-    """The mean level over layers is larger than that of random weights, of every model; layers in print that are not
-    are listed.
+    """Holds if the mean saturation over layers of every model is larger than with random weights; in part if that is
+    true for some models. The reason lists published layers for which it is not.
     """
 
     id, where, figure, needs = "saturation-pretrained", "§4.1, Fig. 2", "fig2", ("pretrained",)
-    statement = "Pretrained BERT, RoBERTa, T5 and XLNet are closer to saturation than random ones."
+    statement = "Pretrained BERT, RoBERTa, T5 and XLNet are closer to saturation than with random weights."
     published = (
         "last layer of T5 and XLNet at 0.9 or more, RoBERTa at 0.65 (0.94 before it); random ones near 0, except "
         "T5's"
@@ -133,24 +135,22 @@ class PretrainedSaturation(Claim):
         told = ""
         if self.exceptions:
             layers = "; ".join(self.exceptions)
-            told = f" In print these layers of trained models are not above random ones: {layers}."
+            told = f" In Figure 2 these layers of trained models are not above random weights: {layers}."
         if self.other_trained is not None:
             told += (
-                f" Of a trained model that is here the level is {self.other_trained:.2f}, with random weights "
-                f"{self.other_random:.2f}."
+                f" Another trained model has a level of {self.other_trained:.2f}, and {self.other_random:.2f} with "
+                "random weights."
             )
         if not self.here:
-            return not_measured(f"BERT, RoBERTa, T5 and XLNet are not here.{told}")
-        reason = (
-            f"{self.closer:.0f} of {self.here:.0f} models are closer to saturation than random ones.{told}"
-        )
+            return not_measured(f"The weights of BERT, RoBERTa, T5 and XLNet are not available.{told}")
+        reason = f"{self.closer:.0f} of {self.here:.0f} models are closer to saturation than with random weights.{told}"
         if self.closer == self.here:
             return holds(reason)
         return in_part(reason) if self.closer else fails(reason)
 
 
 def published_exceptions() -> dict[str, float]:
-    """Layers of Figure 2 whose trained weights are less saturated than random ones, and by how much."""
+    """Layers of Figure 2 whose trained weights are less saturated than random weights, with the difference."""
     trained, random = (
         {
             f"{model}, layer {layer}": cosine

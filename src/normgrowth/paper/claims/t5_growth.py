@@ -1,7 +1,7 @@
-"""Sections 3 and 5.5, judged by the numbers of T5, published or traced: norm, layers, directions, alignment, step size.
+"""Claims of sections 3 and 5.5, judged by T5's numbers, published or traced: norm, direction, alignment, step size.
 
-§A says that norms are the encoder's, but Figure 1's total covers encoder and decoder. So norm, alignment and step size
-are judged on the total and on the encoder; the decoder's numbers are shown with them.
+§A says that norms are of the encoder, but the total of Figure 1 covers encoder and decoder. So norm, alignment and step
+size are judged on the total and on the encoder; the numbers of the decoder are also shown.
 """
 
 from collections.abc import Mapping
@@ -18,25 +18,25 @@ from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.published.t5_stacks import Stack
 from normgrowth.paper.t5_series import FIGURE_1, FIGURE_5
 
-ROUNDS_TO_ONE = 0.995  # r² that is printed as 1.00
-PREFERRED = 2.0  # ΔAICc from which on one law is preferred to another
+ROUNDS_TO_ONE = 0.995  # smallest r² that is printed as 1.00
+PREFERRED = 2.0  # ΔAICc above which one law is preferred to another
 SCOPES: dict[str, Stack] = {"total": "both", "encoder": "encoder", "decoder": "decoder"}
 JUDGED = ("total", "encoder")
-STARTS = (0.3, 0.5, 0.6)  # of training: where "large t" may begin
+STARTS = (0.3, 0.5, 0.6)  # shares of training at which "large t" may begin
 BLOCKS = "blocks of T5-base without embeddings: encoder and decoder together, and the encoder alone"
 LAYERS = "the 12 encoder layers of T5-base"
 CHECKPOINTS = "Norms of the checkpoints themselves, if they differ from those read off the figure."
 
 
 def listed(values: Mapping[str, float], form: str) -> str:
-    """ "0.56 total, 0.66 encoder"."""
+    """Values with their names, such as "0.56 total, 0.66 encoder"."""
     return ", ".join(f"{value:{form}} {name}" for name, value in values.items())
 
 
 @dataclass(frozen=True)
 class NormSqrt(Claim):
-    """On the total and on the encoder, a√t + b or √(b² + a²t) has r² of at least 0.995: both laws go as √t, and the
-    second is eq. (2) with constant steps. In part if on one of the two.
+    """Holds if a√t + b or √(b² + a²t) has r² of at least 0.995 on the total and on the encoder: both laws grow as √t,
+    and the second is eq. (2) with constant steps. In part if that is true for one of the two.
     """
 
     id, where, figure = "norm-sqrt", "§1, §3, Fig. 1", "fig1"
@@ -62,18 +62,18 @@ class NormSqrt(Claim):
         good = sum(r2 >= ROUNDS_TO_ONE for r2 in best.values())
         if good == len(best):
             powers = listed({name: self.power[name] for name in JUDGED}, ".2f")
-            return holds(f"{told}; with a free exponent ‖θ‖ goes as t to the power {powers}.")
-        return in_part(f"{told}: not 1.00 on both.") if good else fails(f"{told}: not 1.00.")
+            return holds(f"{told}; with a free exponent ‖θ‖ grows as t to the power {powers}.")
+        return in_part(f"{told}: not 1.00 for both.") if good else fails(f"{told}: not 1.00.")
 
 
 @dataclass(frozen=True)
 class NormIntercept(Claim):
-    """On the total and on the encoder, r² of a√t + b is at least 0.995, and √(b² + a²t) is not preferred by
-    ΔAICc > 2; in part if r² is.
+    """Holds if, on the total and on the encoder, r² of a√t + b is at least 0.995 and √(b² + a²t) is not preferred by
+    ΔAICc > 2; in part if only the first is true.
     """
 
     id, where, figure = "norm-intercept", "Fig. 1", "fig1"
-    statement = "The norm of T5-base lies on the line a√t + b that Figure 1 draws, intercept included."
+    statement = "The norm of T5-base follows the line a√t + b of Figure 1, including the intercept."
     published, source = "r² = 1.00", FIGURE_1
     scope = BLOCKS
     would_change = "More runs: one run of 104 correlated points has an effective sample size of about 4."
@@ -94,7 +94,9 @@ class NormIntercept(Claim):
         told = f"a√t + b has r² = {listed(r2, '.4f')}"
         if min(r2.values()) < ROUNDS_TO_ONE:
             return fails(f"{told}: not 1.00.")
-        said = f"ΔAICc in favor of √(b² + a²t), which has as many parameters, is {listed(evidence, '.1f')}"
+        said = (
+            f"ΔAICc in favor of √(b² + a²t), with the same number of parameters, is {listed(evidence, '.1f')}"
+        )
         return (
             in_part(f"{told}; {said}.") if max(evidence.values()) > PREFERRED else holds(f"{told}; {said}.")
         )
@@ -108,8 +110,8 @@ def _fits(evidence: Evidence) -> dict[str, Fits]:
 
 @dataclass(frozen=True)
 class NormLayers(Claim):
-    """Every layer grows with r² of at least 0.99, and slopes rise with depth: a positive rank correlation with
-    p < 0.05. In part if every layer grows with r² of at least 0.9.
+    """Holds if every layer grows with r² of at least 0.99 and slopes rise with depth (a positive rank correlation with
+    p < 0.05); in part if every layer grows with r² of at least 0.9.
     """
 
     id, where, figure = "norm-layers", "§3, Fig. 1", "fig1"
@@ -139,20 +141,24 @@ class NormLayers(Claim):
     def judge(self) -> Ruling:
         factor, r2, rank = self.least_factor, self.least_r2, self.rank_correlation
         if factor <= 1 or r2 < 0.9:
-            return fails(f"A layer grows by {factor:.2f} only, or its r² is {r2:.3f}.")
+            return fails(
+                f"The smallest growth factor of a layer is {factor:.2f}, the smallest r² is {r2:.3f}."
+            )
         told = (
-            f"All layers grow, by {factor:.1f} or more, with r² ≥ {r2:.3f}; slope and depth have a rank correlation of "
-            f"{rank:.2f} (p = {self.p_value:.2g})"
+            f"All layers grow at least by a factor of {factor:.1f}, with r² ≥ {r2:.3f}; slope and depth have a rank "
+            f"correlation of {rank:.2f} (p = {self.p_value:.2g})"
         )
         return holds(f"{told}.") if r2 >= 0.99 and rank > 0 and self.p_value < 0.05 else in_part(f"{told}.")
 
 
 @dataclass(frozen=True)
 class DirectionConsecutive(Claim):
-    """It rises to 0.99 or more, in every layer, and layers end within 0.01 of each other; in part if the first only."""
+    """Holds if the cosine rises to at least 0.99, in every layer, and layers end within 0.01 of each other; in part if
+    only the total rises to 0.99.
+    """
 
     id, where, figure = "direction-consecutive", "§3, Fig. 1", "fig1"
-    statement = "The cosine between consecutive checkpoints goes to 1, in all layers alike."
+    statement = "The cosine between consecutive checkpoints converges to 1, in all layers alike."
     published, source = "figure", FIGURE_1
     scope = f"{BLOCKS.partition(':')[0]}, and {LAYERS}; checkpoints 5,100 steps apart"
     would_change = "Checkpoints at other distances: the cosine depends on the number of steps between them."
@@ -168,20 +174,21 @@ class DirectionConsecutive(Claim):
 
     def judge(self) -> Ruling:
         told = (
-            f"cos(θ_t, θ_t+1) goes from {self.first:.3f} to {self.last:.3f}; layers end at {self.least_layer:.3f} "
+            f"cos(θ_t, θ_t+1) rises from {self.first:.3f} to {self.last:.3f}; layers end at {self.least_layer:.3f} "
             "or more"
         )
         if self.last < 0.99 or self.last <= self.first:
-            return fails(f"{told}: it does not come near 1.")
+            return fails(f"{told}: it does not approach 1.")
         if self.least_layer < 0.99 or self.layer_spread > 0.01:
-            return in_part(f"{told}, {self.layer_spread:.3f} apart: not all layers alike.")
-        return holds(f"{told}, {self.layer_spread:.3f} apart.")
+            return in_part(f"{told} and differ by up to {self.layer_spread:.3f}: not all layers are alike.")
+        return holds(f"{told} and differ by at most {self.layer_spread:.3f}.")
 
 
 @dataclass(frozen=True)
 class DirectionConverges(Claim):
-    """angle² per step falls as t^−q. Holds if the 95 % interval of q is above 2, where the angles have a finite sum;
-    does not hold if it is below 0, where angles do not fall at all; else not shown: later turns may undo earlier ones.
+    """The squared angle per step falls as t^−q. Holds if the 95 % interval of q is above 2, where the angles have a
+    finite sum; does not hold if it is below 0, where angles do not fall; else not shown, since later turns may undo
+    earlier ones.
     """
 
     id, where = "direction-converges", "§3, §4"
@@ -198,7 +205,7 @@ class DirectionConverges(Claim):
 
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
-        """angle²/h falls as t^−q: see `normgrowth.dynamics.direction`."""
+        """Fit t^−q to the squared angles per step: see `normgrowth.dynamics.direction`."""
         found = direction(evidence.t5.records)
         return cls(found.q, found.low, found.high, float(np.degrees(found.total[-1])))
 
@@ -209,17 +216,18 @@ class DirectionConverges(Claim):
         if self.q_low > 2:
             return holds(f"{told}: the angles have a finite sum.")
         if self.q_high < 0:
-            return fails(f"{told}: angles between checkpoints do not go to 0.")
+            return fails(f"{told}: angles between checkpoints do not converge to 0.")
         return not_shown(
-            f"{told}, where a finite sum of angles needs more than 2; {self.total_degrees:.0f}° were turned so far. "
-            "Cosines near 1 do not show that it converges: that depends on whether later turns undo earlier ones."
+            f"{told}; a finite sum of angles needs an exponent above 2. The angles so far sum to "
+            f"{self.total_degrees:.0f}°. Cosines near 1 do not show that the direction converges, since later turns "
+            "may or may not undo earlier ones."
         )
 
 
 @dataclass(frozen=True)
 class Alignment(Claim):
-    """On the total and on the encoder, it falls to 0.1 or less, and ‖δ‖² makes at least 90 % of the growth of ‖θ‖²; in
-    part if it falls.
+    """Holds if, on the total and on the encoder, the alignment falls to 0.1 or less and ‖δ‖² contributes at least 90 %
+    of the growth of ‖θ‖²; in part if only the first is true.
     """
 
     id, where, figure = "alignment", "§5.5, Fig. 5", "fig5"
@@ -246,26 +254,28 @@ class Alignment(Claim):
         told = f"cos(δ, θ) rises to {listed(self.largest, '.2f')} and falls to {listed(self.at_end, '.2f')}"
         if any(abs(self.at_end[name]) > 0.1 or self.at_end[name] >= self.largest[name] for name in JUDGED):
             return fails(f"{told}: it does not fall to near 0.")
-        share = f"between checkpoints ‖δ‖² makes {listed(self.share_steps, '.0%')} of the growth of ‖θ‖²"
+        share = (
+            f"between checkpoints ‖δ‖² contributes {listed(self.share_steps, '.0%')} of the growth of ‖θ‖²"
+        )
         if min(self.share_steps[name] for name in JUDGED) < 0.9:
-            return in_part(f"{told}, as printed; but {share} and 2⟨θ,δ⟩ the rest: not misaligned alone.")
+            return in_part(
+                f"{told}, as printed. But {share}, and 2⟨θ,δ⟩ the rest: growth is not only misaligned."
+            )
         return holds(f"{told}; {share}.")
 
 
 @dataclass(frozen=True)
 class StepSize(Claim):
-    """On the total and on the encoder, whether large t begins at 30, 50 or 60 % of training, ‖δ‖ changes by less than
-    20, and the last one is what its number of steps implies, to 5 %. In part if for one scope or one start; does not
-    hold if the change is more than 20 % of ‖δ‖ everywhere.
+    """Holds if, on the total and on the encoder and for large t from 30, 50 and 60 % of training, ‖δ‖ changes by less
+    than 20, and the last ‖δ‖ is within 5 % of the value that its number of steps implies. Does not hold if every change
+    is more than 20 % of the mean ‖δ‖; else in part.
     """
 
     id, where, figure = "step-size", "§5.5, Fig. 5", "fig5"
     statement = "‖δ‖ is roughly constant for large t; the drop at the end is an artifact."
     published, source = "change of less than 20; a drop at the last checkpoint, an artifact", FIGURE_5
     scope = f"{BLOCKS}; the paper does not say where large t begins"
-    would_change = (
-        "A definition of large t, or the decoder's checkpoints: the growth of ‖δ‖ is the decoder's."
-    )
+    would_change = "A definition of large t, or the decoder's checkpoints: ‖δ‖ grows in the decoder."
     change: Mapping[str, float] = number("largest minus least: ")
     mean: Mapping[str, float] = number("mean of the later half: ")
     last: float = number("last")
@@ -298,13 +308,13 @@ class StepSize(Claim):
         if min(relative) > 0.2:
             return fails(f"{told}.")
         drop = (
-            f"the drop to {self.last:.0f} at the end is that of an interval with fewer steps "
-            f"({self.expected_last:.0f})"
+            f"the last ‖δ‖ drops to {self.last:.0f}, where the smaller number of steps implies "
+            f"{self.expected_last:.0f}"
         )
         as_expected = abs(self.last - self.expected_last) <= 0.05 * self.expected_last
         if max(judged.values()) < 20 and as_expected:
             return holds(f"{told}; {drop}.")
-        return in_part(f"{told}, where less than 20 is printed; {drop}.")
+        return in_part(f"{told}; the paper says less than 20; {drop}.")
 
 
 CLAIMS = (NormSqrt, NormIntercept, NormLayers, DirectionConsecutive, DirectionConverges, Alignment, StepSize)

@@ -1,4 +1,4 @@
-"""Sections 3 and 4, judged by language models trained here: growth, uniformity, saturation, heads."""
+"""Claims of sections 3 and 4, judged by language models trained here: growth, uniformity, saturation, heads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from normgrowth.paper.published import lm_runs
 from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.records import Matrix
 
-ONE, ALL = 0.1, 0.9  # of attended_spread: a head that attends to one position, and one that attends to all
-SATURATED = 0.98  # a level that is printed as 1.00
-STEADY = 0.1  # by which a ratio of norms may move
+ONE, ALL = 0.1, 0.9  # attended_spread of a head that attends to one position (at most) and to all (at least)
+SATURATED = 0.98  # smallest level that counts as the printed 1.00
+STEADY = 0.1  # largest relative change of a ratio of norms
 PAPER_LAYERS, PAPER_EPOCHS = 12, 5  # of the paper's language models
 
 
 @dataclass(frozen=True)
 class UniformGrowth(Claim):
-    """Over the later half of training, the ratio of each layer's norm to that of all layers moves by at most 10 %, in
-    T5 and in every model trained here. In part if in T5 or in some models; does not hold if in none.
+    """Holds if, in T5 and in every model trained here, the ratio of each layer's norm to that of all layers changes by
+    at most 10 % over the later half of training; in part if that is true for T5 or for some models.
     """
 
     id, where, needs = "uniform-growth", "Prop. 1, §4", ("language_models",)
@@ -30,8 +30,8 @@ class UniformGrowth(Claim):
     published, source = "called reasonable", "text; T5 published (Figure 1)"
     scope = "layers, not single parameters: scalar-growth judges those"
     would_change = (
-        "Longer runs: local exponents of T5's layers differ by 0.15, which would move ratios by 40 % in a decade of "
-        "steps."
+        "Longer runs: local exponents of T5's layers differ by 0.15, which would change ratios by 40 % over a tenfold "
+        "number of steps."
     )
     t5_least: float = number("T5: least factor of a layer, whole training")
     t5_largest: float = number("T5: largest factor")
@@ -61,10 +61,11 @@ class UniformGrowth(Claim):
 
     def judge(self) -> Ruling:
         told = (
-            f"Over the later half ratios of layers of T5 move by {self.t5_move:.1%} at most, with local exponents from "
-            f"{self.t5_least_power:.2f} to {self.t5_largest_power:.2f} (factors from {self.t5_least:.1f} to "
-            f"{self.t5_largest:.1f} over all of training); those of {self.steady:.0f} of {self.models:.0f} models "
-            f"trained here by 10 % or less (largest {self.largest_move:.1%})."
+            f"Over the later half of training, ratios of T5's layers change by at most {self.t5_move:.1%}, with local "
+            f"exponents from {self.t5_least_power:.2f} to {self.t5_largest_power:.2f} (growth factors from "
+            f"{self.t5_least:.1f} to {self.t5_largest:.1f} over all of training). In {self.steady:.0f} of "
+            f"{self.models:.0f} models trained here they change by at most 10 % (largest change "
+            f"{self.largest_move:.1%})."
         )
         uniform = self.t5_move <= STEADY
         if uniform and self.steady == self.models:
@@ -73,35 +74,35 @@ class UniformGrowth(Claim):
 
 
 def later_half(norms: Matrix) -> tuple[Floats, Floats]:
-    """Steps, and norms as (steps, parts), from half of the last step on; two steps at least."""
+    """Steps and norms (steps × parts) from half of the last step on; at least the last two steps."""
     first = min(int(np.searchsorted(norms.steps, norms.steps[-1] / 2)), len(norms.steps) - 2)
     return norms.steps[first:].astype(np.float64), norms.values[first:]
 
 
 def ratio_move(norms: Matrix) -> float:
-    """By how much the norm of a part, divided by that of all parts, moves over the later half: 1 − least/largest."""
+    """The largest change over the later half of a part's norm divided by the norm of all parts: 1 − least/largest."""
     values = later_half(norms)[1]
     ratios = values / np.sqrt((values**2).sum(axis=1, keepdims=True))
     return float(1 - (ratios.min(axis=0) / ratios.max(axis=0)).min())
 
 
 def local_exponents(norms: Matrix) -> Floats:
-    """Of each part, p of norm ∝ t^p over the later half."""
+    """The exponent p of norm ∝ t^p over the later half, for each part."""
     steps, values = later_half(norms)
     return np.polyfit(np.log(steps), np.log(values), 1)[0]
 
 
 @dataclass(frozen=True)
 class ScalarGrowth(Claim):
-    """Of every model trained here at least 99 % of the scalars grow in magnitude and at most 1 % change their sign. In
-    part if at least 90 % grow. Else it does not hold for models whose norm doubled, and is not shown by others.
+    """Holds if in every model trained here at least 99 % of the scalars grow in magnitude and at most 1 % change sign;
+    in part if at least 90 % grow. Else it does not hold if the norm of a model doubled, and is not shown otherwise.
     """
 
     id, where, needs = "scalar-growth", "Prop. 1, §4", ("language_models",)
     statement = "Every scalar parameter grows."
     published, source = "an assumption", "text"
     scope = "single weights of the blocks, last checkpoint against the first, of models with a true mask"
-    would_change = "Runs in which the norm grows by much more: each weight then has to grow or turn."
+    would_change = "Runs in which the norm grows much more."
     models: float = number("models")
     least: float = number("least share of scalars that grew")
     largest: float = number("largest share that grew")
@@ -122,7 +123,7 @@ class ScalarGrowth(Claim):
     def judge(self) -> Ruling:
         told = (
             f"In {self.models:.0f} models {self.least:.0%} to {self.largest:.0%} of the scalars grew in magnitude, and "
-            f"{self.sign_changed:.0%} at most changed their sign, while norms grew by {self.growth:.2f} at most"
+            f"at most {self.sign_changed:.0%} changed sign, while norms grew at most by a factor of {self.growth:.2f}"
         )
         if self.least >= 0.99 and self.sign_changed <= 0.01:
             return holds(f"{told}.")
@@ -135,14 +136,14 @@ class ScalarGrowth(Claim):
 
 @dataclass(frozen=True)
 class LanguageModelGrowth(Claim):
-    """Every model trained here, and every run whose norms the authors published, ends with a larger norm than it began
-    with and is below it after no epoch; in part if some do.
+    """Holds if every model trained here ends with a larger norm than it began with, and no run whose norms the authors
+    published falls below its first norm; in part if some models trained here grow.
     """
 
     id, where, needs = "lm-growth", "§3, footnote 18", ("language_models",)
     statement = "Pre-norm and post-norm language models on WikiText-2 and PTB all grow."
     published, source = "every model", "text; norms of the authors' runs, published with their code"
-    scope = "blocks of our models; of the authors' runs what their code logs, with embeddings or a mean over columns"
+    scope = "blocks of models trained here; norms logged by the authors' code, with embeddings or a mean over columns"
     would_change = "Norms of the authors' runs without embeddings."
     models: float = number("models")
     grew: float = number("that grew")
@@ -161,10 +162,12 @@ class LanguageModelGrowth(Claim):
         return cls(len(factors), grew, min(factors), max(factors), len(runs), fell)
 
     def judge(self) -> Ruling:
-        told = f"{self.grew:.0f} of {self.models:.0f} models grew, by {self.least:.3f} to {self.largest:.3f}"
+        told = f"{self.grew:.0f} of {self.models:.0f} models grew (factors {self.least:.3f} to {self.largest:.3f})"
         if self.fell:
-            runs = "; ".join(f"{run} to {factor:.3f} of its start" for run, factor in self.fell.items())
-            told += f"; of the authors' {self.runs:.0f} runs {len(self.fell)} fell below their start: {runs}"
+            runs = "; ".join(f"{run} to {factor:.3f} times it" for run, factor in self.fell.items())
+            told += (
+                f"; {len(self.fell)} of the authors' {self.runs:.0f} runs fell below their first norm: {runs}"
+            )
         if self.grew == self.models and not self.fell:
             return holds(f"{told}.")
         return in_part(f"{told}.") if self.grew else fails(f"{told}.")
@@ -172,8 +175,8 @@ class LanguageModelGrowth(Claim):
 
 @dataclass(frozen=True)
 class LanguageModelSaturation(Claim):
-    """Every model trained with AdamW ends at 0.98 or more; in part if some do. If none does, it does not hold for
-    models of the paper's size and training (12 layers, 5 epochs), and is not shown by less: too small to judge.
+    """Holds if every model trained with AdamW ends at 0.98 or more; in part if some do. If none does, it does not hold
+    for models of the paper's size and training (12 layers, 5 epochs), and is not shown by smaller ones.
     """
 
     id, where, needs = "saturation-lm", "§4.1", ("language_models",)
@@ -219,15 +222,15 @@ class LanguageModelSaturation(Claim):
         if (self.layers or 0) < PAPER_LAYERS or (self.epochs or 0) < PAPER_EPOCHS:
             trained = "" if self.epochs is None else f": {self.layers:.0f} layers, {self.epochs:.2g} epochs"
             return not_shown(
-                f"{told}. They are too small to judge{trained}; the paper has 12 layers, 5 epochs."
+                f"{told}. The models are too small to judge{trained}; the paper's have 12 layers and 5 epochs."
             )
         return fails(f"{told}.")
 
 
 @dataclass(frozen=True)
 class BimodalHeads(Claim):
-    """With a true mask at least a tenth of the heads attends to one position and a tenth to all, and four fifths to one
-    or all; in part if a fiftieth attends to all.
+    """Holds if, with a true mask, at least a tenth of the heads attends to one position, a tenth to all positions, and
+    four fifths to one or all; in part if at least a fiftieth attends to all.
     """
 
     id, where, figure, needs = "heads-bimodal", "§4.3, Fig. 3", "fig3", ("language_models",)
@@ -236,7 +239,7 @@ class BimodalHeads(Claim):
     source = "published (Figure 3)"
     scope = "saturated heads of language models trained here, positions of real tokens"
     would_change = (
-        "The authors' models run with a true mask, or longer training: heads that learn to average."
+        "The authors' models with a true mask, or longer training, in which heads may learn to average."
     )
     heads: float = number("heads")
     at_one: float = number("at one position")
@@ -258,14 +261,14 @@ class BimodalHeads(Claim):
     def judge(self) -> Ruling:
         told = (
             f"With a true mask {self.at_one:.0%} of {self.heads:.0f} saturated heads attend to one position and "
-            f"{self.at_all:.0%} to all; with the authors' mask, which shows the future, {self.leaking_at_one:.0%} are "
-            "left at one"
+            f"{self.at_all:.0%} to all; with the authors' mask, which leaks the future, {self.leaking_at_one:.0%} "
+            "attend to one"
         )
         if self.at_one >= 0.1 and self.at_all >= 0.1 and self.at_one + self.at_all >= 0.8:
             return holds(f"{told}.")
         if self.at_all >= 0.02:
             return in_part(f"{told}.")
-        return fails(f"{told}: the second mode is the future.")
+        return fails(f"{told}: the second mode comes from attending to the future.")
 
 
 CLAIMS = (UniformGrowth, ScalarGrowth, LanguageModelGrowth, LanguageModelSaturation, BimodalHeads)

@@ -1,4 +1,4 @@
-"""The numbers that the paper and its authors' code published; `load` gives those that a verb measures as its result.
+"""The numbers that the authors published in the paper and with their code; `load` returns them as results.
 
 A published result has the type of a measured one, so that it is drawn, fitted and compared in the same way.
 """
@@ -24,6 +24,6 @@ def load(name: str) -> Result:
     (Figure 2), "heads" Heads (Figure 3), "scaling" a Scaling (Figure 4).
     """
     if name not in RESULTS:
-        raise InputError(f"no published result is called {name!r}; there are {', '.join(RESULTS)}")
+        raise InputError(f"unknown published result {name!r}; known: {', '.join(RESULTS)}")
     module, function = RESULTS[name].split(":")
     return getattr(import_module(module), function)()

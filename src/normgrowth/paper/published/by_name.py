@@ -1,4 +1,4 @@
-"""The paper's numbers by name: what verbs take as "published:NAME"; see `normgrowth.measurements`."""
+"""The paper's numbers by name, which verbs accept as "published:NAME"; see `normgrowth.measurements`."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ TRACES = ("t5", "t5-encoder", "t5-decoder")
 
 
 def is_trace(name: str) -> bool:
-    """Whether the name is that of a trace rather than of a table."""
+    """Whether the name belongs to a trace rather than to a table."""
     return name in TRACES
 
 
 def series(name: str, quantity: str) -> tuple[str, dict[str, tuple[Any, Any]]]:
-    """Steps and values of a table: one series, or one for each layer."""
+    """The steps and values of a table: one series, or one series for each layer."""
     table = published(name)
     if quantity not in table or "step" not in table:
         raise InputError(
@@ -32,7 +32,7 @@ def series(name: str, quantity: str) -> tuple[str, dict[str, tuple[Any, Any]]]:
 
 
 def trace(name: str) -> tuple[Result, str]:
-    """A series of T5, and its schedule."""
+    """A published trace of T5, and its schedule."""
     if not is_trace(name):
-        raise InputError(f"published:{name} is not a trace; these are: {', '.join(TRACES)}")
+        raise InputError(f"published:{name} is not a trace; known: {', '.join(TRACES)}")
     return load(name), SCHEDULE

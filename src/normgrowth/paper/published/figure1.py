@@ -1,7 +1,7 @@
-"""The published T5 series as records, so that every figure of a trace can be drawn of it, or over it.
+"""The published T5 series as a trace, so that all figures of a trace can be drawn.
 
-The paper counts layers from 1, records from 0. Its total covers encoder and decoder blocks, its layers are the
-encoder's. `t5_stacks` separates the two.
+The paper counts layers from 1, records count from 0. The published total covers encoder and decoder blocks, the
+published layers are those of the encoder. `t5_stacks` separates encoder and decoder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ RUNS: dict[Stack, str] = {
 NOTES: dict[Stack, tuple[str, ...]] = {
     "both": (
         "Norm and cosine are published; step size, alignment, angle and budget are derived from them.",
-        "The total covers encoder and decoder blocks, the layers are the encoder's alone.",
+        "The total covers encoder and decoder blocks; the layers are those of the encoder.",
     ),
     "encoder": ("The layers are published; the model is the sum of their squares and inner products.",),
     "decoder": (
@@ -41,11 +41,11 @@ ROUNDING = (
 
 
 def t5_trace(stack: Stack = "both") -> Trace:
-    """Norms and cosines; step size, alignment, angle and budget derived from them; of one stack or of both."""
+    """The trace of one stack or of both: norms and cosines, and step size, alignment, angle and budget derived."""
     sums = t5_sums(stack)
     norm = published("t5_norm")
     steps = sums.steps()
-    if stack == "both":  # as published, not computed back from the sums
+    if stack == "both":  # the published values, not values recomputed from the sums
         steps["cosine_to_previous"] = published("t5_direction")["cosine_to_previous"]
         model = [{**sums.norms(), "norm": norm["norm"]}, steps]
     else:

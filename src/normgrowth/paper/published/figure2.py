@@ -1,6 +1,6 @@
 """The published levels of saturation (Figure 2) as a result, so that they can be drawn over measured ones.
 
-The paper counts layers from 1, records from 0. Its line of the trained XLNet has 11 layers.
+The paper counts layers from 1, records count from 0. Its line of the trained XLNet has 11 layers.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ QUANTITIES = {
 
 
 def figure2() -> Saturation:
-    """A run for each model; at c = 1000, of its trained weights and of random ones."""
+    """Saturation at c = 1000, with trained and with random weights; a run for each model."""
     tables = {name: published(name) for name in QUANTITIES}
     parts = []
     for model in dict.fromkeys(tables["saturation_pretrained"]["model"].tolist()):

@@ -1,8 +1,9 @@
-"""The published histograms of attended positions (Figure 3) as records, so that they can be drawn beside measured ones.
+"""The published histograms of attended positions (Figure 3) as records, to be drawn next to measured ones.
 
-The authors count over windows filled up with padding, 83 tokens of Penn Treebank and 700 of WikiText-2, with a causal
-mask that leaks. A head that averages over all that a true mask shows would attend to 42.0 and 350.5 positions; one that
-averages over the future, which their mask shows, to 41.012 and 349.501. The last are the largest values published.
+The authors count over windows with padding, 83 tokens for Penn Treebank and 700 for WikiText-2, with a causal mask that
+leaks. A head that averages over all positions visible with a true mask attends to 42.0 and 350.5 positions. A head that
+averages over the future, which the authors' mask leaks, attends to 41.012 and 349.501. These are the largest published
+values.
 """
 
 import numpy as np
@@ -18,10 +19,10 @@ NOTE = "The published heads could see the future: the authors' mask sets its sco
 
 
 def figure3(window: int | None = None) -> Heads:
-    """A run for each model, a row for each of its 144 heads, at the middle of its bar; of one window, or of both."""
+    """A run for each model, with a row for each of its 144 heads at the middle of its bar; one window or both."""
     if window not in (None, *WINDOWS.values()):
         raise InputError(
-            f"nothing is published for a window of {window}: 83 (Penn Treebank) or 700 (WikiText-2)"
+            f"no published numbers for a window of {window}; known: 83 (Penn Treebank), 700 (WikiText-2)"
         )
     table = published("attention_positions")
     parts = []

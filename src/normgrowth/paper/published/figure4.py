@@ -1,10 +1,10 @@
-"""The published curves of Figure 4 as a result: drawn over measured ones, never mixed with them."""
+"""The published curves of Figure 4 as a result, drawn with measured curves but never merged with them."""
 
 from normgrowth.network.scaling.scaling import ScaledNetwork, Scaling
 from normgrowth.paper.published.tables import published
 from normgrowth.records import Block, Records
 
-KINDS = {"pre-norm": "paper_pre_norm", "post-norm": "post_norm"}  # the paper's words, and ours
+KINDS = {"pre-norm": "paper_pre_norm", "post-norm": "post_norm"}  # the paper's name -> normgrowth's name
 NOTE = (
     "In the authors' code of Figure 4 the switch for biases reaches the classifier alone, not the encoder that is "
     "compared; its masked scores are 0, so that the future leaks. All published lines would be of encoders with biases."

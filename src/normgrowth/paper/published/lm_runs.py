@@ -1,4 +1,4 @@
-"""The authors' own language models: losses, saturation and norms that they published with their code, in no figure."""
+"""Losses, saturation and norms of the authors' language models, published with their code but not in a figure."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ def lm_run(run: str, metric: str, data: str = "penn") -> NDArray[np.float64]:
 
 
 def norms() -> dict[str, NDArray[np.float64]]:
-    """Norms of all runs, by corpus and run."""
+    """The norms of all runs, by corpus and run."""
     table = published("lm_runs")
     runs = dict.fromkeys(zip(table["data"].tolist(), table["run"].tolist(), strict=True))
     return {f"{data}, {run}": lm_run(run, "norm", data) for data, run in runs}

@@ -1,7 +1,8 @@
-"""T5's encoder and decoder apart.
+"""T5's encoder and decoder separately.
 
-The published layers are the encoder's, the published total covers encoder and decoder. Squares and inner products of
-disjoint parameters add, so the encoder is the sum of its layers, and the decoder is the total minus the encoder.
+The published layers are those of the encoder, the published total covers encoder and decoder. Squares and inner
+products of disjoint parameters add, so the encoder is the sum of its layers, and the decoder is the total minus the
+encoder.
 
 The published values are rounded: norms to 0.01, cosines to 10⁻⁶. Each sum carries a bound of the error that this
 rounding can cause; bounds add, whether sums are added or subtracted.
@@ -26,7 +27,7 @@ NORM_ERROR, COSINE_ERROR = 0.005, 5e-7  # half of the last published digit
 
 @dataclass(frozen=True)
 class Sums:
-    """‖θ‖² of each checkpoint; ⟨θ,δ⟩ and ‖δ‖² of each interval. In `errors`: bounds of their rounding errors."""
+    """‖θ‖² of each checkpoint, ⟨θ,δ⟩ and ‖δ‖² of each interval. errors: bounds of their rounding errors."""
 
     step: Column
     square: Floats
@@ -74,7 +75,7 @@ class StackSums:
 
 
 def t5_sums(stack: Stack) -> StackSums:
-    """Of the encoder, the decoder, or both."""
+    """The sums of the encoder, the decoder, or both."""
     if stack == "both":
         return _sums(published("t5_norm"), published("t5_direction"))
     norms, directions = published("t5_norm_by_layer"), published("t5_direction_by_layer")
@@ -86,8 +87,8 @@ def t5_sums(stack: Stack) -> StackSums:
 def _sums(norms: Mapping[str, Column], directions: Mapping[str, Column]) -> StackSums:
     """With n₀, n₁ the norms and k their cosine: ⟨θ,δ⟩ = n₀n₁k − n₀², ‖δ‖² = n₀² + n₁² − 2n₀n₁k.
 
-    The errors are those of independent changes of n₀, n₁ by NORM_ERROR and of k by COSINE_ERROR, with all products of
-    changes: no rounding goes beyond.
+    The errors are bounds for independent changes of n₀ and n₁ by NORM_ERROR and of k by COSINE_ERROR, including all
+    products of changes.
     """
     norm, cosine = norms["norm"], directions["cosine_to_previous"]
     before, after = norm[:-1], norm[1:]

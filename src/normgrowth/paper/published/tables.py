@@ -3,8 +3,8 @@
     published("t5_norm")["norm"]          Figure 1: published
     published("t5_steps")["alignment"]    Figure 5: derived from the norms and cosines of Figure 1
 
-What is derived goes through the moments that a trace uses: norms and a cosine determine Σr², Σr·δ and
-Σδ² of each interval, and `quantities` is the one definition of the rest.
+Derived numbers use the same moments as a trace: norms and a cosine determine Σr², Σr·δ and Σδ² of each interval, and
+`quantities` defines all other quantities.
 """
 
 import csv
@@ -22,7 +22,7 @@ from normgrowth.moments.moments import BUDGET, Moments, Pair, accumulated, quant
 Column = NDArray[Any]  # float64; int64 for step, layer, interval and epoch; text for WORDS
 
 PAPER = "Merrill et al. 2021 (arXiv:2010.09697v5)"
-# name -> figure of the paper, and the files that the table is derived from, if it is
+# name -> figure of the paper, and for derived tables the files that they are derived from
 TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "t5_norm": ("Figure 1, top left", ()),
     "t5_norm_by_layer": ("Figure 1, top right", ()),
@@ -34,7 +34,7 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "saturation_random_init": ("Figure 2, left", ()),
     "attention_positions": ("Figure 3, and the same for WikiText-2", ()),
     "scaling_curves": ("Figure 4", ()),
-    "lm_runs": ("plots beside the authors' code, in no figure", ()),
+    "lm_runs": ("plots published with the authors' code, in no figure", ()),
 }
 WORDS = ("model", "norm_position", "bias", "data", "encoder", "run", "metric")  # columns of text
 _DERIVED = ("step_size", "relative_step", "alignment", "angle", *BUDGET)
@@ -42,7 +42,7 @@ _DERIVED = ("step_size", "relative_step", "alignment", "angle", *BUDGET)
 
 @dataclass(frozen=True)
 class Published(Mapping[str, Column]):
-    """Columns by name. `kind` is "published" or "derived": never measured by us."""
+    """A table with columns by name. `kind` is "published" or "derived"; normgrowth measured none of these numbers."""
 
     name: str
     kind: str
@@ -51,7 +51,7 @@ class Published(Mapping[str, Column]):
 
     @property
     def source(self) -> str:
-        """For captions and the last line of a table."""
+        """The source, for captions and for the last line of a table."""
         return f"{self.kind}{' from Figure 1' if self.kind == 'derived' else ''}: {PAPER}, {self.figure}"
 
     def __getitem__(self, column: str) -> Column:
@@ -72,14 +72,14 @@ class Published(Mapping[str, Column]):
 
 
 def published(name: str) -> Published:
-    """One table of the paper; `TABLES` has their names.
+    """One table of the paper; `TABLES` lists the names.
 
     Derived tables have a row for each interval, under its later step: `interval` (its number of
     optimizer steps), `step_size` ‖δ‖, `alignment` cos(δ, θ) with the earlier weights, `relative_step`,
     `angle`, the terms of the growth budget and the budget summed so far.
     """
     if name not in TABLES:
-        raise InputError(f"nothing published is called {name!r}; there are {', '.join(TABLES)}")
+        raise InputError(f"unknown published table {name!r}; known: {', '.join(TABLES)}")
     figure, parts = TABLES[name]
     if not parts:
         return Published(name, "published", figure, _read(name))

@@ -6,12 +6,12 @@ from typing import Self
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
 from normgrowth.stored_result import StoredResult
 
-Span = tuple[float, float, int]  # from, to, how many: logarithmic
+Span = tuple[float, float, int]  # first, last and number of values, on a logarithmic scale
 
 
 @dataclass(frozen=True)
 class DecayGrid(StageSettings):
-    """preset: of the model. refine: train only the cells that decide where growth ends."""
+    """The settings of the grid. preset: of the model. refine: train only the cells that decide where growth ends."""
 
     preset: str
     corpus: str

@@ -1,8 +1,8 @@
-"""The stage `language_models`: language models trained here, and what is kept of each (sections 3, 4.1 and 4.3).
+"""The stage `language_models`: training of language models, and the records of each model (sections 3, 4.1 and 4.3).
 
-Each model has three runs of records: NAME has its evaluations and what the tracker measured, "NAME, checkpoints" the
+Each model has three runs of records: NAME has its evaluations and the records of the tracker, "NAME, checkpoints" the
 trace of its checkpoints, "NAME, heads" its heads at every checkpoint. At the last step NAME also has
-`perplexity_authors`: what the authors' code calls perplexity, the mean over sentences of 2 to the loss in nats.
+`perplexity_authors`, the perplexity of the authors' code: the mean over sentences of 2 to the loss in nats.
 `paper.evidence` reads them.
 """
 
@@ -38,7 +38,7 @@ from normgrowth.schema import converted
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace import trace
 
-# Of evaluations and of the tracker, of model and layers: what pages draw and claims are judged by.
+# The quantities of evaluations and of the tracker, of model and layers, that pages and claims use.
 KEPT = (
     "dev_loss",
     "perplexity",
@@ -67,7 +67,7 @@ TRACED = (
     *("norm", "cosine", "angle", "step_size", "alignment", "total_share_steps"),
     *("share_grown", "share_sign_changed", "log_ratio_q05", "log_ratio_q50", "log_ratio_q95"),
 )
-SENTENCES = 200  # of the development part, as in the paper's Figure 3
+SENTENCES = 200  # sentences of the development part, as in the paper's Figure 3
 KINDS: tuple[Kind, ...] = ("paper_pre_norm", "usual_pre_norm", "post_norm")
 SMALL_STEPS, SMALL_EPOCHS = 2000, 1000  # of small models; the steps end before the epochs
 OPTIMIZERS: tuple[Optimizers, ...] = ("adamw", "sgd")
@@ -88,9 +88,9 @@ class LanguageModels(StageSettings):
         return replace(self, corpora=(corpus,), min_count=min_count)
 
     def models(self) -> dict[str, TrainSettings]:
-        """By name: each kind of network with AdamW and SGD; two of them with the authors' leaking mask, too.
+        """Settings by name: each kind of network with AdamW and SGD, and two models with the authors' leaking mask.
 
-        Small models also with a rate that falls as 1/√t, as that of T5 does.
+        Small models include one whose learning rate falls as 1/√t, as in the training of T5.
         """
         found = {}
         for corpus in self.corpora:
@@ -116,7 +116,7 @@ class LanguageModels(StageSettings):
 
 
 def _with_rates(base: TrainSettings, kind: Kind, optimizer: Optimizers) -> TrainSettings:
-    """Rates at which each learns: post-norm needs a warm-up, and plain SGD clipped gradients."""
+    """The settings with learning rates at which each model learns: post-norm needs warm-up, SGD clipped gradients."""
     own = replace(base, kind=kind, optimizer=optimizer)
     if optimizer == "sgd":
         return replace(own, lr=0.3, clip=1.0, warmup=100)
@@ -139,7 +139,7 @@ def measured(
     window: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> StoredResult:
-    """What is kept of a run that `train` has made. window: for the published form of Figure 3, at the last step."""
+    """The records and fields to keep of a training run. window: for Figure 3 as published, at the last step."""
     run, name, series = (
         Run.from_stored(StoredResult.read(folder)),
         folder.resolve().name,
@@ -177,14 +177,14 @@ def measured(
 
 
 def _head_fields(heads: Heads) -> HeadFields:
-    """What is kept of the heads at the last checkpoint, beside their records."""
+    """The fields to keep of the heads at the last checkpoint, in addition to their records."""
     (known,) = heads.models.values()
     kinds = {"kinds": known.kinds, "saturated_kinds": known.saturated_kinds}
     return HeadFields(heads.window, heads.tolerance, heads.thresholds, **kinds, notes=heads.notes)
 
 
 def _with_epochs(model: ModelFields) -> ModelSettings:
-    """The settings, with the passes over the training part that the steps make."""
+    """The settings, with the number of passes over the training part computed from the steps."""
     if model.steps is None or model.settings.batch is None:
         return model.settings
     epochs = model.steps * model.settings.batch / model.corpus.sentences["train"]
@@ -192,7 +192,7 @@ def _with_epochs(model: ModelFields) -> ModelSettings:
 
 
 def joined_models(models: Mapping[str, StoredResult]) -> StoredResult:
-    """What was measured on several models as one result, which claims are judged by."""
+    """The results of several models as one result, by which claims are judged."""
     known = {name: converted(one.fields, ModelFields, name) for name, one in models.items()}
     include = next(iter(known.values())).settings.include
     fields = LanguageModelFields(
@@ -206,7 +206,7 @@ def joined_models(models: Mapping[str, StoredResult]) -> StoredResult:
 
 
 def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettings]) -> StoredResult:
-    """The task of one model: trained with one thread, so that its weights do not depend on the machine's cores."""
+    """Train and measure one model, with one thread so that its weights do not depend on the number of cores."""
     folder, settings = Path(task[0]), task[1]
     with one_thread():
         train(settings, folder, corpus=corpus)
@@ -216,7 +216,7 @@ def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettin
 def train_models(
     context: StageContext, models: Mapping[str, TrainSettings], *, window: bool = True
 ) -> StoredResult:
-    """Train these models, in folders of their names, and keep what `measured` keeps of each."""
+    """Train the models, each in a folder of its name, and return the result of `measured` for each."""
     found: dict[str, StoredResult] = {}
     by_corpus: dict[str, list[str]] = {}
     for name, settings in models.items():
@@ -249,7 +249,7 @@ def _authors_perplexity(name: str, checkpoint: Path, settings: TrainSettings, co
 
 
 def sentence_losses(model: LanguageModel, rows: Sequence[Row], batch: int = 16) -> NDArray[np.float64]:
-    """Nats per token of each row: `evaluate` sums over all tokens, the authors' code takes a mean over sentences."""
+    """The loss of each row in nats per token. `evaluate` sums over all tokens, the authors' code averages sentences."""
     predict, found = NextToken(model), list[float]()
     with evaluating(model):
         for start in range(0, len(rows), batch):
@@ -266,7 +266,7 @@ def sentences(corpus: Corpus) -> list[str]:
 
 
 def _only(records: Records, quantities: Sequence[str]) -> Records:
-    """Of the model and its layers."""
+    """The records of these quantities, of the model and its layers."""
     parts = [
         records.where(level=level, quantity=quantity)
         for level in ("model", "layer")

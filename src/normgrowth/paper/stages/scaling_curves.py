@@ -11,7 +11,7 @@ from normgrowth.stored_result import StoredResult
 
 @dataclass(frozen=True)
 class Curves(StageSettings):
-    """points: scales c from 1 to 10."""
+    """The settings of the curves. points: number of scales c from 1 to 10."""
 
     seeds: tuple[int, ...]
     points: int

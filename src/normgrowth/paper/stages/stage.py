@@ -1,10 +1,10 @@
-"""What a stage of `reproduce` is: a named computation whose records claims are judged by.
+"""A stage of `reproduce` is a named computation by whose records claims are judged.
 
-Each stage is declared beside its function:
+Each stage is declared next to its function:
 
     SCALING = Stage(name="scaling", title=..., version=1, settings={"demo": ..., "paper": ...}, takes=..., run=...)
 
-demo    what is embedded: the Python documentation, MiniLM, random weights; minutes on two cores. With a folder of
+demo    embedded data: the Python documentation, MiniLM, random weights; minutes on two cores. With a folder of
         corpora, Penn Treebank or WikiText-2 replaces the documentation
 paper   the paper's sizes: WikiText-2 and Penn Treebank, 12 layers of 768, a grid of 20 × 20; a GPU or a cluster
 """
@@ -22,22 +22,26 @@ from normgrowth.errors import InputError
 from normgrowth.stored_result import SIDECAR, StoredResult
 
 Scale = Literal["demo", "paper"]
-Progress = Callable[[int, int, str], None]  # parts done, of how many, the last one
+Progress = Callable[
+    [int, int, str], None
+]  # number of finished parts, number of all parts, name of the last part
 
 
 @dataclass(frozen=True)
 class StageSettings:
-    """What a stage runs at one scale. Equal settings and an equal version give equal numbers."""
+    """The settings of a stage at one scale. Equal settings and an equal version give equal numbers."""
 
     def with_corpus(self, corpus: str, min_count: int) -> Self:
-        """The same on another corpus; words with fewer occurrences become <unk>. Most stages use no corpus."""
+        """The settings for another corpus; words with fewer than min_count occurrences become <unk>. Most stages use no
+        corpus.
+        """
         del corpus, min_count
         return self
 
 
 @dataclass(frozen=True)
 class StageContext:
-    """What a running stage works with. folder: its own, kept from one call to the next."""
+    """The inputs of a running stage. folder: its working folder, kept between calls."""
 
     folder: Path
     engine: Engine
@@ -45,9 +49,9 @@ class StageContext:
     progress: Progress | None = None
 
     def cached(self, name: str, make: Callable[[], StoredResult]) -> StoredResult:
-        """A part of a stage, saved as soon as it is known: a stage that was stopped resumes after it."""
+        """The result of a part of a stage, saved immediately, so that an interrupted stage resumes after it."""
         folder = self.folder / name
-        if (folder / SIDECAR).is_file():  # the last that is written
+        if (folder / SIDECAR).is_file():  # the last file that is written
             with suppress(InputError):
                 return StoredResult.read(folder)
         made = make()
@@ -64,7 +68,7 @@ S = TypeVar("S", bound=StageSettings)
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Generic[S]):
-    """version: increased when equal settings give other numbers. takes: how long, for people."""
+    """A stage. version: increased when equal settings give different numbers. takes: the running time in words."""
 
     name: str
     title: str
@@ -74,7 +78,7 @@ class Stage(Generic[S]):
     run: Callable[[StageContext, S], StoredResult] = field(compare=False)
 
     def key(self, settings: StageSettings) -> str:
-        """Names everything that the records depend on."""
+        """A key that contains everything on which the records depend."""
         content = json.dumps([self.name, self.version, asdict(settings)], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -88,10 +92,10 @@ class Stage(Generic[S]):
 
 
 def demo_corpus(data: Path | None) -> tuple[str, int]:
-    """Which corpus small models are trained on, and how often a word must occur for some thousand words to remain."""
+    """The corpus of small models, and the min_count that keeps a few thousand words."""
     if data is None:
         return "pydoc", 3
     there = [name for name in ("penn", "wikitext-2") if (data / name).is_dir()]
     if not there:
-        raise InputError(f"{data}: holds neither penn nor wikitext-2")
+        raise InputError(f"{data}: contains neither penn nor wikitext-2")
     return there[0], 20

@@ -1,10 +1,11 @@
-"""Table 1 and section D of the paper as a table of networks, with the degree as printed and as it is.
+"""Table 1 and section D of the paper as a table of networks, with the printed and the correct degree.
 
-The last column says what is left of ‖f(cθ)/cᵏ − limit‖ as c grows:
+The last column says how ‖f(cθ)/cᵏ − limit‖ falls as c grows:
 
-    EXACT          nothing at any c: homogeneous
-    EXPONENTIAL    less than any power: approximately homogeneous, as Definition 3 wants it
-    n              c⁻ⁿ: a limit with a degree, but not approximately homogeneous: eps, or terms of lower degree
+    EXACT          it is 0 for every c: the network is homogeneous
+    EXPONENTIAL    faster than any power: approximately homogeneous in the sense of Definition 3
+    n              as c⁻ⁿ: the limit has a degree, but the network is not approximately homogeneous (eps, or terms of
+                   lower degree)
 """
 
 import math
@@ -35,14 +36,14 @@ IDS = torch.tensor([[1, 5, 3, 3, 8, 0, 2], [7, 7, 2, 9, 10, 4, 1]])
 class Row(NamedTuple):
     component: str
     make: Make
-    inputs: tuple[int, ...] | None  # the degrees that it is fed with; None: a whole network, fed with tokens
-    printed: int | None  # None: not in the paper
+    inputs: tuple[int, ...] | None  # degrees of its inputs; None for a whole network, which reads tokens
+    printed: int | None  # None if not in the paper
     degree: int
     rest: Any
 
 
 class Grown(nn.Module):
-    """Data times k parameters, element by element: of degree k. No element is near 0."""
+    """An input of degree k: data times k parameters, element by element. No element is near 0."""
 
     data: Tensor
 
@@ -59,7 +60,7 @@ class Grown(nn.Module):
 
 
 class Fed(nn.Module):
-    """part(x₁, x₂, ...), xᵢ of degree kᵢ."""
+    """part(x₁, x₂, ...) with inputs xᵢ of degree kᵢ."""
 
     def __init__(self, part: Any, *degrees: int, shape: tuple[int, ...] = (2, 5, 6)) -> None:
         super().__init__()
@@ -77,7 +78,7 @@ def _away_from_zero(shape: Sequence[int]) -> Tensor:
 
 
 def spread_norms(model: nn.Module) -> Any:
-    """Gains and biases of their own, so that nothing is seen at 1 and 0 only."""
+    """Randomize gains and biases, so that no test uses only gains of 1 and biases of 0."""
     for module in model.modules():
         if isinstance(module, nn.LayerNorm) and module.weight is not None:
             nn.init.normal_(module.weight, 1, 0.3)
@@ -96,7 +97,7 @@ class Bias(nn.Module):
 
 
 class Head(nn.Module):
-    """Definition 4, in plain operations."""
+    """An attention head by Definition 4, in basic operations."""
 
     def __init__(self, bias: bool = False) -> None:
         super().__init__()
@@ -108,7 +109,7 @@ class Head(nn.Module):
 
 
 class Sublayer(nn.Module):
-    """Definitions 5 and 6: LN(f(x)) + x. eps is 0, as in the paper, unless told."""
+    """A sublayer by Definitions 5 and 6: LN(f(x)) + x. eps is 0 by default, as in the paper."""
 
     def __init__(self, branch: str, bias: bool = False, eps: float = 0.0) -> None:
         super().__init__()
@@ -163,7 +164,7 @@ def softmax() -> Callable[[Tensor], Tensor]:
 def each(
     component: str, make: Make, degrees: Sequence[int], printed: Any, degree: Any, rest: Any
 ) -> list[Row]:
-    """A row for each degree of the input; the other columns may depend on it."""
+    """A row for each degree of the input; the other columns may be functions of the degree."""
 
     def of(value: Any, k: int) -> Any:
         return value(k) if callable(value) else value

@@ -1,9 +1,9 @@
 """The stage `theory`: degrees, limits, gradients and constructed networks, all small and in float64.
 
-One number a row; the run says what it is of:
+Each row has one number; the run says what it describes:
 
     table1: COMPONENT          printed, degree (computed), degree_measured (slope of log‖f(cθ)‖), gradient_degree,
-                               euler (θ·∇f over k·f, minus 1); NaN where there is none
+                               euler (θ·∇f / (k·f) − 1); NaN if undefined
     limit: NETWORK             degree, away (‖f(cθ)/cᵏ − limit‖ / ‖limit‖ at c = 10⁴), cosine (mean over tokens, there)
     tie                        saturated (the larger weight in the limit), moved (the same with θ_t = tθ′ + o(t))
     vanishing                  turned, turned_scaled: 1 − cosine of a Llama's states with and without the attention of
@@ -31,11 +31,11 @@ from normgrowth.records import Block, Records
 from normgrowth.stored_result import StoredResult
 
 LOW, HIGH = 1e4, 1e6  # scales between which degrees are measured
-LONGEST = {"anbn": 10, "anbncn": 8, "dyck1": 10, "majority": 10}  # symbols: all strings up to there
+LONGEST = {"anbn": 10, "anbncn": 8, "dyck1": 10, "majority": 10}  # length in symbols of the longest strings
 
 
 def theory(context: StageContext | None = None, settings: StageSettings | None = None) -> StoredResult:
-    """All of it; there is nothing to set."""
+    """All numbers of the stage, which has no settings."""
     del settings
     work = [*((f"table1: {row.component}", lambda row=row: table1(row)) for row in TABLE), *_others()]
     parts = []
@@ -56,7 +56,7 @@ def _others() -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
 
 
 def numbers(run: str, values: Mapping[str, float]) -> Records:
-    """A run of one step: one number for each quantity."""
+    """Records of a run with one step: one number for each quantity."""
     arrays = {name: np.array([[value]], np.float64) for name, value in values.items()}
     return Records.from_blocks(run, [Block("model", ["model"], [None], [None], [0], arrays)])
 
@@ -74,7 +74,7 @@ def table1(row: Row) -> dict[str, float]:
         "degree": math.nan if degree is None else float(degree),
         "degree_measured": slope(lambda c: scaled(model, c, *inputs)),
     }
-    # Where the limit is a step, the gradient falls faster than any power.
+    # If the limit is a step function, the gradient falls faster than any power.
     smooth = any(True for _ in model.parameters()) and (row.degree, row.rest) != (0, EXPONENTIAL)
     if smooth:
         low, high = (gradient(model, c, *inputs) for c in (LOW, HIGH))
@@ -90,12 +90,12 @@ def scaled(model: nn.Module, c: float, *inputs: Tensor) -> Tensor:
 
 
 def slope(f: Callable[[float], Tensor]) -> float:
-    """Of log‖f(c)‖ against log c."""
+    """The slope of log‖f(c)‖ against log c."""
     return float(torch.log(f(HIGH).norm() / f(LOW).norm())) / math.log(HIGH / LOW)
 
 
 def gradient(model: nn.Module, c: float, *inputs: Tensor) -> tuple[float, Tensor, float]:
-    """f, a fixed random combination of outputs, ∇f and θ·∇f, at cθ."""
+    """f, ∇f and θ·∇f at cθ, where f is a fixed random combination of outputs."""
     with scaled_weights(model, c), sdpa_kernel(SDPBackend.MATH):  # the fused backward is wrong at large c
         out = model(*inputs)
         weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(5), dtype=out.dtype)
@@ -150,7 +150,7 @@ def _ids() -> Tensor:
 
 
 def limit(make: Callable[[], nn.Module], c: float = 1e4) -> dict[str, float]:
-    """Prop. 1 and 2 on a network with random weights."""
+    """Prop. 1 and 2 for a network with random weights: degree, distance from the limit, cosine to it."""
     model, ids = make(), _ids()
     exact = saturated(model)
     wanted = exact(input_ids=ids).last_hidden_state
@@ -184,7 +184,7 @@ def tie(t: float = 1e6) -> dict[str, float]:
 
 
 def vanishing(c: float = 1e3) -> dict[str, float]:
-    """Gated feedforwards have degree 5, attention 3: what later layers attend to is lost as weights grow."""
+    """The effect of later attention, which vanishes as weights grow: gated feedforwards have degree 5, attention 3."""
     model, ids = _architecture("Llama"), _ids()
 
     def states(scale: float) -> Tensor:
@@ -223,7 +223,7 @@ MEMBERS: dict[str, Callable[[str], bool]] = {
 
 
 def construction(name: str, member: Callable[[str], bool]) -> dict[str, float]:
-    """The network built by hand, on all strings up to a length."""
+    """The errors of a network built by hand, on all strings up to a given length."""
     longest = LONGEST[name]
     network = getattr(constructions, name)(max_length=longest + 2)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What a language model predicts as its weights grow: agreement, accuracy and loss against c, and in the limit."""
+"""Figure of behavior: agreement, accuracy and loss of a language model against c, and in the limit."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SHARES = (("agreement", "same as it is", BLUE), ("accuracy", "accuracy", ORANGE))
-LIMIT = 10.0  # the saturated network stands this many times to the right of the last c
+SHARES = (("agreement", "same top token as soft", BLUE), ("accuracy", "accuracy", ORANGE))
+LIMIT = 10.0  # the saturated network is drawn at the last c times this factor
 
 
 @drawing("Predictions as the weights grow")
 def predictions(result: Behavior) -> "Figure | None":
-    """A row for each model: shares on the left, loss on the right; the saturated network stands at c = ∞."""
+    """A row for each model: shares on the left, loss on the right; the last point is the saturated network."""
     from matplotlib.figure import Figure
 
     runs = by_run(result)
@@ -44,7 +44,7 @@ def predictions(result: Behavior) -> "Figure | None":
 
 
 def _draw(ax: "Axes", networks: list[NetworkBehavior], quantity: str, name: str, color: str) -> None:
-    """The curve along c from 1, the network as it is; the saturated one and hard attention as points."""
+    """A curve over c from 1, the soft network, and points for the saturated network and hard attention."""
     finite = [one for one in networks if one.network in ("soft", "scaled")]
     places = [1.0 if one.c is None else one.c for one in finite]
     _points(ax, places, finite, quantity, color, {"marker": ".", "label": name})

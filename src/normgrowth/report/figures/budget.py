@@ -1,4 +1,4 @@
-"""The figure of the growth budget: how much of ‖θ‖² comes from alignment, how much from the size of steps."""
+"""The figure of the growth budget: how much of ‖θ‖² comes from alignment and how much from the size of steps."""
 
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ def figure_budget(trace: Trace) -> "Figure | None":
     figure = Figure(figsize=(7.2, 2.9) if layers else (4.2, 2.9))
     axes = figure.subplots(1, 2 if layers else 1, squeeze=False)[0]
     ax: Axes = axes[0]
-    # At the first checkpoint nothing has grown yet: the curves begin there, at zero.
+    # The budget has no values at the first checkpoint; the curves begin there at zero.
     steps = np.concatenate([grids.steps[:1], terms[0].steps])
     curves = [np.concatenate([[0.0], grid.values[:, 0]]) for grid in terms]
     stack_or_lines(ax, steps, curves, last)
@@ -57,7 +57,7 @@ def figure_budget(trace: Trace) -> "Figure | None":
 def stack_or_lines(
     ax: "Axes", steps: NDArray[np.int64], curves: list[NDArray[np.float64]], last: tuple[float, float, float]
 ) -> None:
-    """Stack the two terms if both are positive, so that they add up to the total; else draw them as lines."""
+    """Stack the two terms if both are positive, so that the top is their sum; else draw them as lines."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

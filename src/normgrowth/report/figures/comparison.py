@@ -17,11 +17,11 @@ ROWS, COLUMNS = 60, 400
 
 @drawing("Relative differences of two runs by tensor and step")
 def heat_map(result: Comparison, stage: str | None = None) -> "Figure | None":
-    """The relative difference of each tensor at each step, of one stage; by default that of the earliest difference."""
+    """The relative difference of each tensor at each step in one stage (default: that of the earliest difference)."""
     from matplotlib.figure import Figure
 
     if stage is not None and stage not in TITLES:
-        raise InputError(f"stage {stage!r} is none of {', '.join(TITLES)}")
+        raise InputError(f"unknown stage {stage!r}; known: {', '.join(TITLES)}")
     grid = difference_grid(result, stage, most_rows=ROWS, most_columns=COLUMNS)
     if grid is None:
         return None
@@ -55,7 +55,7 @@ def heat_map(result: Comparison, stage: str | None = None) -> "Figure | None":
 
 @drawing("Growth of the differences of two runs")
 def growth(result: Comparison) -> "Figure | None":
-    """The largest relative difference of each stage over the steps, and the noise floor where it begins to matter."""
+    """The largest relative difference of each stage at each step, and the noise floor of the main stage."""
     from matplotlib.figure import Figure
 
     if not result.alignment.stages:

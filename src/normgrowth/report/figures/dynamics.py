@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = {"aligned": BLUE, "misaligned": ORANGE}
-FAR = 1.5  # times the largest measured norm: predictions beyond it are cut, or measured growth would not show
+FAR = 1.5  # times the largest measured norm: larger predictions are cut, since they would hide the measured growth
 
 
 @drawing("Norms as measured and as predicted")
@@ -83,7 +83,7 @@ def figure_budget(d: Dynamics) -> "Figure | None":
 
 @drawing("Which steps make the norm grow")
 def figure_plane(d: Dynamics) -> "Figure | None":
-    """Each interval by ‖δ‖ and ⟨θ,δ⟩: the norm grows above the curve −½‖δ‖² and falls below it."""
+    """Each interval as a point (‖δ‖, ⟨θ,δ⟩): the norm grows above the curve −½‖δ‖² and falls below it."""
     from matplotlib.figure import Figure
 
     rows = d.records.where(level=d.level, name=d.name, quantity="growth_alignment")

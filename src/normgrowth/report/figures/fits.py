@@ -1,4 +1,4 @@
-"""Figures of growth laws: the points with the laws over them, and the residuals."""
+"""Figures of growth laws: measured points with fitted laws, and residuals."""
 
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = (BLUE, ORANGE, "#009e73", "#d55e00")
-MOST_LAWS = 4  # drawn
-CURVE = 400  # points of the curve of a law
+MOST_LAWS = 4  # curves for one series
+CURVE = 400  # points per curve
 
 
 @drawing("Growth laws and measured norms")

@@ -1,6 +1,6 @@
-"""Figures of heads: the paper's Figure 3 in its published and in its honest form, an atlas, and patterns of a sentence.
+"""Figures of heads: the paper's Figure 3 as published and without padding, an atlas, and patterns of a sentence.
 
-Measured bars have colors; what the paper published is gray, and is called published.
+Measured bars are colored. Published bars are gray and labeled as published.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, safe for color blindness; the letters help in black and white.
+# The colorblind-safe palette of Okabe and Ito; letters make the kinds readable in black and white.
 COLORS = {
     "argmax-like": "#0072b2",
     "previous-token": "#009e73",
@@ -37,9 +37,9 @@ COLORS = {
 }
 LETTERS = {"argmax-like": "A", "previous-token": "P", "sink": "S", "mean-like": "M"}
 DARK = ("argmax-like", "previous-token", "sink")
-MOST_LETTERS = 24  # heads of a layer, beyond which they would not fit
+MOST_LETTERS = 24  # heads per layer up to which letters fit into the cells
 MOST_BARS = 60
-# Of the paper's two encoders
+# The looks of the paper's two encoders.
 PUBLISHED: tuple[dict[str, Any], ...] = (
     {"facecolor": "#cccccc", "edgecolor": "#cccccc", "linewidth": 0.6},
     {"facecolor": "none", "edgecolor": GRAY, "linewidth": 0.6, "hatch": "////"},
@@ -92,9 +92,9 @@ def _positions(ax: "Axes", heads: HeadTable, theirs: Sequence[HeadTable], window
     for own, look in zip(published, PUBLISHED, strict=False):
         ax.bar(edges[:-1] + width / 2, np.histogram(own, edges)[0] / len(own), 0.94 * width, zorder=1, **look)
     _bars(ax, values, edges)
-    # In a window these are the values of a causal mask, whichever mask the model has.
+    # In a window the marks assume a causal mask, even if the model has another mask.
     lines = [(visible, "all of the past and itself" if window else "all visible")]
-    if window:  # the last query has no future, and attends to one
+    if window:  # the last query has no future positions and attends to one position
         lines.append((((window - 1) * window / 2 + 1) / window, "all of the future"))
     _marks(ax, lines, -0.02 * most)
 
@@ -126,7 +126,7 @@ def _bars(ax: "Axes", values: Any, edges: Any) -> None:
 
 
 def _marks(ax: "Axes", lines: Sequence[tuple[float, str]], beside: float, *, percent: bool = False) -> None:
-    """Dashed lines with their labels stacked beside them."""
+    """Dashed vertical lines, with labels stacked next to them."""
     nearest = (min if beside < 0 else max)(place for place, _ in lines)
     for i, (place, word) in enumerate(lines):
         value = f"{100 * place:.1f}%" if percent else f"{place:.2f}"
@@ -137,7 +137,7 @@ def _marks(ax: "Axes", lines: Sequence[tuple[float, str]], beside: float, *, per
 
 @drawing("Heads by kind")
 def atlas(result: Heads) -> "Figure | None":
-    """A cell for each head, colored by kind, layers from bottom to top: in the network itself and saturated."""
+    """A cell for each head, colored by kind, layers from bottom to top: in the soft and in the saturated network."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -152,7 +152,7 @@ def atlas(result: Heads) -> "Figure | None":
     figure = Figure(figsize=(max(size[0], 4.6), size[1]))
     axes = figure.subplots(len(drawn), columns, squeeze=False, height_ratios=deep)
     for row, heads in zip(axes, drawn, strict=True):
-        both = ((heads.kinds, "as it is"), (heads.saturated_kinds, "saturated"))
+        both = ((heads.kinds, "soft"), (heads.saturated_kinds, "saturated"))
         for ax, (kinds, which) in zip(row, both, strict=False):
             _atlas(ax, heads, kinds)
             name = f"{label(heads.run)}, " if len(drawn) > 1 else ""
@@ -195,9 +195,9 @@ def _atlas(ax: "Axes", heads: HeadTable, kinds: Sequence[str]) -> None:
 
 @drawing("Attention patterns of heads")
 def patterns(result: Heads, run: str | None = None) -> "Figure | None":
-    """For one sentence, the weights of chosen heads of a model (the first): above the network, below the saturated one.
+    """The attention weights of chosen heads on one sentence: a column for each head, soft above, saturated below.
 
-    A column for each head.
+    run: the model (default: the first).
     """
     from matplotlib.figure import Figure
 
@@ -217,7 +217,7 @@ def patterns(result: Heads, run: str | None = None) -> "Figure | None":
         kind = kinds.get(name, "")
         column[0].set_title(f"{label(name)}\n{kind}", fontsize=7.5, parse_math=False)
     shown = [label(token) for token in tokens]
-    for ax, which in zip(axes[:, 0], ("as it is", "saturated"), strict=True):
+    for ax, which in zip(axes[:, 0], ("soft", "saturated"), strict=True):
         ax.set_yticks(range(len(shown)), shown, parse_math=False)
         ax.set_ylabel(f"{which}\nfrom")
     for ax in axes[-1]:
@@ -234,7 +234,7 @@ FIGURES = {"atlas": atlas, "positions": positions, "patterns": patterns}
 
 
 def figures_of(result: Heads) -> dict[str, Drawing]:
-    """All figures; each model after the first has its own figure of patterns."""
+    """All figures, with an additional figure of patterns for each model after the first."""
     further = list(result.models)[1:]
     return FIGURES | {
         f"patterns_{i}": Drawing(f"{patterns.title}: {run}", partial(patterns.build, run=run))

@@ -1,4 +1,4 @@
-"""The figure of a reproduction: a row per claim, colored by its verdict. The paper's own figures are in its folder."""
+"""The figure of a reproduction: a row per claim, colored by verdict. `reproduce` writes the paper's own figures."""
 
 from typing import TYPE_CHECKING
 

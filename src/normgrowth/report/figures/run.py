@@ -1,4 +1,4 @@
-"""Figures of a training run: losses and the norm over steps, and those of its trace."""
+"""Figures of a training run: losses and norm over steps, and the figures of a trace."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ ZERO_BELOW = 0.8  # the axis of norms begins at zero unless that would hide thei
 
 @drawing("Loss and norm over the steps of a run")
 def progress(result: "Run") -> "Figure":
-    """The loss on training and held-out sentences above the norm of the model; the norm only after the run ended."""
+    """Training and held-out loss above the norm of the model; without the norm if the run has not ended."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 4.6), layout="constrained")

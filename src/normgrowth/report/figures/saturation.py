@@ -1,6 +1,6 @@
 """Saturation by layer (the paper's Figure 2), as a heat map, and over training.
 
-Measured lines have colors; what the paper published is gray, and is called published.
+Measured lines are colored. Published lines are gray and labeled as published.
 """
 
 from collections.abc import Iterator, Sequence
@@ -82,7 +82,7 @@ def _by_layer(result: Saturation, published: Saturation | None = None) -> "Figur
                     look = {"linestyle": (0, (1, 1)), "linewidth": 1.0, "label": OTHERS}
                     at = np.array(line.layers)[blocks]
                     ax.plot(at, line.others[blocks], color=color[line.run], zorder=1, **look)
-        alone = len(kinds) == 1  # then the panel is narrower than a title of one line
+        alone = len(kinds) == 1  # a single panel is too narrow for a title of one line
         ax.set_title(f"{kind},{chr(10) if alone else ' '}{method_name(method)}")
     for ax in axes[:, 0]:
         ax.set_ylabel("cosine to the\nsaturated network")
@@ -92,7 +92,7 @@ def _by_layer(result: Saturation, published: Saturation | None = None) -> "Figur
     entries: dict[str, Any] = {}
     for ax in axes.ravel():
         entries |= {name: handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    if entries.pop(OTHERS, None) is not None:  # of every color
+    if entries.pop(OTHERS, None) is not None:  # this entry applies to lines of every color
         entries[OTHERS] = Line2D([], [], color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
     figure.legend(entries.values(), entries.keys(), loc="outside right upper")
     return figure
@@ -143,7 +143,7 @@ def _panels(
 
 
 def _curve(ax: "Axes", line: LayerCurve, **look: Any) -> None:
-    """A curve with error bars, without the embeddings, which the paper leaves out: their cosine is 1."""
+    """A curve with error bars, without the embeddings: their cosine is 1, and the paper omits them."""
     blocks = line.blocks
     errors = np.nan_to_num(line.errors[blocks]) if np.isfinite(line.errors).any() else None
     ax.errorbar(np.array(line.layers)[blocks], line.values[blocks], yerr=errors, elinewidth=0.8, **look)
@@ -176,7 +176,7 @@ def _over_training(result: Saturation) -> "Figure":
 
 
 def _path(ax: "Axes", norms: Floats, levels: Floats, color: Any) -> None:
-    """The path of a layer through the plane, from a hollow dot to a full one."""
+    """The path of a layer in the plane of norm and saturation, from a hollow to a filled dot."""
     good = np.flatnonzero(np.isfinite(norms) & np.isfinite(levels))
     if not len(good):
         return

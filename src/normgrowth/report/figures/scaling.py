@@ -1,6 +1,7 @@
 """Scaling curves: cosine to the saturated network against c, and how the error vanishes (the paper's Figure 4).
 
-Ink is without biases, red with them; a band spans the seeds. What the paper published is gray, and says so.
+Dark lines are networks without biases, red lines networks with biases. A band spans the seeds. Published lines are gray
+and labeled as published.
 """
 
 from collections.abc import Callable

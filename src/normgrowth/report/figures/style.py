@@ -1,4 +1,4 @@
-"""Pieces that figures are made of: the style, lines with gaps, axes, layers from light to dark."""
+"""Shared parts of figures: the style, lines with gaps, axes, shades of layers."""
 
 import inspect
 import threading
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 INK, GRAY, BLUE, ORANGE = "#1a1a1a", "#8c8c8c", "#0072b2", "#e69f00"
 FORMATS = ("png", "svg", "pdf")
 MARK = "drawn by normgrowth"  # in the metadata of every figure
-MOST_ENTRIES = 6  # layers that a legend lists; more are a bar
+MOST_ENTRIES = 6  # layers in a legend; more layers get a color bar
 MOST_STACKS = 3  # panels side by side; with more stacks, all layers share one panel
 
 ROUND = [1, 2, 2.5, 5, 10]  # ticks at multiples of these
 
 STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters everywhere
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so figures look the same on every machine
     "font.size": 8.5,
     "axes.titlesize": 9.0,
     "axes.titlelocation": "left",
@@ -54,7 +54,7 @@ STYLE: dict[Any, Any] = {
     "lines.solid_capstyle": "round",
     "figure.constrained_layout.use": True,
     "savefig.dpi": 220,
-    "pdf.fonttype": 42,  # publishers refuse Type 3
+    "pdf.fonttype": 42,  # TrueType; publishers refuse Type 3 fonts
     "svg.hashsalt": "normgrowth",
 }
 _one_at_a_time = threading.RLock()  # matplotlib keeps one style per process, not per thread
@@ -62,7 +62,7 @@ _one_at_a_time = threading.RLock()  # matplotlib keeps one style per process, no
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Matplotlib's defaults with our style inside the block; the user's settings are restored."""
+    """Matplotlib's defaults with normgrowth's style inside the block; the user's settings are restored after it."""
     import matplotlib
 
     with _one_at_a_time, matplotlib.rc_context():
@@ -80,9 +80,9 @@ def save(
     origin: str = "",
     overwrite: bool = True,
 ) -> list[Path]:
-    """Write figures, {name: (title, figure)}; the paths of the files. text: words for those who cannot see them.
+    """Write figures, {name: (title, figure)}, and return the paths. text: a description for the metadata.
 
-    origin: what they show. Without overwrite, figures of another origin are kept and an error names both.
+    origin: the source of the figures. Without overwrite, figures of another origin are kept and an error is raised.
     """
     paths = list[Path]()
     for path in (Path(folder) / f"{name}.{form}" for name in figures for form in known_formats(formats)):
@@ -100,10 +100,10 @@ def save(
 
 
 def known_formats(formats: Sequence[str]) -> list[str]:
-    """The formats without repetitions; an error for unknown ones."""
+    """The formats without repetitions. Raises InputError for an unknown format."""
     unknown = [form for form in formats if form not in FORMATS]
     if unknown:
-        raise InputError(f"unknown format {unknown[0]!r} of figures; known: {', '.join(FORMATS)}")
+        raise InputError(f"unknown figure format {unknown[0]!r}; known: {', '.join(FORMATS)}")
     return list(dict.fromkeys(formats))
 
 
@@ -117,7 +117,7 @@ def _metadata(form: str, title: str, text: str, origin: str) -> dict[str, str | 
 
 
 def laid_out(figure: "Figure") -> "Figure":
-    """Laid out once rather than at each saving."""
+    """The figure with its layout computed once rather than at each saving."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
@@ -125,19 +125,19 @@ def laid_out(figure: "Figure") -> "Figure":
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of one kind of result. build: a function of the result, None if the result lacks the data."""
+    """A figure of one kind of result. build: returns the figure, or None if the result lacks the data."""
 
     title: str
     build: Callable[..., "Figure | None"]
 
     def __call__(self, result: Result, **options: Any) -> "Figure | None":
-        """The figure in our style, laid out once rather than at each saving."""
+        """The figure in normgrowth's style, or None if the result lacks the data."""
         with style():
             figure = self.build(result, **options)
             return None if figure is None else laid_out(figure)
 
     def has_data(self, result: Result) -> bool:
-        """Whether the result has what the figure shows."""
+        """Whether the result has the data that the figure shows."""
         with style():
             try:
                 return self.build(result) is not None
@@ -145,13 +145,13 @@ class Drawing:
                 return False
 
     def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the options that this figure has."""
+        """The options that this figure accepts."""
         known = inspect.signature(self.build).parameters
         return {name: value for name, value in options.items() if name in known}
 
 
 def drawing(title: str) -> Callable[[Callable[..., "Figure | None"]], Drawing]:
-    """Decorate the function that builds a figure. title: in the metadata of its files."""
+    """Decorate a function that builds a figure. title: the title in the metadata of the files."""
     return lambda build: Drawing(title, build)
 
 
@@ -184,9 +184,9 @@ def step_axis(ax: "Axes", steps: Sequence[int]) -> None:
 
 
 def value_axis(ax: "Axes", *, zero_below: float = 0.0) -> None:
-    """Few round ticks. The axis begins at zero if the curves get below this part of their height.
+    """Set a few round ticks. The axis begins at zero if the smallest value is at most zero_below times the largest.
 
-    Panels that share the axis count together: none may be cut to fit another.
+    Panels that share the axis are considered together, so that no curve is cut.
     """
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -218,7 +218,7 @@ def _short(x: float) -> str:
 
 
 def label(name: str, longest: int = 32) -> str:
-    """A name as the font can show it: characters that it lacks are escaped, and the middle of a long one is cut."""
+    """A name for a figure: characters that the font lacks are escaped, and the middle of a long name is cut."""
     from matplotlib.font_manager import findfont, get_font
 
     known = get_font(findfont("DejaVu Sans")).get_charmap()
@@ -228,7 +228,7 @@ def label(name: str, longest: int = 32) -> str:
 
 
 def label_ends(ax: "Axes", ends: Sequence[tuple[float, str, str]]) -> None:
-    """Names at the ends of lines, moved apart if they would overlap. ends: (value, name, color) of each line."""
+    """Write names at the ends of lines, moved apart if they would overlap. ends: (value, name, color) of each line."""
     ordered = sorted(ends)
     place = ax.transData.transform([(0.0, end) for end, *_ in ordered])
     spots = ax.transAxes.inverted().transform(place)[:, 1]
@@ -266,7 +266,7 @@ class Layers:
         else:
             self.numbers = list(range(len(grid.names)))
             self.depth = {name: i for i, name in enumerate(grid.names)}
-        # Without the palest yellow, which is invisible on paper. Published data are gray in all figures.
+        # The palest yellow is left out, since it is invisible on paper. Published data are gray in all figures.
         colors, ends = ("Greys", (0.35, 0.9)) if published else ("viridis", (0.9, 0.0))
         self._shades = matplotlib.colormaps[colors](np.linspace(*ends, max(len(self.numbers), 2)))
 
@@ -274,7 +274,7 @@ class Layers:
         return tuple(self._shades[self.depth.get(name, 0)])
 
     def key(self, figure: "Figure", axes: list["Axes"]) -> None:
-        """Which shade is which layer: a legend of a few layers, a bar of many."""
+        """Add the key of shades and layers: a legend for a few layers, a color bar for many."""
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import BoundaryNorm, ListedColormap
         from matplotlib.lines import Line2D
@@ -299,7 +299,7 @@ class Layers:
         bar.ax.set_title("layer", fontsize=8, loc="center")
 
     def side_by_side(self, ax: "Axes") -> Iterator[tuple[NDArray[np.float64], list[str]]]:
-        """Places along the axis for the layers of each stack in turn; the axis gets its ticks and names."""
+        """The positions on the x axis of the layers of each stack in turn; sets the ticks and names of the axis."""
         ticks, numbers, start = list[float](), list[str](), 0.0
         every = _every(sum(map(len, self.stacks.values())))
         for stack, names in self.stacks.items():

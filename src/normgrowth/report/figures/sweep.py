@@ -1,4 +1,4 @@
-"""The phase diagram of a sweep (the paper's Figure 6): where the norm grows, where growth ends, and where it should."""
+"""The phase diagram of a sweep (the paper's Figure 6): where the norm grows, and the measured and predicted edge."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ DECOUPLED, LEAST = ("adamw", "adafactor"), 2.0**-25  # up to this, 1 − ηλ is
 
 @drawing("Where the norm grows")
 def phase(result: "Sweep") -> "Figure":
-    """Where the norm grows, and where growth ends."""
+    """The growth factor of each cell, with the measured and the predicted edge of growth."""
     from matplotlib.figure import Figure
 
     found = SweepGrid(result)
@@ -49,7 +49,7 @@ def _phase(ax: "Axes", found: SweepGrid, figure: "Figure") -> None:
     bar = figure.colorbar(mesh, ax=ax, extend="both", pad=0.02)
     bar.set_ticks(np.log10(FACTORS).tolist(), labels=[f"{factor:g}" for factor in FACTORS])
     bar.minorticks_off()
-    bar.set_label("norm at the end over that at the start")
+    bar.set_label("final norm / initial norm")
     for cells, mark in ((found.diverged, "×"), (found.lost & ~found.diverged, "?")):
         for i, j in np.argwhere(cells):
             ax.text(x[i], y[j], mark, ha="center", va="center", color=GRAY, fontsize=7)
@@ -67,7 +67,7 @@ def _phase(ax: "Axes", found: SweepGrid, figure: "Figure") -> None:
     ax.set_ylim(_corners(y)[[0, -1]])
     if ax.get_legend_handles_labels()[0]:
         legend = ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderpad=0.2, columnspacing=1.0)
-        legend.set_in_layout(False)  # it may reach over the color bar
+        legend.set_in_layout(False)  # it may overlap the color bar
 
 
 def _edges(ax: "Axes", found: SweepGrid, x: Any, y: Any) -> None:
@@ -98,7 +98,7 @@ def _edges(ax: "Axes", found: SweepGrid, x: Any, y: Any) -> None:
     scaled = _logarithmic(found.x) and _logarithmic(found.y)
     if optimizer in DECOUPLED and scaled and (LEAST / x > y[0]).any():
         ax.plot(x, LEAST / x, color=GRAY, linestyle=":", linewidth=1.2)
-        said = "below the dots float32 loses decay"
+        said = "below the dotted line, float32 rounds decay away"
         ax.text(0.015, 0.015, said, transform=ax.transAxes, color=GRAY, fontsize=6.5)
     if default and default[1] > 0:
         ax.plot(
@@ -117,7 +117,7 @@ def _edges(ax: "Axes", found: SweepGrid, x: Any, y: Any) -> None:
 
 @drawing("Where growth ends, measured and predicted")
 def edge(result: "Sweep") -> "Figure | None":
-    """Measured against predicted, and which terms of the budget make up for what decay takes there.
+    """The measured and the predicted edge, and which terms of the budget balance weight decay at the measured edge.
 
     None without a prediction.
     """

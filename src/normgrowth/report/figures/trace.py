@@ -1,9 +1,9 @@
-"""Figures of a trace, ready to print: the paper's Figures 1 and 5 for any series, the budget, the roles.
+"""Figures of a trace: the paper's Figures 1 and 5 for any series, the budget, the roles.
 
-The same trace gives the same bytes. Each figure is built on its own, without pyplot, so that neither
-the user's settings nor an earlier figure shows in it. One color means one thing: ink is the whole
-model, light to dark are the layers in their order, blue is what alignment adds to the norm, orange
-what the size of the steps adds. Where runs measured here lie over published ones, those are gray and these blue.
+The same trace gives the same bytes. Figures are built without pyplot, so that neither the user's settings nor an
+earlier figure affects them. Each color has one meaning: dark is the whole model, light to dark are the layers in their
+order, blue is the growth by alignment, orange is the growth by the size of steps. If a measured run is drawn over a
+published one, the measured run is blue and the published one is gray.
 """
 
 from collections.abc import Sequence
@@ -37,23 +37,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FAMILIES = ("#009e73", "#d55e00", "#7b3294", "#56b4e9", "#a07800", GRAY)  # of roles; none means a term above
+# Colors of roles, different from those of the two terms of the budget.
+FAMILIES = ("#009e73", "#d55e00", "#7b3294", "#56b4e9", "#a07800", GRAY)
 DASHES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 LABELS = {
     "norm": "norm ‖θ‖",
-    "cosine": "cosine to the\ncheckpoint before",
-    "angle": "angle to the\ncheckpoint before (rad)",
+    "cosine": "cosine to the\nprevious checkpoint",
+    "angle": "angle to the\nprevious checkpoint (rad)",
     "alignment": "alignment cos(δ, θ)",
     "step_size": "step size ‖δ‖\nbetween checkpoints",
 }
-# Of a tracker, which measures single optimizer steps.
+# Labels for a tracker, which measures single optimizer steps.
 TRACKED = {
     "cosine": "cosine to the weights\none step before",
     "angle": "angle to the weights\none step before (rad)",
     "step_size": "size ‖δ‖ of one step",
 }
-# These grow with the number of parameters, so panels do not share an axis. The axis starts at zero if the smallest
-# value is at most this share of the largest: always for step sizes; for norms unless that would hide their growth.
+# These quantities grow with the number of parameters, so panels do not share an axis. The axis starts at zero if the
+# smallest value is at most this share of the largest: always for step sizes; for norms unless it would hide growth.
 LENGTHS = {"norm": 0.8, "step_size": 1.0}
 
 
@@ -72,7 +73,7 @@ def figure_norm_direction(
 ) -> "Figure | None":
     """The paper's Figure 1: norm, and cosine between checkpoints, of the model and of its layers.
 
-    Where checkpoints lie so close that every cosine reads 1.0000, the angle takes its place.
+    If checkpoints are so close that every cosine rounds to 1.0000, the angle is drawn instead of the cosine.
     """
     grids = Grids(trace)
     if len(grids.steps) == 1:
@@ -127,7 +128,7 @@ def figure_angle(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None"
 
 @drawing("Growth of the norm by role")
 def figure_roles(trace: Trace) -> "Figure | None":
-    """The norm of each role over its norm at the first step."""
+    """The norm of each role divided by its norm at the first step."""
     from matplotlib.figure import Figure
 
     grids = Grids(trace)
@@ -164,7 +165,7 @@ def figure_roles(trace: Trace) -> "Figure | None":
     step_axis(ax, [int(step) for step in norm.steps])
     label_ends(ax, ends)
     if left_out := ", ".join(label(name) for name in factors if name not in drawn):
-        note = f"not drawn, since their norm at the first step is zero or not finite: {left_out}"
+        note = f"not drawn (norm at the first step is zero or not finite): {left_out}"
         figure.supxlabel(note, fontsize=7, color=GRAY, parse_math=False, wrap=True)
     return figure
 
@@ -240,11 +241,11 @@ def _over_steps(
 
 @dataclass(frozen=True)
 class Scale:
-    """Common axes of overlaid runs: relative to each run if they differ much in length or norm."""
+    """Common axes of overlaid runs: relative to each run if the runs differ much in length or norm."""
 
     share: bool  # steps as a share of the run
-    relative: bool  # lengths over the norm at the first step
-    tracked: bool = False  # all of single optimizer steps
+    relative: bool  # norms and step sizes divided by the norm at the first step
+    tracked: bool = False  # all runs measure single optimizer steps
 
     @staticmethod
     def of(grids: Grids, others: Sequence[Grids]) -> "Scale":

@@ -1,7 +1,7 @@
-"""What `report` is given -> labeled results.
+"""The inputs of `report` -> labeled results.
 
-A folder stands for the result in it, else for those in folders below. A training run comes with the tensors that its
-tracker measured, a reproduction with the results of its stages.
+A folder stands for its own result, or else for the results in its subfolders. A training run includes the tensors that
+its tracker measured, a reproduction includes the results of its stages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from normgrowth.results import Result, load_all
 from normgrowth.stored_result import has_records
 from normgrowth.trace.result import Trace
 
-TRACKER = "tracker"  # the folder in that of a training run
+TRACKER = "tracker"  # subfolder of a training run
 
 Given = Result | Path | str
 
@@ -47,11 +47,13 @@ def _in_folder(folder: Path) -> Iterator[tuple[Path, Result]]:
         if isinstance(result, Reproduction):
             yield from ((path / "stages" / stage, one) for stage, one in result.stage_results(path))
     if empty:
-        raise InputError(f"{folder}: no results here or in folders below; commands write them with -o DIR")
+        raise InputError(
+            f"{folder}: no results in this folder or its subfolders; commands write them with -o DIR"
+        )
 
 
 def _with_tracker(result: Trace | Run, folder: Path) -> Trace | Run:
-    """The run with the tensors and roles that its tracker measured; model and layers are in its own records."""
+    """The run with the tensors and roles that its tracker measured; its own records have the model and the layers."""
     if not folder.is_dir() or not has_records(folder):
         return result
     tracked = Records.read(folder)
@@ -68,7 +70,7 @@ def _name(result: Result) -> str:
 
 
 def _label(folder: Path, taken: dict[str, Result]) -> str:
-    """The shortest end of its path that no other folder has."""
+    """A label for the folder: the shortest end of its path that is not yet taken."""
     parts = folder.resolve().parts
     for count in range(1, len(parts) + 1):
         if (label := "/".join(parts[-count:])) not in taken:

@@ -31,7 +31,7 @@ class Entry(Generic[R]):
 
 @dataclass(frozen=True)
 class ShownRun:
-    """One run of a result. color: by its place on the page. fits: growth laws of "model" and of each layer."""
+    """One run of a result. color: the index of the run on the page. fits: growth laws of "model" and of each layer."""
 
     label: str
     result: Measured
@@ -52,7 +52,7 @@ class ShownRun:
 
     @property
     def parameters(self) -> str:
-        """Which parameters its norms count; "" where it is unknown."""
+        """Which parameters its norms count; "" if unknown."""
         selection = self.result.selection
         return parameters_text(selection, self.result.counted) if selection else ""
 
@@ -99,7 +99,7 @@ def _runs(result: Measured) -> list[tuple[str, Measured]]:
 
 
 def _free(runs: Sequence[ShownRun], name: str, folder: str) -> str:
-    """A unique label: the name of the run, with its folder if another run has that name."""
+    """A unique label: the name of the run, with its folder if another run has the same name."""
     taken = {one.label for one in runs}
     for label in (name, f"{name} ({folder})"):
         if label not in taken:
@@ -108,7 +108,7 @@ def _free(runs: Sequence[ShownRun], name: str, folder: str) -> str:
 
 
 def growth_laws(records: Records) -> dict[str, SeriesFit]:
-    """Laws of the norm of the model and its layers, by name."""
+    """Growth laws of the norms of the model and its layers, by name."""
     found: dict[str, SeriesFit] = {}
     for level in ("model", "layer"):
         try:

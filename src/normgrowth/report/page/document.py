@@ -1,9 +1,9 @@
-"""Sections -> one html file.
+"""Sections -> one HTML file.
 
-BokehJS (1.4 MB with its plotting interface) draws: plotly's bundle has 4.8 MB, and Vega's two thirds of Bokeh's but
-no way to hold a thousand curves back until they are wanted. Its files come from the installed package and go into the
-page, so that the page needs nothing. A content security policy lets only these scripts run, by their hashes, and
-nothing be fetched: were a name ever to get through the escaping, it would still do nothing.
+BokehJS (1.4 MB with its plotting interface) draws the charts. Plotly's bundle has 4.8 MB; Vega's is a third smaller
+than Bokeh's but cannot defer a thousand curves until the reader selects them. The scripts of the installed package are
+part of the page, so that it needs no network. A content security policy allows only these scripts, by their hashes,
+and no requests. So a name could not run code even if its escaping failed.
 """
 
 import base64
@@ -23,8 +23,8 @@ from normgrowth.workspace import origin_mark, refuse_foreign, replacing
 
 LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")
 GENERATOR = '<meta name="generator" content="normgrowth">'
-LARGEST = 6_000_000  # bytes of a page
-THINNED = "Long curves are thinned to the resolution of a screen; the records have every value."
+LARGEST = 6_000_000  # bytes of one page
+THINNED = "Long curves are thinned to the resolution of a screen; the records contain every value."
 LONG = 60  # characters; longer cells get a wide column
 MOST = 40  # entries of a list or an object in the facts; longer ones are cut
 Item = Chart | Map | Table | Picture
@@ -66,7 +66,7 @@ def page(
     runs: Sequence[str] = (),
     points: int = POINTS,
 ) -> str:
-    """The HTML text. points: the most points of one chart."""
+    """The HTML text of the page. points: the maximum number of points in one chart."""
     drawn = [item for section in sections for item in section.items if isinstance(item, Chart | Map)]
     scripts = [*library(), _own("page.js")] if drawn else [_own("page.js")]
     data = packed(drawn, runs, points).json()
@@ -87,7 +87,7 @@ def page(
     ]
     nav = "".join(f'<a href="#{section.id}">{text(section.title)}</a>' for section in sections)
     top = [
-        '<a class="skip" href="#main">to the content</a><header>',
+        '<a class="skip" href="#main">Skip to content</a><header>',
         f'<div class="top"><h1>{text(title)}</h1>',
         '<button id="theme" type="button" aria-pressed="false" hidden>dark</button></div>',
         f'<nav aria-label="sections">{nav}</nav></header>',
@@ -122,12 +122,12 @@ def _own(name: str) -> str:
 
 
 def _whole(script: str) -> str:
-    """A script without sequences that would end its HTML element."""
+    """The script, with sequences that would end its HTML element escaped."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _inert(data: str) -> str:
-    """JSON without characters that HTML interprets."""
+    """The JSON, with all characters that HTML interprets escaped."""
     return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -185,7 +185,7 @@ def _cells(table: Table, row: int) -> Iterable[str]:
 
 
 def _shortened(value: Any) -> Any:
-    """Values with long lists and objects cut."""
+    """The value with long lists and objects cut."""
     if isinstance(value, Mapping):
         kept = {str(key): _shortened(one) for key, one in list(value.items())[:MOST]}
         return kept | ({"…": f"{len(value) - MOST} more"} if len(value) > MOST else {})
@@ -201,6 +201,6 @@ def _facts(facts: Mapping[str, Any]) -> str:
     said = json.dumps(_shortened(facts), indent=1, ensure_ascii=False, default=str)
     lines = "\n".join(text(line) for line in said.splitlines())
     return (
-        '<section id="made"><h2>What made this page</h2><details><summary>commands, versions and settings</summary>'
+        '<section id="made"><h2>How this page was made</h2><details><summary>commands, versions and settings</summary>'
         f'<pre tabindex="0">{lines}</pre></details></section>'
     )

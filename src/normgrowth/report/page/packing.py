@@ -1,6 +1,6 @@
-"""Charts as the JSON that the script of the page reads.
+"""Charts as JSON for the script of the page.
 
-Numbers are float32, except for steps that float32 would round, and long curves are thinned: the page stays small.
+To keep the page small, numbers are float32, except for steps that float32 would round, and long curves are thinned.
 """
 
 import base64
@@ -14,15 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from normgrowth.report.page.pieces import Axis, Chart, Curve, Floats, Map, Mark, Provenance
 from normgrowth.text import visible
 
-MOST_POINTS = 500  # of a curve: about the width of a screen
-POINTS = 40_000  # of one chart; with more, its curves are thinned further
+MOST_POINTS = 500  # per curve: about the width of a screen
+POINTS = 40_000  # per chart; curves of larger charts are thinned further
 FEWEST_POINTS = 30
-FEW_CURVES = 40  # if there are more, curves are thinned at common steps and may lose spikes
+FEW_CURVES = 40  # with more curves, thinning ignores the values and may lose spikes
 
 
 @dataclass(frozen=True)
 class PackedCurve:
-    """A curve whose numbers are in the arrays of the page. x, y: places in the list of arrays."""
+    """A curve whose numbers are in the arrays of the page. x, y: indices into the list of arrays."""
 
     label: str
     run: str
@@ -34,7 +34,7 @@ class PackedCurve:
     dots: bool
     shown: bool
     provenance: Provenance
-    said: list[str] | None  # of each point
+    said: list[str] | None  # the tooltip of each point
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PackedChart:
 
 @dataclass(frozen=True)
 class PackedMap:
-    """values: the place of the numbers in the list of arrays."""
+    """A map whose numbers are in the arrays of the page. values: index into the list of arrays."""
 
     x: Axis
     y: Axis
@@ -67,7 +67,7 @@ class Arrays:
     places: dict[tuple[str, bytes], int] = field(default_factory=dict)
 
     def add(self, values: ArrayLike, *, exact: bool = False) -> int:
-        """The place of an array. exact: as float64 where float32 would round, as it does with steps beyond 2^24."""
+        """Add an array and return its index. exact: use float64 if float32 would round, as for steps beyond 2^24."""
         narrow = np.ascontiguousarray(values, "<f4")
         wide = exact and not np.array_equal(narrow, np.asarray(values), equal_nan=True)
         kind, raw = ("f8", np.ascontiguousarray(values, "<f8")) if wide else ("f4", narrow)
@@ -80,7 +80,7 @@ class Arrays:
 
 @dataclass(frozen=True)
 class PackedPage:
-    """charts: by the id of their figure. runs: the labels of runs that can be switched off."""
+    """The data of a page. charts: by the id of their figure. runs: the labels of runs that can be switched off."""
 
     charts: dict[str, PackedChart | PackedMap]
     arrays: list[tuple[str, str]]
@@ -93,7 +93,7 @@ class PackedPage:
 
 
 def packed(pieces: Sequence[Chart | Map], runs: Sequence[str] = (), points: int = POINTS) -> PackedPage:
-    """The data of all charts. points: the most points of one chart, apart from the fewest of each curve."""
+    """The data of all charts. points: the maximum per chart; each curve keeps at least FEWEST_POINTS."""
     arrays = Arrays()
     charts = {
         piece.id: _chart(piece, arrays, points) if isinstance(piece, Chart) else _map(piece, arrays)
@@ -142,9 +142,9 @@ def _curve(curve: Curve, arrays: Arrays, most: int, *, spikes: bool) -> PackedCu
 
 
 def thinned(x: Floats, most: int, y: Floats | None = None) -> NDArray[np.int64]:
-    """Which points are kept: first and last, and between them evenly along the points and along √x.
+    """The indices of the points to keep: the first, the last, and points spaced evenly by index and by √x.
 
-    y: then half of them are the least and the largest of stretches of the curve, so that no spike is lost.
+    y: if given, half of the points are the minima and maxima of segments of the curve, so that no spike is lost.
     """
     if len(x) <= most:
         return np.arange(len(x))

@@ -1,5 +1,5 @@
-// The charts of the page. Data is JSON in #data; everything drawn is drawn with BokehJS, and only when it comes into
-// sight. Names are data: they are put into the page as text, never as html.
+// The charts of the page. The data is JSON in #data. BokehJS draws a chart when it scrolls into view. Names are
+// untrusted: they are inserted as text, never as HTML.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -45,7 +45,7 @@
     return hues[curve.color % hues.length];
   }
 
-  // Values around 0: red above, blue below; what is small must still be seen, so its root decides.
+  // Red for positive, blue for negative values. The square root keeps small values visible.
   function diverging(value, full) {
     const t = Math.sqrt(Math.min(Math.abs(value) / full, 1));
     const middle = dark() ? [60, 60, 60] : [247, 247, 247], hue = value > 0 ? [178, 24, 43] : [33, 102, 172];
@@ -126,8 +126,8 @@
       this.refresh();
     }
 
-    // Curves get their renderer when they are first shown: a thousand that are not cost nothing.
-    // All at once: the library lays everything out again for each change of a plot.
+    // A curve gets its renderer when it is first shown, so that a thousand hidden curves cost nothing. All renderers
+    // are added at once, since Bokeh computes the layout again for each change of a plot.
     refresh() {
       if (!this.model) return;
       const fresh = [];
@@ -174,7 +174,7 @@
                         tools: "pan,box_zoom,wheel_zoom,zoom_in,zoom_out,save,reset", toolbar_location: "above" };
       this.model = Bokeh.Plotting.figure(options);
       this.model.toolbar.logo = null;
-      // Under a finger the page must scroll; under a mouse, dragging zooms.
+      // Dragging zooms with a mouse; on a touch screen it scrolls the page.
       const zoom = this.model.toolbar.tools.find((tool) => tool.type === "BoxZoomTool");
       this.model.toolbar.active_drag = matchMedia("(pointer: coarse)").matches ? null : zoom;
       this.model.toolbar.active_scroll = null;
@@ -201,7 +201,7 @@
       this.view.then(() => { this.plot.dataset.drawn = "yes"; }, (error) => { console.error(error); });
     }
 
-    // What was drawn before, and the library's own record of it.
+    // Remove the earlier drawing and its document in Bokeh's list.
     forget() {
       this.view?.then((view) => {
         const place = Bokeh.documents.indexOf(view.model.document);
@@ -302,7 +302,7 @@
         const key = (row) => row.cells[place].dataset.value ?? row.cells[place].textContent;
         const numeric = head.dataset.numeric !== undefined;
         const rows = [...body.rows].map((row) => [key(row), row]);
-        const last = (v) => v === "" || Number.isNaN(Number(v));  // what is no number stays below, either way
+        const last = (v) => v === "" || Number.isNaN(Number(v));  // cells without a number stay last in both directions
         rows.sort(([a], [b]) => numeric ? (last(a) - last(b)) || sign * (a - b)
           : sign * a.localeCompare(b, undefined, { numeric: true }));
         body.append(...rows.map(([, row]) => row));

@@ -1,4 +1,4 @@
-"""What a page is made of: sections with charts, maps, tables and pictures."""
+"""The parts of a page: sections with charts, maps, tables and pictures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ Provenance = Literal["measured", "published", "derived"]
 @dataclass(frozen=True)
 class Axis:
     label: str
-    steps: bool = False  # training steps: the reader can switch to √t
-    log: bool = False  # logarithmic at first; the reader can switch
+    steps: bool = False  # the axis shows training steps: the reader can switch to √t
+    log: bool = False  # logarithmic initially; the reader can switch
     ticks: tuple[str, ...] = ()  # labels at 0, 1, 2, ... instead of numbers
 
 
 @dataclass(frozen=True)
 class Curve:
-    """color: the index of a run. shade: of a layer, from 0 for the first to 1 for the last."""
+    """A curve of a chart. color: the index of its run. shade: of its layer, from 0 for the first to 1 for the last."""
 
     label: str
     x: Any
@@ -32,14 +32,14 @@ class Curve:
     shade: float | None = None
     dash: int = 0
     dots: bool = False  # points without a line
-    shown: bool = True  # at first; the reader can switch
+    shown: bool = True  # initially; the reader can switch
     provenance: Provenance = "measured"
-    said: Sequence[str] = ()  # the tooltip of each point; by default its place on the axes
+    said: Sequence[str] = ()  # the tooltip of each point (default: its coordinates)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A horizontal line at a height, with a label."""
+    """A horizontal line with a label."""
 
     y: float
     label: str
@@ -47,7 +47,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """alt: what it shows, in words; printed below the chart, too."""
+    """A chart of curves. alt: a description, also printed below the chart."""
 
     id: str
     title: str
@@ -60,10 +60,10 @@ class Chart:
 
 @dataclass(frozen=True)
 class Map:
-    """A grid of cells: numbers around 0 in two hues, or one color per kind.
+    """A grid of cells: positive and negative numbers in two hues, or one color per kind.
 
-    values: by x and y; NaN for empty cells; the index of the kind if there are kinds. texts: the tooltip of each cell.
-    full: the value with full color. over: curves drawn over the cells.
+    values: by x and y; NaN for empty cells; indices of kinds if there are kinds. texts: the tooltip of each cell.
+    full: the absolute value with full color. over: curves drawn over the cells.
     """
 
     id: str
@@ -82,7 +82,7 @@ class Map:
 class Column:
     title: str
     cells: Sequence[str]
-    values: Sequence[float] | None = None  # to sort by; None: the cells are words
+    values: Sequence[float] | None = None  # numbers to sort by; None if the cells are words
     classes: Sequence[str] = ()  # CSS class of each cell
 
 
@@ -115,7 +115,7 @@ STEPS = Axis("training step", steps=True)
 
 
 def few(said: Sequence[str], most: int = 3) -> str:
-    """The first sentences in one paragraph, and how many more there are."""
+    """The first sentences as one paragraph, and the number of further sentences."""
     rest = [f"And {len(said) - most} more: see the table."] if len(said) > most else []
     return " ".join([*said[:most], *rest])
 

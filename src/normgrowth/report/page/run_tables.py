@@ -14,7 +14,7 @@ from normgrowth.report.page.pieces import Column, Table, column, words
 from normgrowth.report.sentences.fits import PAPER_LAW
 from normgrowth.text import visible
 
-MOST_TENSORS = 1500  # rows and curves of all runs together; those that changed most are kept
+MOST_TENSORS = 1500  # rows and curves of all runs together; the tensors that changed most are kept
 
 
 def counted_notes(runs: Sequence[ShownRun]) -> list[str]:
@@ -79,7 +79,7 @@ def law_table(rows: Sequence[tuple[str, str, SeriesFit]], title: str = "Growth l
         return None
 
     def of(title: str, law: str, key: str, write: Any) -> Column:
-        """Of the best law, or of the one that is named."""
+        """A column with values of the best law, or of the named law."""
         found: list[LawFit | None] = [fit.get(law or fit.best_law or "") for _, _, fit in rows]
         return column(title, [getattr(one, key) if one and one.fitted else nan for one in found], write)
 
@@ -114,5 +114,5 @@ def tensor_table(run: ShownRun, runs: int) -> Table | None:
         column("factor", [float(factor[i]) for i in order], times),
     ]
     left = len(grid.names) - len(order)
-    rest = f" ({left:,} that changed less are left out)" if left else ""
+    rest = f" (without {left:,} tensors that changed less)" if left else ""
     return Table(f"Tensors{f' of {run.label}' if runs > 1 else ''}{rest}", columns)

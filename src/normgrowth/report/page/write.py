@@ -33,10 +33,10 @@ def write_results(
     fit: bool = True,
     overwrite: bool = False,
 ) -> Page:
-    # A result may be a sequence itself: Findings is one.
+    # A result may itself be a sequence, as Findings is.
     given = [results] if isinstance(results, Result | str | Path) else list(results)
     if not given:
-        raise InputError("nothing to report: give a result or a folder")
+        raise InputError("nothing to report: give at least one result or folder")
     target = _default(given) if path is None else Path(path)
     origin = _origin(given)
     if path is not None and not overwrite:
@@ -68,7 +68,7 @@ def sections_of(content: Content) -> list[Section]:
 
 
 def summary(content: Content) -> list[str]:
-    """The sentences at the top of the page. A reproduction summarizes its stages, so these add none."""
+    """The sentences at the top of the page. The stages of a reproduction add none: its own summary covers them."""
     kinds = ("reproduction", "findings") if content.of(Reproduction) else ORDER
     return [
         text for kind in kinds if hasattr(_view(kind), "summary") for text in _view(kind).summary(content)
@@ -82,7 +82,7 @@ def _view(kind: str) -> Any:
 
 
 def _default(given: Sequence[Given]) -> Path:
-    """report.html in the first folder, or here if a result comes first."""
+    """report.html in the first folder, or in the current directory if the first input is not a folder."""
     first = given[0]
     return Path(PAGE) if isinstance(first, Result) or is_named(first) else Path(first) / PAGE
 

@@ -1,15 +1,15 @@
-"""What a language model predicts when it is saturated, in sentences."""
+"""Sentences on the predictions of saturated language models."""
 
 from math import isfinite
 
 from normgrowth.network.behavior.behavior import Behavior, Estimate, NetworkBehavior
 from normgrowth.report.numbers import percent
 
-TITLES = {"soft": "as it is", "hard_attention": "hard attention", "saturated": "saturated"}
+TITLES = {"soft": "soft", "hard_attention": "hard attention", "saturated": "saturated"}
 
 
 def title(one: NetworkBehavior) -> str:
-    """What a network is called."""
+    """The name of a network in tables."""
     return f"c = {one.c:g}" if one.c is not None else TITLES[one.network]
 
 
@@ -30,7 +30,7 @@ def by_run(result: Behavior) -> dict[str, list[NetworkBehavior]]:
 
 
 def sentences(result: Behavior) -> list[str]:
-    """How much of its predictions each model keeps in the limit, and what that is by chance."""
+    """How many predictions each model keeps with hard attention and in the limit, compared with random weights."""
     said = []
     for run, networks in by_run(result).items():
         known = {one.network: one for one in networks if one.network != "scaled"}
@@ -43,14 +43,14 @@ def sentences(result: Behavior) -> list[str]:
             chance = f" (with random weights: {percent(random)})" if isfinite(random) else ""
             form = "hard attention" if name == "hard_attention" else "saturated weights"
             said.append(
-                f"{run}: with {form} the model ranks the same token first at {with_interval(one.agreement)} of the "
-                f"places{chance}; its accuracy goes from {with_interval(soft.accuracy)} to "
+                f"{run}: with {form} the top token stays the same at {with_interval(one.agreement)} of the "
+                f"positions{chance}; the accuracy changes from {with_interval(soft.accuracy)} to "
                 f"{with_interval(one.accuracy)}."
             )
         saturated = known.get("saturated")
         if saturated and soft and saturated.legal_share and soft.legal_share:
             said.append(
-                f"{run}: what it ranks first is legal at {with_interval(soft.legal_share)} of the places, "
-                f"saturated at {with_interval(saturated.legal_share)}."
+                f"{run}: the top token is legal at {with_interval(soft.legal_share)} of the positions in the soft "
+                f"network, and at {with_interval(saturated.legal_share)} in the saturated network."
             )
     return said

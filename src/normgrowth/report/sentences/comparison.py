@@ -1,4 +1,4 @@
-"""What two runs show beside each other, in sentences: where they part, why, and how they grow."""
+"""Sentences on a comparison of two runs: where they part, why, and at which step their growth is compared."""
 
 from normgrowth.compare.result import Comparison
 from normgrowth.report.difference_grid import IDENTICAL
@@ -16,29 +16,29 @@ def sentences(result: Comparison) -> list[str]:
         said.append(f"Compared at step {a.step:,}, the last step that both have.")
     else:
         said.append(
-            f"They have no step in common but the first; a is shown at step {a.step:,}, b at step {b.step:,}."
+            f"The runs share no step after the first; a is shown at step {a.step:,}, b at step {b.step:,}."
         )
     return said
 
 
 def verdict(result: Comparison) -> list[str]:
-    """Where the two part and why, or that they do not; then what was compared."""
+    """Where and why the runs part, or that they agree; then renamed tensors and tensors of one run only."""
     aligned = result.alignment
     if not result.judged:
-        said = ["They share no step or no tensor, so where they part cannot be said."]
+        said = ["The runs share no step or no tensor, so they cannot be compared."]
     elif result.parted:
         said = [cause(one) for one in result.diagnoses]
     else:
         said = [_agreement(result)]
     if aligned.renamed:
-        pairs = [f"{visible(a)} is {visible(b)} in b" for a, b in aligned.renamed.items()]
+        pairs = [f"{visible(a)} is called {visible(b)} in b" for a, b in aligned.renamed.items()]
         said.append(f"{some(pairs)}.")
     for run, names in (("a", aligned.only_a), ("b", aligned.only_b)):
         if names:
             said.append(f"Only {run} has {some(list(map(visible, names)))}.")
     if result.judged and not result.parted and result.noise.blind_from is not None:
         said.append(
-            f"From step {result.noise.blind_from:,} on, rounding may have grown so far that only large faults show; "
+            f"From step {result.noise.blind_from:,} on, rounding differences may hide all but large faults; "
             "compare more steps in between, or give a control run."
         )
     return said
@@ -51,6 +51,6 @@ def _agreement(result: Comparison) -> str:
     over = f"steps {first:,} to {last:,}" if last > first else f"step {last:,}"
     if noise.first_step is None or max(noise.first, noise.last) < IDENTICAL:
         return f"No difference: the norms of {items} are identical at {over}."
-    growth = f", ×{noise.growth:.2f} a step" if noise.growth else ""
+    growth = f", ×{noise.growth:.2f} per step" if noise.growth else ""
     sized = f"weights differ by {noise.first:.0e} at step {noise.first_step:,}{growth}"
     return f"No difference beyond rounding in {items} at {over} ({sized})."

@@ -1,4 +1,4 @@
-"""Sentences on degrees: what the limit drops; and groups of equal modules."""
+"""Sentences on degrees: how many terms the limit drops; and groups of equal modules."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def counts(result: Degrees) -> str:
 
 
 def alike(modules: Sequence[ModuleDegree]) -> list[tuple[str, ModuleDegree]]:
-    """One row for modules that differ only in the number of their block, with their common name."""
+    """One row for all modules that differ only in their block number, with their common name."""
     found = grouped(
         modules,
         lambda row: row.module,

@@ -49,7 +49,8 @@ def _models(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> list[str]:
             f"κ of the later half is {misaligned.kappa_drift:.3g} times that of the earlier half; 1 under Assumption 1."
         )
     idle = _moved_without_rate(d, misaligned)
-    if idle and not (d.weight_decay and d.optimizer.decay == "eq3"):  # that decay goes on where η is 0
+    # Decay by eq. (3) moves the weights even where η = 0.
+    if idle and not (d.weight_decay and d.optimizer.decay == "eq3"):
         said.append(
             f"The weights moved in {len(idle)} of {len(d.step_sizes)} intervals in which the schedule has η = 0, first "
             f"before step {idle[0]:,}: the schedule does not belong to this run."

@@ -32,7 +32,7 @@ def _evidence(fit: SeriesFit) -> str:
     delta = rival.delta_effective
     against = f"ahead of {_name(rival)} (r² = {r2(rival.r2)}) by ΔAICc = {delta:.1f}, {_strength(delta)}"
     near = [law.law for law in others if law is not rival and law.delta_effective < 2]
-    undecided = f" Also within 2: {', '.join(near)}." if near else ""
+    undecided = f" Also within ΔAICc = 2: {', '.join(near)}." if near else ""
     return f"{text}; {against}.{undecided}"
 
 
@@ -84,7 +84,7 @@ def _name(law: LawFit) -> str:
 
 def _strength(delta: float) -> str:
     if delta < 2:
-        return "which decides nothing"
+        return "too little to decide"
     return "some evidence" if delta < 6 else "strong evidence" if delta < 10 else "decisive"
 
 

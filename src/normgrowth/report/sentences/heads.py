@@ -19,7 +19,7 @@ KINDS = (
 
 
 def tables(result: Heads) -> list[HeadTable]:
-    """The tables of heads of a result; an error if it has none."""
+    """The head tables of a result. Raises InputError if it has no heads."""
     if not (found := result.tables):
         raise InputError("no heads in these records; measure them with `normgrowth heads MODEL -o DIR`")
     return found
@@ -35,13 +35,13 @@ def model_sentences(heads: HeadTable, tolerance: float) -> list[str]:
     """Sentences on the heads of one model."""
     found, total = [], len(heads.names)
     for kinds, where in (
-        (heads.kinds, "in the network itself"),
+        (heads.kinds, "in the soft network"),
         (heads.saturated_kinds, "in the saturated network"),
     ):
         if any(kinds):
             counts = Counter(kinds)
             words = [f"{counts[kind]} {kind}" for kind in KINDS if counts[kind]]
-            found.append(f"Of {total} heads, {where}: {', '.join(words)}.")
+            found.append(f"Kinds of the {total} heads {where}: {', '.join(words)}.")
     attended, spread = heads.of("attended"), heads.of("attended_spread")
     if np.isfinite(attended).all():
         one, every = int((spread <= 1e-9).sum()), int((spread >= 1 - 1e-9).sum())

@@ -12,7 +12,7 @@ NOT_PARAMETERS: dict[Kind, str] = {
 
 
 def sentences(listed: Parameters) -> list[str]:
-    """How many tensors and parameters count, and what is not a parameter."""
+    """How many tensors and parameters are counted, and which tensors are not parameters."""
     own = listed.of_kind("parameter")
     counted = [parameter for parameter in own if parameter.counted]
     tensors = f"{len(counted):,} of {len(own):,} tensors"
@@ -24,7 +24,7 @@ def sentences(listed: Parameters) -> list[str]:
 
 
 def role(parameter: Parameter) -> str:
-    """The role of a tensor, and the reason if it does not count."""
+    """The role of a tensor, and the reason if it is not counted."""
     role, reason = parameter.role, parameter.reason
     if parameter.counted:
         return role

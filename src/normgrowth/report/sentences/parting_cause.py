@@ -1,4 +1,4 @@
-"""Why two runs part: each cause as a sentence, with its evidence and what to look at."""
+"""Why two runs part: each cause as a sentence, with its evidence and what to check."""
 
 from math import isclose, log2, sqrt
 
@@ -12,8 +12,8 @@ DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float1
 
 
 def cause(one: Diagnosis) -> str:
-    """One cause as a sentence, with its evidence and what to look at."""
-    return f"They part at step {one.step:,}: {CAUSES[one.cause](one)}"
+    """One cause as a sentence, with its evidence and what to check."""
+    return f"The runs part at step {one.step:,}: {CAUSES[one.cause](one)}"
 
 
 def _initialization(one: Diagnosis) -> str:
@@ -37,7 +37,8 @@ def _nonfinite(one: Diagnosis) -> str:
 def _outside(one: Diagnosis) -> str:
     return (
         f"weights of {_share(one)} change outside of optimizer.step(). They agree after step {one.previous or 0:,} and "
-        f"differ before step {one.step:,}, most in {_values(one)}. A checkpoint that is loaded, an average, a tie?"
+        f"differ before step {one.step:,}, most in {_values(one)}. Check for loaded checkpoints, weight averaging and "
+        "tied weights."
     )
 
 
@@ -65,7 +66,7 @@ def _factor_hint(factor: float, ranks: int) -> str:
     if ranks > 1 and isclose(large, ranks, rel_tol=0.01):
         return f"A sum instead of a mean over {ranks} ranks, or accumulation of {ranks} batches without division?"
     if ranks > 1 and isclose(large, sqrt(ranks), rel_tol=0.01):
-        return f"√{ranks} is the root of the number of ranks: a norm of one rank's part?"
+        return f"√{ranks} is the square root of the number of ranks: the norm of one rank's shard?"
     if large >= 256 and isclose(log2(large) % 1, 0, abs_tol=1e-3):
         return "A loss scale that is not divided out before the step?"
     return "A sum instead of a mean over ranks, a loss scale, or accumulation without division?"
@@ -75,7 +76,7 @@ def _local_clipping(one: Diagnosis) -> str:
     return (
         f"clipping by the local norm. The gradient norm of the model stays at {number(one.a or 0, 4)} in a and at "
         f"{number(one.b or 0, 4)} in b, a factor of √{one.ranks}: each of the {one.ranks} ranks of {one.run} clips its "
-        f"own part to the threshold ({_share(one)} differ, most {_names(one)}). Clip by the norm over all ranks."
+        f"own shard to the threshold ({_share(one)} differ, most {_names(one)}). Clip by the norm over all ranks."
     )
 
 
@@ -94,9 +95,9 @@ def _clipping(one: Diagnosis) -> str:
 def _averaging(one: Diagnosis) -> str:
     factor = one.factor or 1.0
     return (
-        f"gradients of {one.run} are those of less data. They differ in {_share(one)}, most in {_values(one)}, and are "
+        f"gradients of {one.run} come from less data. They differ in {_share(one)}, most in {_values(one)}, and are "
         f"{max(factor, 1 / factor):.2f} times as large on average. Are gradients averaged over all {one.ranks} ranks, "
-        "and does the whole batch count?"
+        "and over the whole batch?"
     )
 
 
@@ -115,23 +116,24 @@ def _still(one: Diagnosis) -> str:
     what = f"{len(one.tensors)} tensors" if many else _names(one)
     which = f": {_names(one)}" if many else ""
     return (
-        f"{what}{group} {'stand' if many else 'stands'} still in {one.run} and {'move' if many else 'moves'} in the "
-        f"other run{which}. Missing in the optimizer, frozen, or without a gradient?"
+        f"{what}{group} {'do' if many else 'does'} not change in {one.run} but {'do' if many else 'does'} in the other "
+        f"run{which}. Missing in the optimizer, frozen, or without a gradient?"
     )
 
 
 def _part(one: Diagnosis) -> str:
     where = f"of {one.group} " if one.group else ""
     return (
-        f"gradients {where}differ first: {_share(one)}, most in {_values(one)}. Those of the other tensors agree to "
-        "rounding, so look at what these tensors alone take part in."
+        f"gradients {where}differ first: {_share(one)}, most in {_values(one)}. Those of the other tensors agree up to "
+        "rounding, so check the computations that involve only these tensors."
     )
 
 
 def _data(one: Diagnosis) -> str:
     return (
         f"different data or random numbers from step {one.step:,} on. Gradients of {_share(one)} differ with no common "
-        f"factor, most in {_values(one)}; weights agree before. Order of the data, sampler of a rank, dropout seed?"
+        f"factor, most in {_values(one)}; weights agree before. Check the order of the data, the sampler of each rank "
+        "and the seed of dropout."
     )
 
 
@@ -152,15 +154,15 @@ def _decay(one: Diagnosis) -> str:
             )
     if not said:
         factor = f" (×{_factor(one.factor)})" if one.factor else ""
-        said.append(f"weight decay has another strength{factor} in {_share(one)}, such as {_values(one)}")
-    group = f" All are of {one.group}." if one.group else ""
+        said.append(f"weight decay differs{factor} in {_share(one)}, such as {_values(one)}")
+    group = f" All belong to {one.group}." if one.group else ""
     return f"{', and '.join(said)}.{group} Check the parameter groups of the optimizer."
 
 
 def _decay_kind(one: Diagnosis) -> str:
     return (
-        f"weight decay goes through the gradient in {one.run} and is a part of the step of its own in the other run "
-        "(Adam against AdamW?)."
+        f"weight decay is added to the gradient in {one.run} and decoupled from it in the other run "
+        "(Adam versus AdamW?)."
     )
 
 
@@ -175,8 +177,8 @@ def _optimizer(one: Diagnosis) -> str:
     factor = f", by a factor of {_factor(one.factor)} in b" if one.factor else ""
     first = " Earlier steps agree: betas or momentum?" if one.previous else ""
     return (
-        f"equal gradients, other steps. Learning rates and decay agree too; the steps of {_share(one)} differ{factor}, "
-        f"most in {_values(one)}. Another optimizer, betas, epsilon or state of the optimizer?{first}"
+        f"equal gradients but different steps. Learning rates and decay agree; the steps of {_share(one)} "
+        f"differ{factor}, most in {_values(one)}. A different optimizer, betas, epsilon or optimizer state?{first}"
     )
 
 

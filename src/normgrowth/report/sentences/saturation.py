@@ -40,7 +40,7 @@ def text_sentence(text: TextInfo) -> str:
 
 
 def checked_curves(result: Saturation) -> list[LayerCurve]:
-    """The curves of a result; an error if it has none."""
+    """The curves of a result. Raises InputError if it has no saturation."""
     if not (found := result.curves):
         raise InputError(
             "no saturation in these records; measure it with `normgrowth saturation MODEL -o DIR`"
@@ -114,7 +114,9 @@ def sentences(result: Saturation) -> list[str]:
         return []
     first, last = good[0], good[-1]
     ratio = float(profile.norm[last] / profile.norm[first])
-    change = f"grew by a factor of {times(ratio)}" if ratio >= 1 else f"fell to {times(ratio)} of what it was"
+    change = (
+        f"grew by a factor of {times(ratio)}" if ratio >= 1 else f"fell to {times(ratio)} times the first"
+    )
     said = [
         f"From step {profile.steps[first]:,} to {profile.steps[last]:,} the norm {change}; "
         f"the mean cosine to the saturated network ({method_name(profile.c)}) went from "
@@ -141,7 +143,7 @@ def sentences(result: Saturation) -> list[str]:
         more = f", of norm and excess {of_rest:+.2f}" if known else ""
         said.append(
             f"Over these {len(good)} checkpoints the rank correlation of norm and saturation is {of_level:+.2f}"
-            f"{more}; one run cannot tell which causes which."
+            f"{more}; one run does not show which causes which."
         )
     return said
 

@@ -10,11 +10,11 @@ from normgrowth.report.numbers import cosine, number, percent, signed, small, ti
 from normgrowth.text import visible
 from normgrowth.trace.result import Selection, Trace
 
-MOST = 5  # sentences
+MOST = 5  # sentences on one trace
 
 
 def model_title(selection: Selection | None) -> str:
-    """What a panel of the model shows: "model (blocks)"; "whole model" if every parameter counts."""
+    """The title of the model's panel: "model (blocks)"; "whole model" if every parameter is counted."""
     said = parameters_text(selection) if selection else ""
     return "whole model" if said == "all" else f"model ({said})" if said else "model"
 
@@ -50,7 +50,7 @@ def growth_sentence(grids: Grids) -> str:
         else ""
     )
     if len(steps) == 1:
-        one = f", its one {unit}" if checkpoints == 1 else ""
+        one = f", the only {unit}" if checkpoints == 1 else ""
         return f"The norm of the model is {number(norm[0])} at step {steps[0]:,}{one}.{gaps}"
     read = f", {_count(grids.tokens)} training tokens" if grids.tokens else ""
     over = f"over steps {steps[0]:,} to {steps[-1]:,} ({checkpoints} {unit}s{read})"
@@ -124,7 +124,7 @@ def budget_sentence(grids: Grids) -> str:
 
 
 def growth_terms(total: float, steps: float, aligned: float) -> str:
-    """How the squared norm changed: by shares if both terms add to it, else by the terms themselves."""
+    """How the squared norm changed: the shares of both terms if neither is negative, else the terms themselves."""
     if min(total, steps, aligned) >= 0 and total > 0:
         by_steps, by_alignment = percent(steps / total), percent(aligned / total)
         shares = (
@@ -149,4 +149,4 @@ def _nonfinite(grids: Grids) -> str:
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     where = f", in {', '.join(names[:3])}{rest}" if names else ""
     when = f"at {bad.sum()} of {len(steps)} {_unit(grids)}s, first at step {steps[bad][0]:,}"
-    return f"Values are not finite {when}{where}; at most {count.max():,.0f} of them at once."
+    return f"Values are not finite {when}{where}; at most {count.max():,.0f} values at one step."

@@ -1,4 +1,4 @@
-"""The table of behavior: a row for each network, from the one as it is to the saturated one."""
+"""The table of behavior: a row for each network, from the soft to the saturated one."""
 
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ def show(result: Behavior, console: "Console") -> None:
         say(console, f"{run}: predicts {task}{f', {text}' if text else ''}", "bold")
         columns = [Cells("network", [title(one) for one in networks], right=False)]
         columns += [
-            Cells("same first\nas it is", [with_interval(one.agreement) for one in networks]),
+            Cells("same top\ntoken as soft", [with_interval(one.agreement) for one in networks]),
             Cells("accuracy", [with_interval(one.accuracy) for one in networks]),
             Cells("loss\n(nats)", [_nats(one.loss) for one in networks], 1),
         ]
@@ -30,7 +30,7 @@ def show(result: Behavior, console: "Console") -> None:
             columns.append(Cells("legal", [with_interval(one.legal_share) for one in networks]))
         if result.random_init:
             columns += [
-                Cells("same first,\nrandom weights", [percent(one.agreement.random) for one in networks], 2),
+                Cells("same top,\nrandom weights", [percent(one.agreement.random) for one in networks], 2),
                 Cells("accuracy,\nrandom weights", [percent(one.accuracy.random) for one in networks], 3),
             ]
         show_columns(console, columns)

@@ -1,4 +1,4 @@
-"""Two runs: where they part, a heat map of their differences, and a row of growth for each layer and the model."""
+"""A comparison in the terminal: where two runs part, a heat map of differences, and their growth by layer."""
 
 from collections.abc import Callable, Sequence
 from math import isnan, nan
@@ -71,7 +71,7 @@ def _partings(comparison: Comparison) -> list[Cells]:
 
 
 def _heat_map(grid: DifferenceGrid) -> list[str]:
-    """A row of signs for each tensor, or for each layer where there are many tensors."""
+    """A row of signs for each tensor, or for each layer if there are many tensors."""
     over, identical = grid.over_floor, grid.identical
     width = min(WIDEST_NAME, max(map(len, grid.names)))
     lines = [
@@ -97,7 +97,7 @@ def _sign(log_ratio: float) -> str:
 
 
 def _cut(name: str, width: int) -> str:
-    """The end of a name tells more than its beginning."""
+    """The end of a long name, which is more specific than its beginning."""
     return name if len(name) <= width else f"…{name[1 - width :]}"
 
 

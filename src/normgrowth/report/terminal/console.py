@@ -28,7 +28,7 @@ class Cells:
 
     title: str
     cells: list[str]
-    rank: int = 0  # columns that do not fit are hidden from the highest rank on; rank 0 never
+    rank: int = 0  # columns that do not fit are hidden, highest rank first; rank 0 is never hidden
     right: bool = True
     widest: float = 0.5  # share of the width of the console; longer text is wrapped
 
@@ -39,7 +39,7 @@ def layer_cells(things: Sequence[tuple[str, str]]) -> Cells:
 
 
 def new_console(*, wide: bool = False) -> "Console":
-    """A console of at most 100 columns; wide: of as many as the widest table needs."""
+    """A console of at most 100 columns; wide: of 1000 columns, so that every table fits."""
     from rich.console import Console
 
     console = Console()
@@ -47,7 +47,7 @@ def new_console(*, wide: bool = False) -> "Console":
 
 
 def spread(count: int, most: int) -> list[int]:
-    """At most `most` indices from 0 to count − 1, evenly spaced, with both ends."""
+    """At most `most` evenly spaced indices from 0 to count − 1, including both ends."""
     rows = min(count, most)
     return sorted({round(i * (count - 1) / max(1, rows - 1)) for i in range(rows)})
 
@@ -66,18 +66,18 @@ def say(console: "Console", text: str, style: str = "") -> None:
 def say_parameters(
     console: "Console", selection: Selection | None, counted: CountedParameters | None = None
 ) -> None:
-    """Which parameters the norms below count."""
+    """Print which parameters the norms below count."""
     say_counted(console, parameters_text(selection, counted) if selection else "")
 
 
 def say_counted(console: "Console", parameters: str) -> None:
-    """Which parameters the norms below count, in words; nothing if it is unknown."""
+    """Print which parameters the norms below count, or nothing if `parameters` is empty."""
     if parameters:
         say(console, f"parameters: {parameters}", "dim")
 
 
 def say_remarks(console: "Console", result: Result) -> None:
-    """The notes and problems of a result."""
+    """Print the notes and problems of a result."""
     for name, texts, style in (("note", result.notes, "dim"), ("problem", result.problems, "bold red")):
         for text in texts:
             say(console, f"{name}: {text}", style)
@@ -158,7 +158,7 @@ class Progress:
                 progress.BarColumn(bar_width=16),
                 *(columns if self._of_bytes else (progress.TaskProgressColumn(),)),
                 progress.TimeRemainingColumn(),
-                # The label comes last and is cut if there is no room: numbers are not.
+                # The label comes last, so that a narrow terminal cuts the label and not the numbers.
                 progress.TextColumn(
                     "{task.description}",
                     markup=False,

@@ -1,4 +1,4 @@
-"""The table of degrees: blocks that are alike share a row, and what is dropped is summed up below."""
+"""The table of degrees: equal blocks share a row; a summary of the dropped terms follows."""
 
 from typing import TYPE_CHECKING
 
@@ -21,10 +21,10 @@ def show(
     select: str = "",
     depth: int | None = None,
 ) -> None:
-    """A row for every submodule.
+    """Print a row for every submodule.
 
-    explain: say in words what is dropped where, and why. every: a row for each block, also where they are alike.
-    select: a pattern of the modules to show. depth: show names of at most so many parts.
+    explain: print which terms are dropped where, and why. every: print a row for each block, also for equal blocks.
+    select: a regular expression for the modules to show. depth: show module names with at most this many parts.
     """
     say(console, f"{result.source}: {result.model}", "bold")
     for note in result.notes:

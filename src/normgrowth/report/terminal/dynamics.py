@@ -1,4 +1,4 @@
-"""Dynamics in a terminal: norms as measured and as predicted, then the sentences."""
+"""Dynamics in the terminal: measured and predicted norms, then sentences."""
 
 from collections.abc import Callable, Sequence
 from math import isnan, nan
@@ -61,7 +61,7 @@ def show(d: Dynamics, console: "Console") -> None:
             for sentence in said:
                 console.print(Padding(literal(console, sentence), (0, 0, 0, 2), expand=False))
     if d.schedule is None:
-        say(console, "No model of the dynamics is fitted without learning rates: give a schedule.", "dim")
+        say(console, "No model of the dynamics is fitted: give a schedule of learning rates.", "dim")
     say_remarks(console, d)
 
 

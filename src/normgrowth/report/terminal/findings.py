@@ -29,7 +29,7 @@ def show(findings: Findings, console: "Console") -> None:
         columns = zip(TITLES.items(), zip(*rows, strict=True), strict=True)
         cells = [Cells(title, list(own), right=False, widest=width) for (title, width), own in columns]
         show_table(console, [column for column in cells if any(column.cells)])
-    for finding in mixed:  # not in the table, which would wrap the commands that it suggests
+    for finding in mixed:  # below the table, which would wrap the suggested commands
         console.print(literal(console, f"{finding.label}: {finding.why}", "red"), soft_wrap=True)
     faults, remarks = len(findings.faults), len(findings.remarks)
     said = f"{_count(faults, 'fault')}, {_count(remarks, 'remark')}." if findings else "Nothing found."

@@ -1,4 +1,4 @@
-"""Growth laws in a terminal: all laws of one series, or the best law of each of several."""
+"""Growth laws in the terminal: all laws of one series, or the best law of each of several series."""
 
 from collections.abc import Callable
 from math import isfinite, isnan, nan
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show(fits: Fits, console: "Console", *, full: bool = False) -> None:
-    """A row for each law of one series, or for each of several series; full: every law of each."""
+    """Print a row for each law of one series, or for each of several series. full: print every law of each series."""
     if full and len(fits.series) > 1:
         for name in fits.series:
             show(fits.select(name), console)
@@ -43,7 +43,7 @@ def _one(fit: SeriesFit, confidence: float, console: "Console") -> None:
         Cells("r²", [r2(law.r2) for law in laws]),
         Cells("held-out\nerror", [share(law.held_out_error) for law in laws], 2),
         Cells("AICc", [_tenth(law.aicc) for law in laws], 3),
-        Cells("ΔAICc, as if\nindependent", [_tenth(law.delta_aicc) for law in laws], 1),
+        Cells("ΔAICc if\nindependent", [_tenth(law.delta_aicc) for law in laws], 1),
         Cells("ΔAICc", [_tenth(law.delta_effective) for law in laws]),
         Cells("weight", [f"{law.weight:.3f}" if isfinite(law.aicc) else "-" for law in laws]),
         Cells(f"parameters [{100 * confidence:g}%]", [_params(law) for law in laws], right=False),
@@ -54,7 +54,7 @@ def _one(fit: SeriesFit, confidence: float, console: "Console") -> None:
 
 
 def _several(fits: list[SeriesFit], console: "Console") -> None:
-    """A row for each series, with its best law beside the paper's."""
+    """Print a row for each series, with its best law next to the paper's."""
 
     def column(title: str, law: str | None, key: str, write: Callable[[float], str], rank: int = 0) -> Cells:
         found = [_fitted(fit, law or fit.best_law) for fit in fits]

@@ -40,7 +40,7 @@ def _columns(heads: HeadTable, window: int | None) -> list[Cells]:
     columns += [
         column("attended,\nsaturated", "attended", few, 1),
         column("of the\nvisible", "attended_share", percent, 2),
-        column("entropy\nof log n", "entropy_share", percent, 3),
+        column("entropy\n/ log n", "entropy_share", percent, 3),
         column("effective\ne^H", "effective", few, 6),
         column("on the\nfirst", "first_share", percent, 4),
         column("on the\nprevious", "previous_share", percent, 5),

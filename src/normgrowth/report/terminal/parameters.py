@@ -1,4 +1,4 @@
-"""How each tensor is read: its layer and role, whether it counts, and if not, why."""
+"""The table of parameters: layer and role of each tensor, and whether it is counted or why not."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

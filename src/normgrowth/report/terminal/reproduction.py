@@ -64,7 +64,7 @@ def _number(value: float | None, form: str = "g") -> str:
 def _checks(checks: Sequence[Check], console: "Console") -> None:
     columns = [
         Cells("id", [one.id for one in checks], right=False),
-        Cells("printed, or done", [one.stated for one in checks], 1, right=False, widest=0.3),
+        Cells("paper or code", [one.stated for one in checks], 1, right=False, widest=0.3),
         Cells("here", [DIFFERS[one.differs] for one in checks], right=False, widest=0.2),
         Cells("measured", [measured_numbers(one.measured) or one.reason for one in checks], right=False),
     ]

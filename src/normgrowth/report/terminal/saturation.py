@@ -1,4 +1,4 @@
-"""The table of saturation: by layer, with a column for each model and c; of a series, a row for some of the steps."""
+"""The table of saturation: by layer, with a column for each model and c; for a series, by step."""
 
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -48,7 +48,7 @@ def _show_models(result: Saturation, console: "Console") -> None:
         at = dict(zip(line.layers, zip(line.values, line.errors, strict=True), strict=True))
         cells = [_level(*at[layer], roomy) if layer in at else "-" for layer in depth]
         title = f"{visible(line.run)}\n{method_name(line.c)}{f'{chr(10)}random baseline' if line.baseline else ''}"
-        rank = line.baseline + 2 * (line.c != drawn[0].c)  # the exact limit of the models stays
+        rank = line.baseline + 2 * (line.c != drawn[0].c)  # the models at the first c are never hidden
         columns.append(Cells(title, [*cells, _level(line.mean, np.nan, roomy)], rank))
         if np.isfinite(line.others).any() and line.c == drawn[0].c:
             other = dict(zip(line.layers, line.others, strict=True))
@@ -70,7 +70,7 @@ def _show_models(result: Saturation, console: "Console") -> None:
 
 
 def _show_series(result: Saturation, console: "Console") -> None:
-    """A row for some of the steps: norm, and saturation of the model, its first and its last layer."""
+    """Norm, and saturation of the model, its first and its last layer; a row for each of at most 12 steps."""
     profile = Profile(result)
     said = [text_sentence(model.text) for model in result.models.values()]
     each = f", each {said[0]}" if said and said[0] else ""

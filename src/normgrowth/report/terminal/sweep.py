@@ -83,8 +83,8 @@ def _edges(found: SweepGrid) -> list[Cells]:
         Cells("ratio", [times(r) if isfinite(r) and r > 0 else "" for r in ratio], 1)
         if np.isfinite(ratio).any()
         else None,
-        cells("of decay, given\nby alignment", "edge_alignment", _share, 2),
-        cells("by steps", "edge_steps", _share, 2),
+        cells("alignment\n/ decay", "edge_alignment", _share, 2),
+        cells("steps\n/ decay", "edge_steps", _share, 2),
         Cells("sign changes", list(map(_changes, found.column("once"), found.column("edge"))), 3),
     ]
     return [column for column in columns if column is not None]

@@ -50,10 +50,11 @@ def _one_checkpoint(grids: Grids) -> list[Cells]:
 
 
 def _interval(grids: Grids) -> str:
-    """Which columns are over the last interval, and which since the start."""
+    """Which columns describe the last interval, and which all of training."""
     before, last = grids.steps[-2:]
     over = f"step {last:,}" if grids.tracked else f"steps {before:,} to {last:,}"
-    return f"over {over}: step size, relative step, cosine to previous, alignment; else since step {grids.steps[0]:,}"
+    last_only = "step size, relative step, cosine to previous, alignment"
+    return f"over {over}: {last_only}; others: since step {grids.steps[0]:,}"
 
 
 def _growth(grids: Grids) -> list[Cells]:
@@ -74,7 +75,7 @@ def _growth(grids: Grids) -> list[Cells]:
 
 
 def _budget(grids: Grids, last: int) -> list[Cells]:
-    """The share of the steps in the growth of ‖θ‖²; the terms themselves where one of them is negative."""
+    """The share of the steps in the growth of ‖θ‖², or the terms themselves if one of them is negative."""
     if grids.additive_terms():
         return [_column(grids, "growth\nby steps", "total_share_steps", percent, last, rank=1)]
     terms = {"": "growth\nof ‖θ‖²", "_steps": "by\nsteps", "_alignment": "by\nalignment"}

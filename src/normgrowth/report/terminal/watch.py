@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BARS = "▁▂▃▄▅▆▇█"
-PLAIN = "_.-=*#"  # where the terminal has no blocks
+PLAIN = "_.-=*#"  # for encodings without block characters
 WIDTH = 24
 
 
@@ -45,7 +45,8 @@ def watch_table(trace: Trace, console: "Console") -> Any:
     if not grids.steps:
         return Text("nothing measured yet")
     last = grids.steps[-1]
-    things = sorted(grids.things(), key=lambda thing: thing[0] != "model")  # first: a short screen cuts below
+    # The model comes first, since a short screen cuts the last rows.
+    things = sorted(grids.things(), key=lambda thing: thing[0] != "model")
     bars = BARS if (console.encoding or "").lower().startswith("utf") else PLAIN
 
     def column(title: str, quantity: str, rank: int) -> Cells | None:

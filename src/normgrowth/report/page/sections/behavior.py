@@ -1,4 +1,4 @@
-"""What language models predict, soft and saturated."""
+"""Predictions of language models, soft and saturated."""
 
 from math import nan
 
@@ -34,7 +34,7 @@ def sections(content: Content) -> list[Section]:
 def _table(run: str, networks: list[NetworkBehavior]) -> Table:
     columns = [words("network", [title(one) for one in networks])]
     for name, quantity, write in (
-        ("same first as it is", "agreement", percent),
+        ("same top token as soft", "agreement", percent),
         ("accuracy", "accuracy", percent),
         ("loss (nats)", "loss", lambda x: number(x, 4)),
         ("legal", "legal_share", percent),
@@ -44,5 +44,5 @@ def _table(run: str, networks: list[NetworkBehavior]) -> Table:
             columns.append(column(name, [nan if one is None else one.value for one in found], write))
     random = [one.agreement.random for one in networks]
     if np.isfinite(random).any():
-        columns.append(column("same first, random weights", random, percent))
+        columns.append(column("same top token, random weights", random, percent))
     return Table(f"Predictions of {run}", columns)

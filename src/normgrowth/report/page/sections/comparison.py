@@ -1,4 +1,4 @@
-"""Two runs: where they part, a heat map of their differences, and their growth as a table."""
+"""A comparison of two runs: where they part, a heat map of their differences, and a table of their growth."""
 
 from collections.abc import Callable, Sequence
 from math import nan
@@ -15,7 +15,7 @@ from normgrowth.report.terminal.comparison import COLUMNS
 from normgrowth.text import visible
 
 MOST_ROWS, MOST_COLUMNS = 100, 200  # of the heat map
-FULL = 3.0  # a difference of 1,000 times the noise floor has the full color
+FULL = 3.0  # log10: a difference of 1,000 times the noise floor has full color
 
 
 def sections(content: Content) -> list[Section]:

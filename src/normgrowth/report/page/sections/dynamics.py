@@ -1,4 +1,4 @@
-"""Why norms grew: measured norms with those that aligned and misaligned dynamics predict, and sentences."""
+"""Dynamics: measured norms, the predictions of aligned and misaligned dynamics, and sentences."""
 
 from normgrowth.dynamics.result import Dynamics
 from normgrowth.report.figures.dynamics import FAR
@@ -42,7 +42,7 @@ def _chart(entry: Entry[Dynamics], place: int) -> Chart:
     d = entry.result
     curves = [Curve("measured", d.steps, d.norms)]
     for i, fit in enumerate(one for one in (d.aligned, d.misaligned) if one is not None):
-        near = fit.predicted[-1] <= FAR * max(d.norms)  # beyond, it would hide the measured growth
+        near = fit.predicted[-1] <= FAR * max(d.norms)  # larger predictions would hide the measured growth
         look = {"color": i + 1, "dash": 1, "shown": near, "provenance": "derived"}
         curves.append(Curve(f"{fit.model} dynamics", d.steps, fit.predicted, **look))
     title = f"Norm of {d.name}, measured{' and predicted' if len(curves) > 1 else ''}: {entry.label}"

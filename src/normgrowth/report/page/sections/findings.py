@@ -1,4 +1,4 @@
-"""What the integrity checks found, and the notes and problems of all results."""
+"""The findings of the integrity checks, and the notes and problems of all results."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What every attention head does: as an atlas and as a table."""
+"""The attention heads as an atlas and as a table."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -19,7 +19,7 @@ def sections(content: Content) -> list[Section]:
     results = content.results(Heads)
     for place, (result, heads) in enumerate((one, table) for one in results for table in tables(one)):
         said += [f"{visible(heads.run)}: {text}" for text in model_sentences(heads, result.tolerance)]
-        for kinds, which in ((heads.kinds, "as it is"), (heads.saturated_kinds, "saturated")):
+        for kinds, which in ((heads.kinds, "soft"), (heads.saturated_kinds, "saturated")):
             if any(kinds):
                 items.append(_atlas(heads, kinds, which, place))
         items.append(_head_table(heads))
@@ -27,7 +27,7 @@ def sections(content: Content) -> list[Section]:
 
 
 def summary(content: Content) -> list[str]:
-    """How many heads are of which kind."""
+    """The number of heads of each kind."""
     found = [
         (table, model_sentences(table, result.tolerance))
         for result in content.results(Heads)
@@ -53,7 +53,7 @@ def _atlas(heads: HeadTable, kinds: Sequence[str], which: str, place: int) -> Ma
     counts = ", ".join(f"{list(kinds).count(kind)} {kind}" for kind in KINDS if kind in kinds)
     x, y = Axis("head", ticks=tuple(map(str, range(wide)))), Axis("layer", ticks=tuple(map(str, heads.depth)))
     title = f"Heads of {heads.run}, {which}"
-    slug = "atlas" if which == "as it is" else "atlas-saturated"
+    slug = "atlas" if which == "soft" else "atlas-saturated"
     alt = f"Heads by kind: {counts}."
     return Map(f"{slug}-{place}", title, alt, x, y, values, texts, kinds=KINDS)
 
@@ -66,8 +66,8 @@ def _head_table(heads: HeadTable) -> Table:
         columns.append(words("saturated", heads.saturated_kinds))
     for title, quantity, write in (
         ("attended, saturated", "attended", lambda x: number(x, 3)),
-        ("of the visible", "attended_share", percent),
-        ("entropy of log n", "entropy_share", percent),
+        ("share of visible", "attended_share", percent),
+        ("entropy / log n", "entropy_share", percent),
         ("on the first", "first_share", percent),
         ("on the previous", "previous_share", percent),
         ("largest weight", "largest_share", percent),

@@ -1,4 +1,4 @@
-"""How each tensor is read, and whether it counts, as a table."""
+"""The table of tensors: layer, role, and whether each is counted."""
 
 from normgrowth.checkpoints.parameter_list import Parameters
 from normgrowth.report.page.content import Content, Entry
@@ -15,7 +15,9 @@ def sections(content: Content) -> list[Section]:
         for text in sentences(entry.result)
     ]
     return (
-        [Section("parameters", "Which parameters count", said, list(map(_table, entries)))] if entries else []
+        [Section("parameters", "Which parameters are counted", said, list(map(_table, entries)))]
+        if entries
+        else []
     )
 
 

@@ -11,7 +11,11 @@ from normgrowth.report.page.run_tables import counted_notes
 from normgrowth.report.sentences.reproduction import DIFFERS, measured_numbers, verdict_sentences
 from normgrowth.text import visible
 
-VERDICT_CSS = {"holds": "holds", "holds in part": "part", "does not hold": "fails"}  # others are open
+VERDICT_CSS = {
+    "holds": "holds",
+    "holds in part": "part",
+    "does not hold": "fails",
+}  # other verdicts are styled as open
 
 
 def summary(content: Content) -> list[str]:
@@ -29,10 +33,10 @@ def sections(content: Content) -> list[Section]:
 
 def _sections(result: Reproduction, pictures: Sequence[Picture], place: int) -> list[Section]:
     """The sections of one reproduction. place: its index on the page."""
-    note = "Gray: published by the authors. Verdicts follow from what was measured here by the rule in its column."
+    note = "Gray: published by the authors. Each verdict follows from the measured numbers by the rule in its row."
     found = [Section("claims", "The claims", items=[_claims(result.claims)], notes=[note])]
     if pictures:
-        colors = "Gray is published; colors are measured here; what is derived from published numbers is labeled so."
+        colors = "Gray: published. Colors: measured here. Values derived from published numbers are labeled as derived."
         found.append(Section("figures", "The figures", [colors], pictures))
     if result.table1:
         found.append(_table1(result.table1))
@@ -71,7 +75,7 @@ def _claims(claims: Sequence[Judgment]) -> Table:
 
 
 def _table1(rows: Sequence[TableRow]) -> Section:
-    """Degrees as printed in the paper, as computed, and as measured by scaling the weights."""
+    """The degrees printed in the paper, computed, and measured by scaling the weights."""
     printed = [row for row in rows if row.printed is not None]
     wrong = [row.printed is not None and row.printed != row.computed for row in rows]
     columns = [
@@ -92,7 +96,7 @@ def _table1(rows: Sequence[TableRow]) -> Section:
             lambda x: f"{x:.4f}",
         ),
     ]
-    said = f"{len(printed)} rows are the paper's, of which {sum(wrong)} differ from what is computed."
+    said = f"{len(printed)} rows are from the paper; {sum(wrong)} of them differ from the computed degree."
     return Section("table1", "Table 1: degrees of homogeneity", [said], [Table("Degrees", columns)])
 
 

@@ -24,7 +24,7 @@ LEVEL = Axis("saturation")
 
 
 def sections(content: Content) -> list[Section]:
-    """Saturation over training for series, and by layer for networks that were measured once."""
+    """Saturation over training for series, and by layer for networks measured at one checkpoint."""
     runs, single = content.runs, _single(content)
     items: list[Chart | Table] = []
     curves, said, texts = [], [], []
@@ -65,7 +65,7 @@ def summary(content: Content) -> list[str]:
 
 
 def _single(content: Content) -> list[Saturation]:
-    """A result for each network that was measured once."""
+    """The results of networks measured at one checkpoint."""
     found = []
     for result in content.results(Saturation):
         for run in result.records.distinct("run"):
@@ -81,7 +81,7 @@ def _sentences(result: Saturation) -> list[str]:
 
 
 def _text(run: ShownRun) -> TextInfo:
-    """The text that the network was measured with."""
+    """The text on which the network was measured."""
     if isinstance(run.result, Saturation):
         known = run.result.models.get(run.grids.run) or next(iter(run.result.models.values()), None)
         return TextInfo() if known is None else known.text
@@ -92,7 +92,7 @@ def _text(run: ShownRun) -> TextInfo:
 
 
 def _levels(lines: Sequence[LayerCurve], single: Sequence[Saturation]) -> list[Chart | Table]:
-    """A chart and a table of all networks: the exact limit of each, or the first c that it was measured at."""
+    """A chart and a table of all networks, each compared with its exact limit or at the first measured c."""
     last = max((layer for line in lines for layer in line.layers), default=None)
     if last is None:
         return []

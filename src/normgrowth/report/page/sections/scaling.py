@@ -15,7 +15,7 @@ def sections(content: Content) -> list[Section]:
         groups = result.curves
         said += sentences(result)
         x = Axis("scale c of the weights", log=True)
-        # Published curves have the cosine of all tokens as one vector only.
+        # Published curves have only the cosine of all tokens as one vector.
         by_token = any("cosine_saturated" in group.values for group in groups)
         for quantity, title, label, log in (
             ("cosine_saturated" if by_token else "cosine_flattened", *COSINE),

@@ -15,7 +15,7 @@ from normgrowth.report.sentences.sweep import edge_in_words, sentences
 from normgrowth.report.sweep_grid import SweepGrid
 from normgrowth.text import visible
 
-MOST_CELLS = 20_000  # with full tooltips; those of larger grids are short
+MOST_CELLS = 20_000  # larger grids have short tooltips
 
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def _phase(found: SweepGrid, place: int, name: str) -> Map:
     x, y = (_axis(axis) for axis in (found.x, found.y))
     grown, trained = int((factor > 0).sum()), int(np.isfinite(factor).sum())
     gone = int(found.diverged.sum())
-    alt = f"Of {trained} cells {grown} grow{f', beside {gone} that diverged' if gone else ''}; red grows, blue falls."
+    more = f"; {gone} cells diverged" if gone else ""
+    alt = f"The norm grows in {grown} of {trained} cells{more}. Red: it grows; blue: it falls."
     title = f"Where the norm grows{f': {name}' if name else ''}"
     return Map(f"phase-{place}", title, alt, x, y, factor, texts, MOST, over=over)
 
@@ -107,8 +108,8 @@ def _edges(found: SweepGrid, name: str) -> Table:
         ("not below", "edge_below", lambda x: number(x, 3)),
         ("not above", "edge_above", lambda x: number(x, 3)),
         ("for random gradients", "edge_predicted", lambda x: number(x, 3)),
-        ("given by alignment", "edge_alignment", percent),
-        ("given by steps", "edge_steps", percent),
+        ("alignment / decay", "edge_alignment", percent),
+        ("steps / decay", "edge_steps", percent),
     ):
         values = [float(value) for value in found.column(quantity)]
         if any(map(isfinite, values)):

@@ -26,8 +26,8 @@ from normgrowth.report.sentences.trace import sentences as trace_sentences
 from normgrowth.text import visible
 
 COLORS = 6  # of runs; further runs repeat them with other dashes
-FIRST_TENSORS = 8  # shown at first
-# quantity and reference -> title, label, whether the axis is logarithmic at first
+FIRST_TENSORS = 8  # tensors shown initially
+# quantity and reference -> title, label, whether the axis is logarithmic initially
 QUANTITIES = {
     "cosine": ("Direction", "cosine to {before}", False),
     "cosine first": ("Distance from the start", "cosine to the first checkpoint", False),
@@ -39,7 +39,8 @@ QUANTITIES = {
 }
 
 
-BETWEEN = ("cosine", "angle", "alignment", "step_size", "relative_step")  # of two states of the weights
+# Quantities that compare two states of the weights.
+BETWEEN = ("cosine", "angle", "alignment", "step_size", "relative_step")
 
 
 def sections(content: Content) -> list[Section]:
@@ -102,7 +103,7 @@ def _norm(runs: Sequence[ShownRun]) -> Chart | None:
             )
         steps, settled = run.grids.model("equilibrium_norm")
         if len(steps):
-            said = f"{run.label}: where steps and decay would settle"
+            said = f"{run.label}: equilibrium norm of steps and decay"
             look = {"dash": 2, "shown": False, "provenance": "derived"}
             curves.append(Curve(said, steps, settled, run.label, run.color, **look))
     return _chart("norm", "Norm of the model", few(_said(runs, growth_sentence)), "norm ‖θ‖", False, curves)
@@ -114,7 +115,7 @@ def _said(runs: Sequence[ShownRun], sentence: Callable[[Grids], str]) -> list[st
 
 
 def _of(run: ShownRun, label: str, x: Any, y: Any, **look: Any) -> Curve:
-    look = {"dash": run.color // COLORS} | look  # the seventh run is not the first
+    look = {"dash": run.color // COLORS} | look  # the seventh run has the first color with other dashes
     return Curve(label, x, y, run.label, run.color, provenance=run.provenance, **look)
 
 
@@ -133,7 +134,7 @@ def _chart(
 
 
 def _layers(run: ShownRun, quantity: str, dash: int, reference: str | None = None) -> list[Curve]:
-    """A curve for each layer. dash: of the run; if negative there is one run, and dashes show encoder and decoder."""
+    """A curve for each layer. dash: the pattern of the run; −1 if dashes show encoder and decoder of a single run."""
     grid = run.grids.of("layer", quantity, reference)
     stack = {name: i for i, names in enumerate(grid.stacks().values()) for name in names}
     named = any(layer is not None for layer in grid.layers)
@@ -160,7 +161,7 @@ def _shades(grid: Matrix) -> list[float]:
 
 
 def _several(runs: Sequence[ShownRun], place: int) -> int:
-    """The dash pattern of a run where colors show layers; −1 if there is one run only."""
+    """The dash pattern of a run in charts whose colors show layers; −1 if there is only one run."""
     return place if len(runs) > 1 else -1
 
 
@@ -187,16 +188,16 @@ def _quantity(runs: Sequence[ShownRun], shown: str, title: str, label: str, log:
     alt = few(said) or f"{title} of {len(curves)} layers."
     tracked = [visible(run.label) for run in runs if run.grids.tracked]
     if shown in BETWEEN and 0 < len(tracked) < len(runs):
-        alt += f" Of {', '.join(tracked)} over one training step, of the others between checkpoints."
+        alt += f" Values of {', '.join(tracked)} are over one training step, the others between checkpoints."
     return _chart(shown.replace(" ", "_"), title, alt, label, log, curves, marks)
 
 
 def _before(runs: Sequence[ShownRun]) -> str:
-    """The reference of cosine and angle: the previous checkpoint, or for a tracker the previous training step."""
+    """The reference of cosine and angle: the previous checkpoint, or the previous training step for a tracker."""
     kinds = {run.grids.tracked for run in runs}
     if kinds == {True}:
         return "the weights one step before"
-    return "the weights before" if True in kinds else "the checkpoint before"
+    return "the previous weights" if True in kinds else "the previous checkpoint"
 
 
 def _write(quantity: str) -> Any:
@@ -218,8 +219,7 @@ def _budget(runs: Sequence[ShownRun]) -> Chart | None:
     return _chart(
         "budget",
         "Where the growth comes from",
-        few(_said(runs, budget_sentence))
-        or "The growth of the squared norm, and the two parts that it is made of.",
+        few(_said(runs, budget_sentence)) or "The growth of the squared norm and its two terms.",
         "growth of ‖θ‖² since the start",
         False,
         curves,
@@ -236,8 +236,8 @@ def _roles(runs: Sequence[ShownRun]) -> Chart | None:
                 label, relative = f"{prefix}{name}", values / values[0]
                 dash = place if len(runs) > 1 else i // COLORS
                 curves.append(Curve(label, grid.steps, relative, run.label, i % COLORS, dash=dash))
-    alt = f"The norm of each kind of parameters over its first, {len(curves)} curves."
-    return _chart("roles", "Growth by role", alt, "norm over that at the first step", False, curves)
+    alt = f"The norm of each role divided by its first value, {len(curves)} curves."
+    return _chart("roles", "Growth by role", alt, "norm relative to the first step", False, curves)
 
 
 def _tensors(runs: Sequence[ShownRun]) -> Chart | None:
@@ -252,5 +252,5 @@ def _tensors(runs: Sequence[ShownRun]) -> Chart | None:
             label, shown = f"{prefix}{grid.names[item]}", place < FIRST_TENSORS
             values = grid.values[:, item]
             curves.append(Curve(label, grid.steps, values, run.label, place % 6, dash=i, shown=shown))
-    alt = f"The norm of single tensors. {len(curves)} can be shown; to begin with, those that changed most."
+    alt = f"The norm of single tensors. {len(curves)} can be shown; the ones that changed most are shown initially."
     return _chart("tensors", "Norm of single tensors", alt, "norm ‖θ‖", False, curves)
