@@ -16,8 +16,8 @@ COLUMNS = {
 PADDING = "Local attention pads the text to whole blocks, and the queries of the padding are exactly 0. "
 FLAGGED = {
     "longt5": PADDING
-    + "Only the position bias ranks their keys, and it ties. The size of the omitted orders of the scores is known for a "
-    "whole tensor, not for each row, so the limit cannot rule out that they decide these ties. The model drops the "
+    + "Only the position bias ranks their keys, and it ties. The size of the omitted orders of the scores is known for "
+    "a whole tensor, not for each row, so the limit cannot rule out that they decide these ties. The model drops the "
     "padding.",
     "pegasus_x": PADDING
     + "Their keys have equal weights, which no order changes. Other rows of the same tensor have ties that an omitted "
@@ -103,9 +103,9 @@ def page(result: dict[str, Any]) -> str:
     return f"""# Architectures
 
 This page compares the exact saturated limit, `normgrowth.saturated(model)`, with the network itself, its parameters
-multiplied by c, for all {len(models)} text architectures of transformers {result["transformers"]}, with torch {result["torch"]}.
-`make census` builds each architecture with a small random config in float64 and compares every output of the model, at
-c = 10 to 1e7.
+multiplied by c, for all {len(models)} text architectures of transformers {result["transformers"]}, with torch
+{result["torch"]}. `make census` builds each architecture with a small random config in float64 and compares
+every output of the model, at c = 10 to 1e7.
 
 Each architecture has four settings: 2 layers with perturbed biases, gains and buffers, 4 experts; 2 layers as
 initialized, 8 experts; 4 layers perturbed, 8 experts; 4 layers as initialized, 4 experts. Models of 2 layers run with
@@ -117,7 +117,8 @@ the first and the last of these settings. The table counts an architecture by it
 {chr(10).join(summary)}
 
 - **right**: at the best c, 1 − cosine of every position is at most 1e-4 and the relative error at most 1e-2. In 16
-  bits and under autocast, the reference is the float64 limit of the same rounded weights, and the cosine is at least 0.999.
+  bits and under autocast, the reference is the float64 limit of the same rounded weights, and the cosine is at least
+  0.999.
 - **converging**: not right at c = 1e7, but the error falls with every factor of 10.
 - **refused**: the limit raises an error with the reason (below).
 - **undecided**: not right, and the limit reports it: `limit.doubtful` counts values that depend on a tie which none of
@@ -126,9 +127,9 @@ the first and the last of these settings. The table counts an architecture by it
 - **wrong**: not right, and the limit does not report it.
 - **not built**: transformers cannot run the small model in this type, or with its parameters multiplied by c.
 
-Routers select experts by values that float64 rounds to equal numbers at large c (sigmoids near 1, shares near 0). If the
-scaled network disagrees with the limit, it is run again with a sigmoid, and a softmax over experts, that have the same
-limits and the same order but converge more slowly.
+Routers select experts by values that float64 rounds to equal numbers at large c (sigmoids near 1, shares near 0). If
+the scaled network disagrees with the limit, it is run again with a sigmoid, and a softmax over experts, that have the
+same limits and the same order but converge more slowly.
 
 The tests in `tests/limit/test_architectures.py` compare every output of every submodule of 48 models, including vision
 models and modules of torch, with tighter bounds.

@@ -23,12 +23,17 @@ RESULTS = ROOT / "benchmarks" / "results.json"
 # The goals: name of the figure, bound, description on the page.
 GOALS = [
     ("faster than numpy the obvious way", ">=", 30, "speedup of the kernel over straightforward numpy code in float64"),
-    ("rate relative to a plain sum of the bytes", ">=", 0.8, "throughput of the kernel relative to a plain sum over the same mapped bytes"),
-    ("bfloat16 rate per byte relative to float32", ">=", 0.6, "throughput per byte of the kernel on bfloat16 relative to float32"),
+    ("rate relative to a plain sum of the bytes", ">=", 0.8,
+     "throughput of the kernel relative to a plain sum over the same mapped bytes"),
+    ("bfloat16 rate per byte relative to float32", ">=", 0.6,
+     "throughput per byte of the kernel on bfloat16 relative to float32"),
     ("faster than torch in chunks", ">=", 1, "speedup of the kernel over the same sums in torch, in chunks"),
-    ("faster than weightlens takes for one of the two", ">=", 5, "speedup of the whole command on two files over weightlens on one file"),
-    ("20,000 small tensors against one, pair of 2000 MB, trace", "<=", 3, "time for 20,000 tensors relative to one tensor, trace of a pair of 2 GB"),
-    ("20,000 small tensors against one, pair of 430 MB, command", "<=", 3, "the same, whole command on a pair of 430 MB"),
+    ("faster than weightlens takes for one of the two", ">=", 5,
+     "speedup of the whole command on two files over weightlens on one file"),
+    ("20,000 small tensors against one, pair of 2000 MB, trace", "<=", 3,
+     "time for 20,000 tensors relative to one tensor, trace of a pair of 2 GB"),
+    ("20,000 small tensors against one, pair of 430 MB, command", "<=", 3,
+     "the same, whole command on a pair of 430 MB"),
     ("time for twice the bytes", "<=", 2.3, "time for twice the bytes, relative to once"),
     ("anonymous memory, pair of 2 GB: MB", "<=", 300, "anonymous memory for a pair of 2 GB, in MB"),
     *((f"limit of {name}, one order: processor time against a plain pass", "<=", 1.25,
@@ -58,7 +63,8 @@ def page(results: dict[str, Any]) -> str:
     return f"""# Benchmarks
 
 This page is made from `benchmarks/results.json`, which `make bench` writes. Each figure with a goal is a ratio of two
-measurements that alternate in one run; absolute times depend on the machine ({results["machine"]}, {results["cores"]} cores).
+measurements that alternate in one run; absolute times depend on the machine
+({results["machine"]}, {results["cores"]} cores).
 
 {table(results)}
 
