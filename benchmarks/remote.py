@@ -6,7 +6,8 @@ python benchmarks/remote.py pages               make the tables again
 A web server in its own process sends ranges with sendfile over loopback. Three variants read all checkpoints of a
 series, alternating: a trace of the files, a trace over HTTP, and plain sockets that receive the same number of bytes
 over the same number of connections and ignore them, which gives the throughput of the loopback with the same server.
-The rate of a trace counts each byte of the checkpoints once. Lint is off in both traces: it reads little and computes much.
+The rate of a trace counts each byte of the checkpoints once. Lint is off in both traces: it reads little and computes
+much.
 
 Server and client share the cores. Processor time gives the upper bound: each byte has to be sent and received (the cost
 of plain sockets on both sides) and summed (the cost of a trace of files).
