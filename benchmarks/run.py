@@ -62,8 +62,8 @@ def page(results: dict[str, Any]) -> str:
     every = "\n".join(f"| {name} | {value:.3g} |" for name, value in results["figures"].items())
     return f"""# Benchmarks
 
-This page is made from `benchmarks/results.json`, which `make bench` writes. Each figure with a goal is a ratio of two
-measurements that alternate in one run; absolute times depend on the machine
+This page is made from `benchmarks/results.json`, which `make bench` writes. Each figure with a goal, except memory in
+MB, is a ratio of two measurements that alternate in one run; absolute times depend on the machine
 ({results["machine"]}, {results["cores"]} cores).
 
 {table(results)}
