@@ -1,11 +1,11 @@
-"""What reading a TensorFlow checkpoint costs without TensorFlow, beside TensorFlow's own reader; and T5-base in bytes.
+"""Compare normgrowth's reader of TensorFlow checkpoints with TensorFlow's own; compute the bytes of T5-base.
 
-python benchmarks/bundles.py [--megabytes N]     measures, writes bundles.json and the tables of docs/t5_checkpoints.md
-python benchmarks/bundles.py pages               makes the tables again
+python benchmarks/bundles.py [--megabytes N]     measure; write bundles.json and the tables of docs/t5_checkpoints.md
+python benchmarks/bundles.py pages               make the tables again
 
-TensorFlow writes a checkpoint of matrices and slots. Both readers then bring the matrices into memory and check their
-checksums, in turn, in fresh processes: the time to import, to open, and to read. The bytes of T5-base follow from the
-shapes of its variables, by the rules that `trace` counts parameters by.
+TensorFlow writes a checkpoint of matrices and slots. Both readers then load the matrices and verify their checksums,
+alternating, in fresh processes. The benchmark times import, open and read. The bytes of T5-base follow from the shapes
+of its variables and the rules by which `trace` counts parameters.
 """
 
 import argparse
@@ -26,7 +26,7 @@ RECORD = Path(__file__).with_name("bundles.json")
 PAGE = DOCS / "t5_checkpoints.md"
 ROUNDS = 5
 CHECKPOINTS = 104  # of the paper's series
-GIGABIT = 125e6  # bytes in a second
+GIGABIT = 125e6  # bytes per second
 
 WRITE = """
 import sys, numpy as np, tensorflow as tf
@@ -72,7 +72,7 @@ def run(code: str, *arguments: str) -> list[float]:
 
 
 def measure(megabytes: int) -> dict[str, Any]:
-    """Medians of seconds to import, to open and to read, and bytes read in a second."""
+    """Return the median seconds to import, to open and to read, and the bytes read per second."""
     found: dict[str, list[list[float]]] = {"normgrowth": [], "TensorFlow": []}
     with tempfile.TemporaryDirectory() as folder:
         prefix = f"{folder}/model.ckpt-1"
@@ -95,7 +95,7 @@ def measure(megabytes: int) -> dict[str, Any]:
 
 
 def t5_base() -> dict[str, Tensor]:
-    """The variables of T5-base as its checkpoints store them, with Adafactor's slots."""
+    """Return the variables of T5-base as its checkpoints store them, with Adafactor's slots."""
     width, inner, hidden, heads, layers = 768, 768, 3072, 12, 12
     shapes: dict[str, tuple[int, ...]] = {"shared/embedding": (32128, width)}
     for stack, kinds in (("encoder", ("SelfAttention",)), ("decoder", ("SelfAttention", "EncDecAttention"))):

@@ -1,10 +1,10 @@
-"""Cells of a sweep per minute: `normgrowth sweep`, beside a fresh process for each cell, one after the other.
+"""Measure cells of a sweep per minute: `normgrowth sweep`, compared with one new process per cell, in sequence.
 
-python benchmarks/cells.py CORPORA     measures, writes cells.json (CORPORA holds wikitext-2)
+python benchmarks/cells.py CORPORA     measure; write cells.json (CORPORA contains wikitext-2)
 
-Both ways train the same cells of the setting `tiny` on WikiText-2, with all that is measured of them. A fresh process
-has all cores for its one cell, as PyTorch takes them, and reads the corpus itself. Each way takes its turn; `sweep`
-starts with an empty folder, and its time has the start of its workers in it.
+Both variants train the same cells of the preset `tiny` on WikiText-2, with all measurements. A new process uses all
+cores for its cell, which is PyTorch's default, and loads the corpus itself. The variants alternate. `sweep` starts with
+an empty folder, and its time includes the start of its workers.
 """
 
 import json
@@ -21,7 +21,7 @@ from normgrowth.lab.sweep import sweep
 
 RESULTS = Path(__file__).with_suffix(".json")
 RATES, DECAYS = Axis.spaced("lr", 1e-4, 1e-1, 8), Axis.spaced("weight_decay", 1e-4, 1e-1, 4)
-FRESH, ROUNDS = 6, 3  # cells that are trained by fresh processes in a round: their rate needs no more
+FRESH, ROUNDS = 6, 3  # cells trained by new processes per round: enough to measure their rate
 ALONE = """
 import sys
 from normgrowth.lab.cells.cell import train_alone

@@ -1,10 +1,10 @@
-"""The exact limit of every text architecture of transformers: writes census.json and docs/architectures.md.
+"""Check the exact limit of every text architecture of transformers; write census.json and docs/architectures.md.
 
 python benchmarks/census.py                         # everything: float64, both 16-bit types, autocast; resumes
 python benchmarks/census.py --only llama,gpt2       # some architectures
 python benchmarks/census.py --dtype float64         # some columns: float64, bfloat16, float16
 python benchmarks/census.py --autocast              # the column of autocast
-python benchmarks/census.py --again                 # measure again what is recorded
+python benchmarks/census.py --again                 # measure recorded architectures again
 python benchmarks/census.py --page                  # write the page from the records
 """
 
@@ -31,7 +31,7 @@ COLUMNS = ("float64", "bfloat16", "float16", "autocast bfloat16")
 
 
 def examine(task: tuple[str, tuple[str, ...]]) -> list[dict[str, Any]]:
-    """In a process of its own: one architecture in every setting; nothing if it is no text architecture."""
+    """Return the records of one text architecture in every setting, else nothing. Runs in its own process."""
     import warnings
 
     import torch
@@ -63,7 +63,7 @@ def read() -> dict[str, Any]:
 
 
 def write(result: dict[str, Any]) -> None:
-    """One record in a line; the file is replaced whole."""
+    """Write one record per line; replace the file atomically."""
     result["records"].sort(
         key=lambda r: (r["architecture"], json.dumps(r["setting"]), COLUMNS.index(r["dtype"]))
     )
@@ -76,7 +76,7 @@ def write(result: dict[str, Any]) -> None:
 
 
 def died(name: str, columns: tuple[str, ...], why: str) -> list[dict[str, Any]]:
-    """A crash is a row."""
+    """Return the record of a crash."""
     return [
         {"architecture": name, "setting": {}, "dtype": column, "outcome": "crashed", "reason": why}
         for column in columns

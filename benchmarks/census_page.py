@@ -1,9 +1,9 @@
-"""The page of the census: docs/architectures.md from the records."""
+"""Make the page of the census, docs/architectures.md, from the records."""
 
 from collections import Counter
 from typing import Any
 
-# From bad to good: an architecture is as bad as its worst setting.
+# From worst to best: an architecture counts by its worst setting.
 OUTCOMES = ("wrong", "crashed", "undecided", "refused", "converging", "right", "not built")
 COLUMNS = {
     "float64": "float64",
@@ -12,17 +12,18 @@ COLUMNS = {
     "autocast bfloat16": "autocast",
 }
 
-# Why the limit counts doubtful values although it is right.
+# Why the limit reports doubtful values although it is right.
 PADDING = "Local attention pads the text to whole blocks, and the queries of the padding are exactly 0. "
 FLAGGED = {
     "longt5": PADDING
-    + "Only the position bias ranks their keys, and it ties. What was left out of the scores is known for a whole "
-    "tensor, not for each row, so the limit cannot rule out that it decides these ties. The model drops the padding.",
+    + "Only the position bias ranks their keys, and it ties. The size of the omitted orders of the scores is known for "
+    "a whole tensor, not for each row, so the limit cannot rule out that they decide these ties. The model drops the "
+    "padding.",
     "pegasus_x": PADDING
-    + "Their keys have equal weights, which no order changes. Other rows of the same tensor have ties that an order "
-    "left out might decide, and the limit counts all rows of such a tensor whose keys have unequal values.",
-    "openai-gpt": "Words that recur have equal leading scores in layer 2. The next order of these scores lacks a part, "
-    "because the layers before leave out lower orders of functions whose leading term is 0 in some elements.",
+    + "Their keys have equal weights, which no order changes. Other rows of the same tensor have ties that an omitted "
+    "order might decide, and the limit counts all rows of such a tensor whose keys have unequal values.",
+    "openai-gpt": "Repeated words have equal leading scores in layer 2. The next order of these scores is incomplete, "
+    "because earlier layers omit lower orders of functions whose leading term is 0 in some elements.",
 }
 
 
@@ -31,7 +32,7 @@ def worst(records: list[dict[str, Any]]) -> str:
 
 
 def cell(records: list[dict[str, Any]]) -> str:
-    """The worst outcome, and in how many settings."""
+    """Return the worst outcome, and in how many settings it occurs."""
     if not records:
         return "–"
     outcome = worst(records)
@@ -60,7 +61,7 @@ def right_but_flagged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def flags(models: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Which architectures are right but flagged, how many values are doubtful, and why."""
+    """Return rows: architectures that are right but flagged, the number of doubtful values, the reason."""
     return [
         f"| `{name}` | {len(found)} | {max(r['doubtful'] for r in found):,} | {FLAGGED.get(name, 'not explained')} |"
         for name, records in models.items()
@@ -69,7 +70,7 @@ def flags(models: dict[str, list[dict[str, Any]]]) -> list[str]:
 
 
 def reasons(models: dict[str, list[dict[str, Any]]], outcomes: tuple[str, ...]) -> list[str]:
-    """Why, of which architectures, in which columns."""
+    """Return rows: architectures with these outcomes, their columns, the reason."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     for name, records in models.items():
         for record in records:
@@ -101,48 +102,49 @@ def page(result: dict[str, Any]) -> str:
     table += [line(name, records) for name, records in models.items()]
     return f"""# Architectures
 
-The exact saturated limit, `normgrowth.saturated(model)`, against the network itself with its parameters times c, for
-all {len(models)} text architectures of transformers {result["transformers"]}, with torch {result["torch"]}.
-`make census` builds each with a small random config in float64 and compares every output of the model, at c = 10 to
-1e7.
+This page compares the exact saturated limit, `normgrowth.saturated(model)`, with the network itself, its parameters
+multiplied by c, for all {len(models)} text architectures of transformers {result["transformers"]}, with torch
+{result["torch"]}. `make census` builds each architecture with a small random config in float64 and compares
+every output of the model, at c = 10 to 1e7.
 
-Each architecture has four settings: 2 layers with biases, gains and buffers perturbed, 4 experts; 2 layers as
-initialized, 8 experts; 4 layers perturbed, 8 experts; 4 layers as initialized, 4 experts. 2 layers run with eager
-attention, 4 with that of torch where the model supports it. 16 bits and autocast have the first and the last of these.
-The table counts an architecture by its worst setting.
+Each architecture has four settings: 2 layers with perturbed biases, gains and buffers, 4 experts; 2 layers as
+initialized, 8 experts; 4 layers perturbed, 8 experts; 4 layers as initialized, 4 experts. Models of 2 layers run with
+eager attention, models of 4 layers with torch's attention if they support it. 16 bits and autocast are measured with
+the first and the last of these settings. The table counts an architecture by its worst setting.
 
 | outcome | {" | ".join(COLUMNS.values())} |
 |---|{"---|" * len(COLUMNS)}
 {chr(10).join(summary)}
 
 - **right**: at the best c, 1 − cosine of every position is at most 1e-4 and the relative error at most 1e-2. In 16
-  bits and under autocast the reference is the float64 limit of the same rounded weights, and the cosine at least 0.999.
-- **converging**: not there at c = 1e7, but the error falls with every factor of 10.
-- **refused**: the limit raises an error that says why (below).
-- **undecided**: not right, and the limit says so: `limit.doubtful` counts values that depend on a tie which no order
-  that was carried decides; in 16 bits `limit.findings` may name coefficients outside the range of the type, or masks
-  that the network chooses by its type.
-- **wrong**: not right, and nothing says so.
-- **not built**: transformers cannot run the small model in this type, or with its parameters times c.
+  bits and under autocast, the reference is the float64 limit of the same rounded weights, and the cosine is at least
+  0.999.
+- **converging**: not right at c = 1e7, but the error falls with every factor of 10.
+- **refused**: the limit raises an error with the reason (below).
+- **undecided**: not right, and the limit reports it: `limit.doubtful` counts values that depend on a tie which none of
+  the computed orders decides; in 16 bits, `limit.findings` may list coefficients outside the range of the type, or
+  masks that the network chooses by its type.
+- **wrong**: not right, and the limit does not report it.
+- **not built**: transformers cannot run the small model in this type, or with its parameters multiplied by c.
 
-Routers choose experts by values that float64 rounds to equal ones at large c (sigmoids near 1, shares near 0). Where
-the scaled network disagrees, it is run again with a sigmoid, and a softmax over experts, that have the same limits and
-the same order but come to their limits more slowly.
+Routers select experts by values that float64 rounds to equal numbers at large c (sigmoids near 1, shares near 0). If
+the scaled network disagrees with the limit, it is run again with a sigmoid, and a softmax over experts, that have the
+same limits and the same order but converge more slowly.
 
-The tests in `tests/limit/test_architectures.py` compare every output of every submodule of 48 models,
-vision models and modules of torch among them, and hold them to closer bounds.
+The tests in `tests/limit/test_architectures.py` compare every output of every submodule of 48 models, including vision
+models and modules of torch, with tighter bounds.
 
 ## Every architecture
 
 {chr(10).join(table)}
 
-- **degree**: k in lim c^(−k) f(x; cθ); **vanish**: parameters that the output does not depend on in the limit.
-- **flagged**: settings that are right in float64 though the limit counts doubtful values.
+- **degree**: k in lim c^(−k) f(x; cθ). **vanish**: parameters that the output does not depend on in the limit.
+- **flagged**: settings that are right in float64 although the limit reports doubtful values.
 
 ## Right but flagged
 
-A flag is a warning that may be needless: the limit counts values that depend on a tie which an order that was left out
-might decide. More orders do not remove these flags.
+A flag is a warning that may be unnecessary: the limit counts values that depend on a tie which an omitted order might
+decide. More orders do not remove these flags.
 
 | architecture | settings | doubtful values, at most | reason |
 |---|---|---|---|
@@ -160,5 +162,5 @@ might decide. More orders do not remove these flags.
 |---|---|---|
 {chr(10).join(reasons(models, ("not built", "crashed")))}
 
-Made from `benchmarks/census.json` by `python benchmarks/census.py --page`.
+`python benchmarks/census.py --page` makes this page from `benchmarks/census.json`.
 """

@@ -1,10 +1,10 @@
-"""docs/claims.md: the claims of the paper, judged on the models that were trained for the other pages.
+"""Make docs/claims.md: the claims of the paper, judged on the models that were trained for the other pages.
 
 python benchmarks/claims.py
 
-The demo of `normgrowth reproduce` trains small models for minutes. These are the larger ones of docs/records: the
-lab's on Penn Treebank and WikiText-2, the paper's encoders at its size, the grids of Figure 6. Networks with known
-answers are computed anew.
+The demo of `normgrowth reproduce` trains small models for minutes. This script uses the larger models of docs/records:
+those of the lab on Penn Treebank and WikiText-2, the paper's encoders at its size, the grids of Figure 6. Networks with
+known answers are computed again.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ def counts(judgments: list[Judgment]) -> str:
 
 
 def claims(judgments: list[Judgment]) -> str:
-    """A heading for each: tables of sentences cannot be read."""
+    """Return the claims with a heading each: tables of sentences are hard to read."""
     return "\n\n".join(
         f"### {one.id}: {one.verdict}\n\n"
         f"{one.statement} ({one.where})\n\n"
@@ -76,7 +76,7 @@ def checks(found: list[Check], stated: str, correct: str) -> str:
 
 
 def covered(judgments: list[Judgment], found: list[Check]) -> str:
-    """A row for each statement of the paper."""
+    """Return a table with a row for each statement of the paper."""
     by_id, checked = {one.id: one for one in judgments}, {one.id: one for one in found}
     rows = [
         [one.where, one.statement, "<br>".join(map(_link, one.by)) or "-", one.judged(by_id, checked)]
@@ -88,7 +88,7 @@ def covered(judgments: list[Judgment], found: list[Check]) -> str:
 
 
 def _link(reference: str) -> str:
-    """Of a test the function; of all others the id, after its kind."""
+    """Return the function name of a test; for all others the kind and the id."""
     kind, _, name = reference.rpartition(":")
     return f"`{name}`" if not kind or kind.startswith("test") else f"{kind} `{name}`"
 

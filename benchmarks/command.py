@@ -1,4 +1,4 @@
-"""The whole command: start-up included, against a peer; its memory; many small tensors; growth with size."""
+"""Measure the whole command with start-up: speed relative to weightlens, memory, many small tensors, larger files."""
 
 import shutil
 import subprocess
@@ -36,7 +36,7 @@ def seconds(command: list[str]) -> float:
 
 
 def trace_seconds(folder: Path, rounds: int = 5) -> float:
-    """`normgrowth.trace` in a warm process: what the series costs, without the start-up."""
+    """Return the median seconds of `normgrowth.trace` in a warm process, without start-up."""
     from normgrowth import trace
 
     trace(folder)
@@ -63,7 +63,7 @@ def run(scratch: Path) -> dict[str, float]:
     peer = [str(lens), "analyze", str(pair[0])]
     mine: list[float] = []
     theirs: list[float] = []
-    for _ in range(3):  # in turns, so that a busy moment hits both
+    for _ in range(3):  # alternate, so that other load affects both
         mine.append(seconds(command))
         if lens.exists():
             theirs.append(seconds(peer))

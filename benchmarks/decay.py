@@ -1,10 +1,10 @@
-"""What docs/decay.md shows: where the norm grows over learning rate and weight decay (the paper's Figure 6).
+"""Make docs/decay.md: where the norm grows over learning rate and weight decay (the paper's Figure 6).
 
-python benchmarks/decay.py train NAME ... --data CORPORA --runs DIR     trains, or goes on with, these grids
-python benchmarks/decay.py pages                                        makes pictures and tables again from records
+python benchmarks/decay.py train NAME ... --data CORPORA --runs DIR     train or resume these grids
+python benchmarks/decay.py pages                                        make pictures and tables from the records
 
-Without a name, all of GRIDS: about an hour on two cores. `train` is `normgrowth sweep` with the settings below, and
-keeps its records in docs/records/decay.
+Without a name, all GRIDS are trained: about an hour on two cores. `train` runs `normgrowth sweep` with the settings
+below and stores its records in docs/records/decay.
 """
 
 import argparse
@@ -26,15 +26,15 @@ from normgrowth.tracking.tensor_sums import local, summed
 from normgrowth.tracking.tracked_parameters import watch
 
 KEPT = Path(__file__).parent.parent / "docs" / "records" / "decay"
-PAPER = KEPT / "paper.json"  # λ* of the paper's own model, which asks for its first weights only
+PAPER = KEPT / "paper.json"  # λ* of the paper's own model, which depends only on its initial weights
 DEFAULT = Axis(
     "weight_decay", (0.01,)
-)  # PyTorch's for AdamW, on which the claim is; no row of the grid has it
+)  # PyTorch's default for AdamW, which the claim is about; no row of the grid has this value
 
 
 @dataclass(frozen=True)
 class Plan:
-    folder: str  # grids that share it share their cells
+    folder: str  # grids with the same folder share cells
     y: Axis
     x: Axis = LEARNING_RATE
     settings: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ def train(name: str, data: Path, runs: Path) -> None:
 
 
 def paper_sized(data: Path) -> None:
-    """λ* for the model of the paper, from the norm that PyTorch starts it at."""
+    """Return λ* of the paper's model, from its norm at PyTorch's initialization."""
     settings = TrainSettings(corpus="wikitext-2")
     model = new_model(settings, corpus_of(settings, data))
     weights = [local(tensor) for tensor in watch(model, Selection(settings.include)).tensors]

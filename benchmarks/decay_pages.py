@@ -1,4 +1,4 @@
-"""The pictures and tables of docs/decay.md, from the records in docs/records/decay."""
+"""Make the pictures and tables of docs/decay.md from the records in docs/records/decay."""
 
 import json
 from math import isfinite
@@ -15,8 +15,8 @@ from normgrowth.stored_result import StoredResult
 
 Floats = NDArray[np.float64]
 NAMES = {"adamw": "AdamW", "sgd": "SGD, clipped"}
-PAPERS = (1e-3, 1e-2)  # between these, the paper says, lies the threshold of λ
-LEARNED = 0.05  # nats above the best cell's loss, within which a cell counts as one that a user would take
+PAPERS = (1e-3, 1e-2)  # the paper's bounds of the threshold of λ
+LEARNED = 0.05  # nats above the loss of the best cell; cells within this count as usable
 
 
 def write(folder: Path) -> None:
@@ -80,7 +80,7 @@ def answers(grid: SweepGrid) -> list[str]:
 
 
 def edge_table(grid: SweepGrid) -> str:
-    """λ/λ* is what alignment gives plus what steps give, each over the decay at λ*: 0.95 and 0.05 for random ones."""
+    """λ/λ* is the sum of alignment and steps, each divided by the decay at λ*: 0.95 and 0.05 for random gradients."""
     edge, predicted = grid.column("edge"), grid.column("edge_predicted")
     losses, rows = grid.cell("dev_loss"), []
     for i, rate in enumerate(grid.x.values):
@@ -126,7 +126,7 @@ REFINED = (
 
 
 def refined(grid: SweepGrid) -> list[str]:
-    """The search of `--refine`, answered from the full grid."""
+    """Run the search of `--refine` with cells of the full grid."""
     signs = grows(grid)
     known: dict[Cell, bool] = {}
     while cells := wanted(known, *grid.shape):

@@ -1,4 +1,4 @@
-"""Checkpoints to measure on: random weights under a transformer's names, made once per run."""
+"""Make checkpoints for the benchmarks: random weights with the names of a transformer, once per run."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ LAYERS = 48  # many tensors come from experts, not from thousands of layers
 
 
 def make_pair(folder: Path, megabytes: int, *, tensors: int = 96, dtype: str = "float32") -> list[Path]:
-    """Two checkpoints of about that size, the second a small step from the first; both in the page cache."""
+    """Write two checkpoints of about this size, a small step apart; both are then in the page cache."""
     import torch
 
     if folder.exists():

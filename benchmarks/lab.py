@@ -1,10 +1,10 @@
-"""What docs/lab.md shows: language models trained here, and what becomes of their weights and heads.
+"""Make docs/lab.md: train language models and measure their weights and heads.
 
-python benchmarks/lab.py train NAME ... --data CORPORA --runs DIR     trains, or goes on with, these runs
-python benchmarks/lab.py measure NAME ... --data CORPORA --runs DIR   and heads; to docs/records/lab
-python benchmarks/lab.py pages                                        makes pictures and tables again from them
+python benchmarks/lab.py train NAME ... --data CORPORA --runs DIR     train or resume these runs
+python benchmarks/lab.py measure NAME ... --data CORPORA --runs DIR   measure runs and heads; write docs/records/lab
+python benchmarks/lab.py pages                                        make pictures and tables from the records
 
-Without a name, all of RUNS: about ten hours on two cores. `train` is `normgrowth train` with the settings below.
+Without a name, all RUNS are trained: about ten hours on two cores. `train` runs `normgrowth train` with these settings.
 """
 
 import argparse
@@ -31,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "usual": {"kind": "usual_pre_norm", "final_norm": True},
     "post": {"kind": "post_norm"},
 }
-# Rates at which each learns, found by short trials; post-norm needs a warm-up, and plain SGD clipped gradients.
+# Learning rates from short trials; post-norm needs a warm-up, and plain SGD clipped gradients.
 RATES: dict[str, dict[str, dict[str, Any]]] = {
     "adamw": {
         "paper": {"lr": 1e-3},
@@ -40,7 +40,7 @@ RATES: dict[str, dict[str, dict[str, Any]]] = {
     },
     "sgd": {kind: {"optimizer": "sgd", "lr": 0.3, "clip": 1.0, "warmup": 100} for kind in KINDS},
 }
-# Sentences of WikiText-2 are five times as long, and its vocabulary three times as large: fewer do for its dev loss.
+# Sentences of WikiText-2 are five times as long, and its vocabulary three times as large: fewer suffice for dev loss.
 CORPORA: dict[str, dict[str, Any]] = {
     "penn": {"corpus": "penn", "dev_sentences": 1000},
     "wiki": {"corpus": "wikitext-2", "dev_sentences": 200},
@@ -77,10 +77,10 @@ def learn(name: str, data: Path, runs: Path) -> None:
 
 
 def measure(name: str, data: Path, runs: Path) -> None:
-    """Records of a run as the page needs them: evaluations and tracker, the trace of its checkpoints, its heads."""
+    """Write the records of a run for the page: evaluations and tracker, the trace of its checkpoints, its heads."""
     settings = settings_of(name)
     corpus = corpus_of(settings, data)
-    # Filled-up sentences ask much of long corpora: the published form is for penn.
+    # Padded sentences are expensive for long corpora: measure the published form on penn only.
     window = corpus.positions if settings.corpus == "penn" else None
     found = measured(runs / name, settings, corpus, window=window, tell=lambda said: print(said, flush=True))
     found.write(KEPT / name)

@@ -1,4 +1,4 @@
-"""The pictures and tables of docs/lab.md, from the records in docs/records/lab."""
+"""Make the pictures and tables of docs/lab.md from the records in docs/records/lab."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ SATURATED = ("argmax-like", "previous-token", "sink", "mean-like", "in between")
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the lab: what was recorded of it, by what."""
+    """One run of the lab and its records."""
 
     name: str
     stored: StoredResult
@@ -82,15 +82,15 @@ class Run:
         return float(values[0]), float(values[-1])
 
     def share_of_steps(self) -> float:
-        """How much of the growth of ‖θ‖² came from ‖δ‖², over the steps that were measured."""
+        """The share of ‖δ‖² in the growth of ‖θ‖², over the measured steps."""
         return float(self.tracked.model("growth_steps")[1].sum() / self.tracked.model("growth")[1].sum())
 
     def share_between_checkpoints(self) -> float:
-        """The same with δ from one checkpoint to the next, at twice the step."""
+        """The same with δ between consecutive checkpoints, whose steps double."""
         return float(self.traced.model("total_share_steps")[1][-1])
 
     def factors(self) -> Floats:
-        """By how much the norm of each layer grew, from the first to the last checkpoint."""
+        """The factor by which the norm of each layer grew, from the first to the last checkpoint."""
         norms = self.traced.of("layer", "norm").values
         return norms[-1] / norms[0]
 
@@ -199,9 +199,9 @@ def panels(
     log: bool = True,
     share: Literal["row", "none"] = "row",
 ) -> Figure:
-    """A column for each corpus and optimizer, a row for each thing; the color says where the norm sits.
+    """Draw a column per corpus and optimizer and a row per quantity; the color shows where the norm layers are.
 
-    share: whether columns have one scale.
+    share: whether all columns have the same scale.
     """
     groups = list(dict.fromkeys(run.group for run in ordered(runs)))
     with style():
@@ -261,7 +261,7 @@ def draw_budget(runs: Sequence[Run]) -> Figure:
             steps, growth = run.tracked.model("growth")
             total = growth.cumsum()
             given = run.tracked.model("growth_steps")[1].cumsum()
-            grown = np.abs(total) > 0.1 * np.abs(total[-1])  # a share of next to nothing says nothing
+            grown = np.abs(total) > 0.1 * np.abs(total[-1])  # a share of almost no growth is meaningless
             curve(ax, run, (steps, np.where(grown, given / total, np.nan)))
             ax.axhline(1, color=GRAY, linewidth=0.6)
             ax.set_ylim(bottom=0)
@@ -323,7 +323,7 @@ def draw_heads(runs: Sequence[Run]) -> Figure:
 
 
 def draw_masks(runs: Sequence[Run]) -> Figure:
-    """Figure 3 of PTB with AdamW: with the true mask, and with that of the authors' code."""
+    """Draw Figure 3 for PTB with AdamW, with the true mask and with the mask of the authors' code."""
     chosen = [run for run in ordered(runs) if run.group.startswith("PTB, AdamW") and not run.settings["seed"]]
     return _together(chosen).plot.positions(published=figure3(83))
 
@@ -351,7 +351,7 @@ def _true(runs: Sequence[Run]) -> list[Run]:
 
 
 def _together(runs: Sequence[Run]) -> Heads:
-    """The heads of several runs, under names that say what they are."""
+    """Return the heads of several runs with descriptive names."""
     import pyarrow as pa
 
     parts, facts = [], {}

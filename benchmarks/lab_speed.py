@@ -1,9 +1,9 @@
-"""Real tokens per second of the lab's batches, beside the same sentences padded, in one run.
+"""Measure real tokens per second of the lab's batches, compared with the same sentences padded, in one run.
 
-python benchmarks/lab_speed.py CORPORA     measures on penn, writes lab_speed.json and the table in docs/lab.md
-python benchmarks/lab_speed.py pages       makes the table again
+python benchmarks/lab_speed.py CORPORA     measure on penn; write lab_speed.json and the table in docs/lab.md
+python benchmarks/lab_speed.py pages       make the table again
 
-Every way takes its turn, a training step each round, at a model of its own that began as the others did.
+The variants alternate, one training step each per round. Each has its own model with the same initial weights.
 """
 
 import json
@@ -40,7 +40,7 @@ def ours(model: LanguageModel, rows: list[Row]) -> torch.Tensor:
 
 
 def padded_to(width: int | None) -> Loss:
-    """The obvious way: rows as long as the longest (of the batch, or of the corpus), all of it through the head."""
+    """Straightforward code: pad rows to the longest of the batch or corpus; the head computes all positions."""
 
     def loss(model: LanguageModel, rows: list[Row]) -> torch.Tensor:
         ids, real = (torch.from_numpy(array) for array in padded(rows))
@@ -74,7 +74,7 @@ def measure(settings: TrainSettings, corpus: Corpus) -> dict[str, Any]:
     with torch.no_grad():
         losses = [loss(models[name], same).item() for name, (loss, _) in chosen.items()]
     spent: dict[str, list[tuple[int, float]]] = {name: [] for name in chosen}  # tokens, seconds
-    for turn in range(-3, ROUNDS):  # the first three are to warm up
+    for turn in range(-3, ROUNDS):  # the first three warm up
         for name, (loss, batches) in chosen.items():
             rows = [corpus.train[i] for i in batches[turn]]
             start = time.perf_counter()

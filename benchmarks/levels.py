@@ -1,9 +1,9 @@
-"""What docs/levels.md shows: levels of saturation and scaling curves, measured here, and what measuring costs.
+"""Make docs/levels.md: measure saturation levels, scaling curves, and the cost of measuring.
 
-python benchmarks/levels.py PART ... --text brown.txt     measures, and keeps records in docs/records/
-python benchmarks/levels.py pages                         makes pictures and tables again from them
+python benchmarks/levels.py PART ... --text brown.txt     measure; store records in docs/records/
+python benchmarks/levels.py pages                         make pictures and tables from the records
 
-Parts: figure2 (random base models), t5 (how its weights are drawn), minilm (trained), figure4 (the paper's
+Parts: figure2 (random base models), t5 (its initial weights), minilm (trained), figure4 (the paper's
 encoders), training (a model trained here, over its checkpoints), time. Without a part, all of them.
 """
 
@@ -37,7 +37,7 @@ T5_FACTORS = (0.25, 0.5, 1.0, 1.25, 1.5, 2.0)
 
 
 def base_models() -> Iterator[tuple[str, Callable[[], nn.Module]]]:
-    """The paper's four, with the sizes of their base configurations, and random weights."""
+    """Yield the paper's four models with their base configurations and random weights."""
     import transformers as t
 
     t5: dict[str, Any] = {"d_model": 768, "num_layers": 12, "num_heads": 12, "d_ff": 3072}
@@ -61,7 +61,7 @@ def figure2(text: str | None) -> None:
     for name, make in base_models():
         result = saturation(built(name, make), text, random_init=SEEDS, progress=_say)
         records = result.records
-        # The model itself is one more random one: what counts is the mean over seeds.
+        # The model itself is one more random network: the mean over seeds is used.
         quantity = records.table["quantity"].cast("string")
         wanted = pc.or_(  # pyright: ignore[reportAttributeAccessIssue]
             pc.match_substring(quantity, "_random"),  # pyright: ignore[reportAttributeAccessIssue]
@@ -74,7 +74,7 @@ def figure2(text: str | None) -> None:
 
 
 def t5(text: str | None) -> None:
-    """How far the level of a random T5 follows from the size of its weights: all of them times a factor at first."""
+    """Measure how the level of a random T5 depends on a factor on all initial weights."""
     import transformers as t
 
     tables = []
@@ -101,7 +101,7 @@ def figure4(_: str | None) -> None:
 
 
 def training(text: str | None) -> None:
-    """A GPT-2 of four layers on Python's manual, from scratch; checkpoints at powers of two."""
+    """Train a GPT-2 of four layers on Python's documentation, with checkpoints at powers of two, and measure it."""
     from collections import Counter
     from pydoc_data.topics import topics
 
@@ -151,7 +151,7 @@ def training(text: str | None) -> None:
 
 
 def cost(text: str | None) -> None:
-    """A base model and 100 sentences: the whole against its passes, each timed alone; and one sentence at a time."""
+    """Time the measurement of a base model on 100 sentences, its passes alone, and one sentence at a time."""
     name, make = next(base_models())
     loaded = built(name, make)
     model = loaded.model
@@ -202,7 +202,7 @@ def _timed(run: Callable[[], Any]) -> float:
 
 
 def _public(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without the place of the text on this machine."""
+    """Remove the local path of the text."""
     found = dict(fields)
     if "text" in found:
         found["text"] = Path(found["text"].split(",")[0]).name + found["text"].removeprefix(

@@ -1,4 +1,4 @@
-"""The pictures and tables of docs/levels.md, from the records in docs/records."""
+"""Make the pictures and tables of docs/levels.md from the records in docs/records."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from normgrowth.stored_result import StoredResult
 
 
 def write(folder: Path) -> None:
-    """Whatever has been measured so far."""
+    """Write the pictures and tables for which there are records."""
     made = {name: make(folder / name) for name, make in SECTIONS.items() if (folder / name).exists()}
     fill(DOCS / "levels.md", made)
 

@@ -1,7 +1,7 @@
-"""What the exact limit costs beside a plain pass, as ratios: time of processor and clock, and peak memory.
+"""Measure the cost of the exact limit relative to a plain pass: processor time, wall-clock time, peak memory.
 
-python benchmarks/limit_cost.py                        prints every ratio
-python benchmarks/limit_cost.py peak ATTENTION ORDERS  of one process: its peak, in MB; 0 orders are a plain pass
+python benchmarks/limit_cost.py                        print every ratio
+python benchmarks/limit_cost.py peak ATTENTION ORDERS  print the peak memory of one pass, in MB; ORDERS 0: a plain pass
 """
 
 import statistics
@@ -25,7 +25,7 @@ TINY: dict[str, Any] = {
     "intermediate_size": 64,
     "vocab_size": 100,
 }
-LONG = 2048  # tokens of the text whose memory counts
+LONG = 2048  # tokens of the text for the memory benchmark
 Models = dict[str, Callable[[], nn.Module]]
 
 
@@ -69,7 +69,7 @@ def tiny_models() -> Models:
 def ratios(
     make: Callable[[], nn.Module], ids: torch.Tensor, orders: int, rounds: int, passes: int
 ) -> tuple[float, float]:
-    """The limit against the plain pass, alternated, medians over the rounds: by processor time, by the clock."""
+    """Return the time of the limit relative to a plain pass, processor and clock: medians of alternating rounds."""
     torch.manual_seed(0)
     model = make().eval()
     limit = saturated(model, orders=orders)
@@ -90,7 +90,7 @@ def ratios(
 
 
 def times() -> dict[str, float]:
-    """One order for models of base size and tiny ones, three orders for a network with ties."""
+    """Measure one order for base-size and tiny models, and three orders for a network with ties."""
     import transformers as t
 
     draws = torch.Generator().manual_seed(1)
@@ -104,7 +104,7 @@ def times() -> dict[str, float]:
     for name, make in base_models().items():
         ids = torch.randint(1000, 20000, (8, 128), generator=draws)
         keep(f"limit of {name}, one order", ratios(make, ids, 1, rounds=3, passes=1))
-    few = torch.randint(5, 30, (8, 128), generator=draws)  # words that recur, so that scores tie
+    few = torch.randint(5, 30, (8, 128), generator=draws)  # repeated words, so that scores tie
     keep(
         "limit of MPNet, three orders",
         ratios(lambda: t.MPNetModel(t.MPNetConfig()), few, 3, rounds=2, passes=1),
@@ -120,7 +120,7 @@ def times() -> dict[str, float]:
 
 
 def peak(attention: str, orders: int) -> float:
-    """The most memory that this process had, in MB, after one pass of BERT-base over a long text."""
+    """Return the peak memory of this process in MB after one pass of BERT-base over a long text."""
     import transformers as t
 
     torch.manual_seed(0)
@@ -129,7 +129,7 @@ def peak(attention: str, orders: int) -> float:
     ids = torch.randint(1000, 20000, (1, LONG), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         (saturated(model, orders=orders) if orders else model)(input_ids=ids)
-    # Not getrusage, which begins with the peak of the process that started this one.
+    # Not getrusage: its peak includes that of the parent process.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 

@@ -1,7 +1,7 @@
-"""The exact limit against the network scaled by c: where they differ. What it costs is in limit_cost.py.
+"""Compare the exact limit with the network scaled by c. limit_cost.py measures the cost.
 
-python benchmarks/limit_distance.py        measures; writes limit.json, pictures and tables of docs/saturation.md
-python benchmarks/limit_distance.py pages  makes the pictures and tables again from limit.json
+python benchmarks/limit_distance.py        measure; write limit.json, pictures and tables of docs/saturation.md
+python benchmarks/limit_distance.py pages  make the pictures and tables again from limit.json
 """
 
 import copy
@@ -29,7 +29,7 @@ TOKENS = (2, 24)  # sentences, tokens of each
 
 
 class Float64(TorchFunctionMode):
-    """Norms that compute in float32, whatever they are given, compute in float64."""
+    """Make norm layers that always compute in float32 compute in float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def wider(value: Any) -> Any:
@@ -40,7 +40,7 @@ class Float64(TorchFunctionMode):
 
 
 def models() -> Iterator[tuple[str, Callable[[], torch.nn.Module]]]:
-    """Full size and 12 layers, random weights as the library draws them; and one that was trained."""
+    """Yield full-size models of 12 layers with the library's random weights, and one trained model."""
     import transformers as t
 
     wide: dict[str, Any] = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
@@ -58,7 +58,7 @@ def models() -> Iterator[tuple[str, Callable[[], torch.nn.Module]]]:
 
 
 def differences(name: str, make: Callable[[], torch.nn.Module]) -> dict[str, Any]:
-    """Per layer, the mean over tokens of the cosine to the exact limit in float64."""
+    """Return, per layer, the mean over tokens of the cosine to the exact limit in float64."""
     torch.manual_seed(0)
     model = make().eval()
     ids = torch.randint(1000, 20000, TOKENS, generator=torch.Generator().manual_seed(1))
@@ -75,7 +75,7 @@ def differences(name: str, make: Callable[[], torch.nn.Module]) -> dict[str, Any
         with _wider(dtype == "float64"):
             states = _states(limit(input_ids=ids, output_hidden_states=True))
             row[f"limit {dtype}"] = _cosines(states, truth)
-        if dtype == "bfloat16":  # rounded weights are another network: its own limit, in float64
+        if dtype == "bfloat16":  # rounded weights are another network with its own limit, in float64
             rounded = saturated(copy.deepcopy(model).double())
             with Float64():
                 own = _states(rounded(input_ids=ids, output_hidden_states=True))
@@ -105,7 +105,7 @@ def _states(output: Any) -> list[Tensor]:
 
 
 def _cosines(states: list[Tensor], truth: list[Tensor]) -> list[float | None]:
-    """A mean for each layer; None where a state is not a number."""
+    """Return a mean for each layer; None if a state is NaN."""
     means = [float(torch.cosine_similarity(a, b, dim=-1).mean()) for a, b in zip(states, truth, strict=True)]
     return [
         None if mean != mean or not bool(a.isfinite().all()) else mean
@@ -114,7 +114,7 @@ def _cosines(states: list[Tensor], truth: list[Tensor]) -> list[float | None]:
 
 
 def one_head() -> dict[str, Any]:
-    """The attention of one head of BERT-base as the weights are scaled, and in the limit."""
+    """Return the attention of one head of BERT-base with scaled weights, and in the limit."""
     import transformers as t
 
     torch.manual_seed(0)

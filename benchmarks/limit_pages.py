@@ -1,4 +1,4 @@
-"""The pictures and the tables of docs/saturation.md, from limit.json."""
+"""Make the pictures and tables of docs/saturation.md from limit.json."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def write(results: dict[str, Any]) -> None:
 
 
 def cell(values: Any, layer: int) -> str:
-    """A cosine, short; "-" where the network gave no numbers."""
+    """Format a cosine; "-" if the network returned NaN."""
     if isinstance(values, str) or values[layer] is None:
         return "-"
     value = values[layer]
@@ -44,7 +44,7 @@ def differences(results: dict[str, Any]) -> str:
 
 
 def curves(models: list[dict[str, Any]]) -> None:
-    """How far the scaled network is from the limit, against c."""
+    """Draw the distance of the scaled network from the limit against c."""
     with style():
         figure = Figure(figsize=(7.2, 3.1))
         for ax, place, title in zip(
@@ -68,7 +68,7 @@ def curves(models: list[dict[str, Any]]) -> None:
 
 
 def head(matrices: dict[str, Any]) -> None:
-    """One attention head, from soft to hard."""
+    """Draw one attention head, from soft to hard."""
     with style():
         figure = Figure(figsize=(7.2, 1.9))
         axes = figure.subplots(1, len(matrices), sharey=True)

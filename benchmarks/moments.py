@@ -1,4 +1,4 @@
-"""The kernel on mapped files, against the obvious way, another library, and the memory itself."""
+"""Measure the kernel on mapped files, compared with straightforward numpy, torch, and a plain sum of the bytes."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def ours(paths: list[Path]) -> float:
 
 
 def numpy_the_obvious_way(paths: list[Path]) -> float:
-    """Load all, concatenate, convert to float64, then norms, dot product and difference."""
+    """Load all tensors, concatenate them, convert to float64; compute norms, dot product and difference."""
     a, b = (
         np.concatenate([t.ravel() for t in load_file(path).values()]).astype(np.float64) for path in paths
     )
@@ -38,7 +38,7 @@ def numpy_the_obvious_way(paths: list[Path]) -> float:
 
 
 def torch_in_chunks(paths: list[Path]) -> float:
-    """The same sums as ours by torch on mapped tensors, a cache-sized chunk at a time, float64."""
+    """Compute the same sums with torch on mapped tensors, in cache-sized chunks, in float64."""
     a, b = (read_safetensors(path) for path in paths)
 
     def one(name: str) -> float:
@@ -65,7 +65,7 @@ def _add(words):
 
 
 def plain_sum(paths: list[Path]) -> float:
-    """The limit: one integer addition per 8 mapped bytes, on all cores."""
+    """The upper bound: one integer addition per 8 mapped bytes, on all cores."""
     checkpoints = [read_safetensors(path) for path in paths]
     pieces = [
         piece.view(np.uint8)[: piece.nbytes // 8 * 8].view(np.uint64)
@@ -101,7 +101,7 @@ def run(scratch: Path) -> dict[str, float]:
     for number in range(ROUNDS):
         for name, (function, paths) in sides.items():
             times[name].append(timed(function, paths))
-        if number % 3 == 1:  # slow, so in every third round only
+        if number % 3 == 1:  # slow: only in every third round
             obvious.append(timed(numpy_the_obvious_way, single) / times["ours"][-1])
     gigabytes = 2 * single[0].stat().st_size / 1e9
 

@@ -1,4 +1,4 @@
-"""What the pages in docs/ have from measurements: tables between marks in the text, and pictures."""
+"""Write measured tables, between marks in the text, and pictures to the pages in docs/."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ DOCS, PICTURES = ROOT / "docs", ROOT / "docs" / "pictures"
 
 
 def fill(page: Path, sections: Mapping[str, str]) -> None:
-    """Put each text in its place, from <!-- name --> to <!-- end of name -->."""
+    """Replace the text from <!-- name --> to <!-- end of name --> for each name."""
     text = page.read_text(encoding="utf-8")
     for name, made in sections.items():
         start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
@@ -25,7 +25,7 @@ def fill(page: Path, sections: Mapping[str, str]) -> None:
 
 def picture(figure: Figure, name: str) -> None:
     PICTURES.mkdir(exist_ok=True)
-    with style():  # also names what is drawn the same each time
+    with style():  # fixes the ids in the file, so that equal pictures give equal files
         figure.savefig(PICTURES / f"{name}.svg", format="svg", metadata={"Date": None})
 
 

@@ -1,8 +1,8 @@
-"""README.md and docs/tour.md: commands run for real, their output put between the marks; pictures; docs/commands.md.
+"""Run the commands of README.md and docs/tour.md and insert their output; make pictures and docs/commands.md.
 
 python benchmarks/readme.py REPRODUCTION RUN...    (folders of `normgrowth reproduce` and of `normgrowth train`)
 
-The series is that of examples/tiny_series.py. The picture of a report needs a browser: playwright and chromium.
+examples/tiny_series.py makes the series. The picture of a report needs a browser: playwright and chromium.
 """
 
 import os
@@ -19,15 +19,15 @@ from pages import DOCS, PICTURES, ROOT, fill
 
 from normgrowth.cli.main import GROUPS, command_of
 
-COLUMNS = 104  # letters of a line
-WHOLE = 200  # lines of an output on the tour
+COLUMNS = 104  # characters per line
+WHOLE = 200  # lines of output on the tour
 LLAMA = '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, ' + (
     '"intermediate_size": 128, "vocab_size": 1000, "num_key_value_heads": 4}'
 )
 
 
 def output(command: str, folder: Path) -> list[str]:
-    """The lines that a command prints."""
+    """Return the lines that a command prints."""
     tool = Path(sys.executable).with_name("normgrowth")
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "NO_COLOR": "1"}
     run = subprocess.run(
@@ -44,12 +44,12 @@ def output(command: str, folder: Path) -> list[str]:
 
 
 def shown(command: str, lines: Sequence[str], most: int = WHOLE) -> str:
-    """A command and the first lines of its output, indented as code."""
+    """Return a command and the first lines of its output, indented as code."""
     rest = [f"… ({len(lines) - most} more lines)"] if len(lines) > most else []
     return "\n".join(f"    {line}".rstrip() for line in [f"$ {command}", *lines[:most], *rest])
 
 
-# Name of the place on the tour -> the command, and how many of its lines README.md shows, if any.
+# Name of the mark on the tour -> the command, and how many of its lines README.md shows, if any.
 COMMANDS: dict[str, tuple[str, int | None]] = {
     "trace": ("normgrowth trace checkpoints -o traces/tiny", 12),
     "fit": ("normgrowth fit traces/tiny", None),
@@ -78,13 +78,13 @@ def fill_pages(folder: Path, reproduction: Path) -> None:
 
 
 def growth(folder: Path) -> None:
-    """The first picture of README.md: norm and direction of T5, as published."""
+    """Draw the first picture of README.md: norm and direction of T5, as published."""
     output("normgrowth plot published:t5 --fit sqrt2 --formats svg -o figures", folder)
     shutil.copy(folder / "figures" / "norm_direction.svg", PICTURES / "growth.svg")
 
 
 def commands() -> str:
-    """docs/commands.md: what each command does, with its examples."""
+    """Return docs/commands.md: what each command does, with its examples."""
     lines = [
         "# Commands",
         "",

@@ -1,17 +1,18 @@
-"""What a trace over a network costs, beside the same files on disk and beside the network itself.
+"""Measure a trace over a network, compared with the same files on disk and with plain sockets.
 
-python benchmarks/remote.py [--megabytes N]     measures, writes remote.json and the tables of docs/cluster.md
-python benchmarks/remote.py pages               makes the tables again
+python benchmarks/remote.py [--megabytes N]     measure; write remote.json and the tables of docs/cluster.md
+python benchmarks/remote.py pages               make the tables again
 
-A web server in a process of its own hands out ranges with sendfile over loopback. Three ways to read all checkpoints of
-a series, in turn: a trace of the files, a trace over HTTP, and plain sockets that receive as many bytes with as many
-connections and look at none of them: the loopback's own throughput, with the same server. The rate of a trace counts
-each byte of the checkpoints once. Lint is off on both sides, since it reads little and computes much.
+A web server in its own process sends ranges with sendfile over loopback. Three variants read all checkpoints of a
+series, alternating: a trace of the files, a trace over HTTP, and plain sockets that receive the same number of bytes
+over the same number of connections and ignore them, which gives the throughput of the loopback with the same server.
+The rate of a trace counts each byte of the checkpoints once. Lint is off in both traces: it reads little and computes
+much.
 
-Server and client share the cores. What they could reach at best follows from processor time: a byte has to be sent
-and received, which is what plain sockets cost on both sides, and summed, which is what a trace of files costs.
+Server and client share the cores. Processor time gives the upper bound: each byte has to be sent and received (the cost
+of plain sockets on both sides) and summed (the cost of a trace of files).
 
-From the processor's time for a byte and for a range follows what a large series would cost, on paper.
+The processor time per byte and per range gives an estimate for a large series.
 """
 
 import argparse
@@ -42,7 +43,7 @@ from normgrowth.trace.stream import CONNECTIONS
 
 RECORD = Path(__file__).with_name("remote.json")
 ROUNDS, CHECKPOINTS, SMALL = 7, 4, 1000
-HELD = 4  # checkpoints of which a worker has a stripe: one, two to compare with, and one that comes
+HELD = 4  # stripes of checkpoints that a worker holds: the current one, two to compare with, and the next one
 DTYPES = ("float32", "bfloat16")
 CORES = len(os.sched_getaffinity(0))
 
@@ -89,7 +90,7 @@ def serve(folder: str, ready: Any) -> None:
 
 
 def make(folder: Path, megabytes: int, dtype: str) -> int:
-    """A series of matrices; the bytes of all."""
+    """Write a series of matrices; return the number of bytes."""
     torch.manual_seed(0)
     layers = max(1, megabytes // (16 if dtype == "float32" else 8))
     state = {
@@ -105,7 +106,7 @@ def make(folder: Path, megabytes: int, dtype: str) -> int:
 
 
 def loopback(port: int, folder: Path) -> None:
-    """All bytes through plain sockets, into the same memory again and again."""
+    """Receive all bytes through plain sockets, always into the same memory."""
 
     def fetch(job: tuple[str, int, int]) -> None:
         name, start, stop = job
@@ -143,7 +144,7 @@ def measure(dtype: str, megabytes: int) -> dict[str, Any]:
             "loopback": lambda: loopback(port, folder),
         }
         for way in ways.values():
-            way()  # compiles, and brings the files into memory
+            way()  # compile, and bring the files into the page cache
         rates: dict[str, list[float]] = {way: [] for way in ways}
         costs: dict[str, list[float]] = {way: [] for way in ways}
         sent: list[float] = []
@@ -179,7 +180,7 @@ def measure(dtype: str, megabytes: int) -> dict[str, Any]:
 
 
 def range_cost(address: str) -> float:
-    """Of the processor, for one small range on a connection that is there."""
+    """Return the processor time of one small range on an open connection."""
     checkpoint = open_source(address).entries[0].open()
     assert isinstance(checkpoint, RemoteCheckpoint)
     piece = next(iter(checkpoint.ranges.values()))[0]
@@ -205,7 +206,7 @@ def speeds(found: dict[str, Any]) -> str:
 
 
 def estimate(found: dict[str, Any]) -> str:
-    """70 billion parameters in bfloat16, 150 checkpoints, 8 nodes with 10 Gbit/s each."""
+    """Estimate 70 billion parameters in bfloat16, 150 checkpoints, 8 nodes with 10 Gbit/s each."""
     parameters, checkpoints, nodes, link = 70e9, 150, 8, 1.25e9
     unit = found["bfloat16"]
     read = parameters * 2 * checkpoints

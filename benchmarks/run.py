@@ -1,8 +1,8 @@
 """Run all benchmarks; write results.json and docs/benchmarks.md.
 
-python benchmarks/run.py         all of them
-python benchmarks/run.py limit   what the limit costs; the other figures stay
-python benchmarks/run.py pages   the pages again, from results.json
+python benchmarks/run.py         run all benchmarks
+python benchmarks/run.py limit   measure only the cost of the limit; keep the other figures
+python benchmarks/run.py pages   make the pages again from results.json
 """
 
 import json
@@ -20,25 +20,30 @@ from normgrowth.engine import available_cores
 
 RESULTS = ROOT / "benchmarks" / "results.json"
 
-# What we hold ourselves to: name of the figure, what it must be, in the words of the page.
+# The goals: name of the figure, bound, description on the page.
 GOALS = [
-    ("faster than numpy the obvious way", ">=", 30, "kernel against numpy in float64 done the obvious way"),
-    ("rate relative to a plain sum of the bytes", ">=", 0.8, "kernel against a plain sum over the same mapped bytes"),
-    ("bfloat16 rate per byte relative to float32", ">=", 0.6, "kernel on bfloat16 against float32, per byte"),
-    ("faster than torch in chunks", ">=", 1, "kernel against the same sums by torch, chunk by chunk"),
-    ("faster than weightlens takes for one of the two", ">=", 5, "whole command on two files, weightlens on one"),
-    ("20,000 small tensors against one, pair of 2000 MB, trace", "<=", 3, "20,000 tensors against one, 2 GB each side"),
-    ("20,000 small tensors against one, pair of 430 MB, command", "<=", 3, "the same, 430 MB, whole command"),
-    ("time for twice the bytes", "<=", 2.3, "time for twice the bytes"),
+    ("faster than numpy the obvious way", ">=", 30, "speedup of the kernel over straightforward numpy code in float64"),
+    ("rate relative to a plain sum of the bytes", ">=", 0.8,
+     "throughput of the kernel relative to a plain sum over the same mapped bytes"),
+    ("bfloat16 rate per byte relative to float32", ">=", 0.6,
+     "throughput per byte of the kernel on bfloat16 relative to float32"),
+    ("faster than torch in chunks", ">=", 1, "speedup of the kernel over the same sums in torch, in chunks"),
+    ("faster than weightlens takes for one of the two", ">=", 5,
+     "speedup of the whole command on two files over weightlens on one file"),
+    ("20,000 small tensors against one, pair of 2000 MB, trace", "<=", 3,
+     "time for 20,000 tensors relative to one tensor, trace of a pair of 2 GB"),
+    ("20,000 small tensors against one, pair of 430 MB, command", "<=", 3,
+     "the same, whole command on a pair of 430 MB"),
+    ("time for twice the bytes", "<=", 2.3, "time for twice the bytes, relative to once"),
     ("anonymous memory, pair of 2 GB: MB", "<=", 300, "anonymous memory for a pair of 2 GB, in MB"),
     *((f"limit of {name}, one order: processor time against a plain pass", "<=", 1.25,
-       f"exact limit of {name}, processor time against a plain pass")
+       f"exact limit of {name}: processor time relative to a plain pass")
       for name in ("BERT-base", "GPT-2 small", "Llama of 100M", "T5 encoder base")),
-    ("limit of MPNet, three orders: processor time against a plain pass", "<=", 3, "the same of MPNet, three orders"),
+    ("limit of MPNet, three orders: processor time against a plain pass", "<=", 3, "the same for MPNet, three orders"),
     ("limit of 11 tiny models, median: processor time against a plain pass", "<=", 8,
      "the same, median of 11 tiny models"),
     ("limit of BERT-base, 2,048 tokens, eager attention, one order: peak memory against a plain pass", "<=", 1.5,
-     "exact limit of BERT-base, 2,048 tokens, eager attention: peak memory against a plain pass"),
+     "exact limit of BERT-base, 2,048 tokens, eager attention: peak memory relative to a plain pass"),
     ("limit of BERT-base, 2,048 tokens, fused attention, one order: peak memory against a plain pass", "<=", 1.5,
      "the same, fused attention"),
 ]  # fmt: skip
@@ -57,8 +62,9 @@ def page(results: dict[str, Any]) -> str:
     every = "\n".join(f"| {name} | {value:.3g} |" for name, value in results["figures"].items())
     return f"""# Benchmarks
 
-Made from `benchmarks/results.json`, which `make bench` writes. Each figure against a goal is a ratio of two things
-timed alternately in one run; absolute times depend on the machine ({results["machine"]}, {results["cores"]} cores).
+This page is made from `benchmarks/results.json`, which `make bench` writes. Each figure with a goal, except memory in
+MB, is a ratio of two measurements that alternate in one run; absolute times depend on the machine
+({results["machine"]}, {results["cores"]} cores).
 
 {table(results)}
 

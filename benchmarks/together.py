@@ -1,9 +1,9 @@
-"""Cells of a sweep trained together, against the same cells one after the other; and what measuring a cell costs.
+"""Compare stacked cells of a sweep with the same cells in sequence; measure the cost of measuring a cell.
 
-python benchmarks/together.py CORPORA     measures, writes together.json (CORPORA holds penn and wikitext-2)
+python benchmarks/together.py CORPORA     measure; write together.json (CORPORA contains penn and wikitext-2)
 
-Every way takes its turn in each round, and the median over rounds is what counts. Times are of the processor and not of
-the clock, one thread each, so that other programs on the machine disturb little.
+The variants alternate in each round; results are medians over rounds. Times are processor times of one thread, so that
+other programs on the machine have little effect.
 """
 
 import json
@@ -26,7 +26,7 @@ from normgrowth.lab.settings import TrainSettings, preset
 
 RESULTS = Path(__file__).with_suffix(".json")
 WIDE: dict[str, Any] = {"layers": 2, "width": 64, "heads": 4, "feedforward": 128}
-# TrainSettings, steps a round, numbers of cells: as many as memory and patience allow.
+# TrainSettings, steps per round, numbers of cells: as many as memory and time allow.
 CASES: dict[str, tuple[TrainSettings, int, list[int]]] = {
     "dyck2, 2 layers of 32": (
         TrainSettings(corpus="dyck2", layers=2, width=32, heads=2, feedforward=64),
@@ -56,7 +56,7 @@ ROUNDS = 4
 
 
 def bare(settings: TrainSettings, corpus: Corpus) -> None:
-    """The training of a cell without anything measured."""
+    """Train a cell without measurements."""
     model = new_model(settings, corpus)
     predict, optimizer = NextToken(model), new_optimizer(settings, model)
     for ids, real, tokens in batches(settings, corpus):
@@ -67,7 +67,7 @@ def bare(settings: TrainSettings, corpus: Corpus) -> None:
 
 def measure(settings: TrainSettings, steps: int, counts: list[int], data: str) -> dict[str, Any]:
     corpus = corpus_of(settings, data)
-    # No more sentences than are read: to shuffle the others is no part of training.
+    # Only the sentences that are read: shuffling the others is not part of training.
     corpus = replace(corpus, train=corpus.train[: settings.batch * steps])
     own = replace(settings, steps=steps, dev_sentences=1)
     ways: dict[str, tuple[int, Callable[[], Any]]] = {
@@ -78,7 +78,7 @@ def measure(settings: TrainSettings, steps: int, counts: list[int], data: str) -
         cells = [replace(own, lr=1e-4 * (i + 1)) for i in range(count)]
         ways[str(count)] = (count, lambda cells=cells: train_together(cells, corpus))
     spent: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(-1, ROUNDS):  # the first is to warm up
+    for turn in range(-1, ROUNDS):  # the first warms up
         for name, (count, run) in ways.items():
             start = time.process_time()
             run()

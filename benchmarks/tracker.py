@@ -1,12 +1,12 @@
-"""What a NormTracker costs a training run, beside wandb.watch(log="all") and a clone and a difference by hand.
+"""Measure the overhead of a NormTracker, compared with wandb.watch(log="all") and with a manual clone and difference.
 
-python benchmarks/tracker.py          measures, writes tracker.json and the table in docs/tracker.md
-python benchmarks/tracker.py pages    makes the table again
+python benchmarks/tracker.py          measure; write tracker.json and the table in docs/tracker.md
+python benchmarks/tracker.py pages    make the table again
 python benchmarks/tracker.py log [N]  the log of a run with 100 tensors: time per append, close and resume against the
                                       number of measured steps, up to N (100,000)
 
-Every variant takes its turn at the same model, one step each round, so that a slow moment hits them all alike.
-Memory is the peak of a process that only does this, less that of one that only trains.
+The variants alternate on the same model, one step each per round, so that other load affects all of them alike. Memory
+is the peak of a process that runs only this variant, minus the peak of a process that only trains.
 """
 
 import json
@@ -68,7 +68,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) 
 def variant(
     name: str, model: nn.Module, optimizer: torch.optim.Optimizer, folder: str
 ) -> Iterator[Callable[..., None]]:
-    """A way to take one step."""
+    """Yield a function that takes one step with this variant."""
     if name.startswith("tracker"):
         with NormTracker(
             model, optimizer, every=1, include="all", out=Path(folder) / f"norms-{time.time_ns()}"
@@ -98,7 +98,7 @@ def variant(
 
 
 def cloned(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> None:
-    """The obvious way: a copy of all weights, and after the step five numbers of each tensor in float64."""
+    """The straightforward code: copy all weights, and after the step compute five numbers per tensor in float64."""
     optimizer.zero_grad()
     model(input_ids=ids, labels=ids).loss.backward()
     with torch.no_grad():
@@ -117,7 +117,7 @@ def cloned(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor
 
 
 def times(name: str) -> dict[str, list[float]]:
-    """Seconds of each variant in each round. wandb starts a process, so it stays on for a block of rounds."""
+    """Return the seconds of each variant per round. wandb starts a process, so it stays on for a block of rounds."""
     model, optimizer, ids = build(name)
     found: dict[str, list[float]] = {v: [] for v in VARIANTS}
     rounds = MODELS[name]["rounds"]
@@ -127,7 +127,7 @@ def times(name: str) -> dict[str, list[float]]:
         for number in range(rounds):
             turn = number % (
                 len(VARIANTS) - 1
-            )  # who comes first changes: what one leaves in caches hits all alike
+            )  # rotate the order, so that cache contents affect all variants alike
             for v in (*VARIANTS[turn:-1], *VARIANTS[:turn]):
                 with variant(v, model, optimizer, folder) as run:
                     start = time.perf_counter()
@@ -143,7 +143,7 @@ def times(name: str) -> dict[str, list[float]]:
 
 
 def hook_seconds(name: str) -> float:
-    """What a tracker does at a step that it does not measure: too little to show in whole steps, so by itself."""
+    """Return the seconds of a tracker at an unmeasured step, timed alone: they are too few to show in whole steps."""
     model, optimizer, _ = build(name)
     with NormTracker(model, optimizer, every=lambda _: False, include="all"):
         (before,) = optimizer._optimizer_step_pre_hooks.values()
@@ -156,7 +156,7 @@ def hook_seconds(name: str) -> float:
 
 
 def memory(name: str) -> dict[str, float]:
-    """Peak of the resident memory in MB, of a process for each variant."""
+    """Return the peak resident memory in MB of one process per variant."""
     found = {}
     for v in VARIANTS:
         command = [sys.executable, __file__, "--peak", name, v]
@@ -171,7 +171,7 @@ def peak(name: str, v: str) -> None:
     with tempfile.TemporaryDirectory() as folder, variant(v, model, optimizer, folder) as run:
         for _ in range(3):
             run(model, optimizer, ids)
-    # Not getrusage: its peak begins with that of the process that started this one.
+    # Not getrusage: its peak includes that of the parent process.
     print(int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024)
 
 
@@ -232,7 +232,7 @@ def write(results: dict[str, Any]) -> None:
 
 
 def log(most: int) -> None:
-    """What the log of a run costs after so many measured steps of a model with 100 tensors."""
+    """Measure the cost of a run's log after this many measured steps of a model with 100 tensors."""
     from normgrowth.tracking.log.step_log import StepLog
 
     model = nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(4, 4) for _ in range(50))})
@@ -271,7 +271,7 @@ def log(most: int) -> None:
 
 
 def resident() -> float:
-    """MB of this process that are in memory."""
+    """Return the resident memory of this process in MB."""
     return int(re.findall(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
 
 

@@ -1,9 +1,9 @@
-"""Make a small series of checkpoints by real training: a 4-layer GPT-2 on Python's own manual.
+"""Train a 4-layer GPT-2 on Python's documentation and save a small series of checkpoints.
 
     python examples/tiny_series.py demo/checkpoints [--steps 300] [--every 10]
 
-The text is `pydoc_data.topics`, which every CPython carries, so nothing is downloaded. Each checkpoint
-is a folder as Hugging Face's `save_pretrained` writes it.
+The text is `pydoc_data.topics`, which is part of CPython, so nothing is downloaded. Hugging Face's `save_pretrained`
+writes each checkpoint.
 """
 
 import argparse
@@ -21,17 +21,17 @@ VOCABULARY, WINDOW, BATCH = 2000, 64, 16
 
 
 def read_text() -> torch.Tensor:
-    """The manual as word numbers; words beyond the vocabulary become number 0."""
+    """Return the documentation as word ids; words outside the vocabulary get id 0."""
     words = " ".join(topics[topic] for topic in sorted(topics)).split()
     number = {word: i + 1 for i, (word, _) in enumerate(Counter(words).most_common(VOCABULARY - 1))}
     return torch.tensor([number.get(word, 0) for word in words])
 
 
 def make_series(folder: Path, steps: int = 300, every: int = 10, seed: int = 0) -> list[float]:
-    """Train, save every few steps (and before the first), and return the losses in nats per word."""
+    """Train, save a checkpoint every few steps (and before the first), and return the losses in nats per word."""
     torch.manual_seed(seed)
     text = read_text()
-    logging.disable_progress_bar()  # one per checkpoint would drown ours
+    logging.disable_progress_bar()  # avoid one progress bar per checkpoint
     config = GPT2Config(
         vocab_size=VOCABULARY,
         n_positions=WINDOW,
@@ -51,7 +51,7 @@ def make_series(folder: Path, steps: int = 300, every: int = 10, seed: int = 0) 
             break
         starts = torch.randint(len(text) - WINDOW, (BATCH,)).tolist()
         batch = torch.stack([text[start : start + WINDOW] for start in starts])
-        logits = model(batch).logits[:, :-1]  # what follows each word but the last
+        logits = model(batch).logits[:, :-1]  # predictions of the next word, for all words but the last
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -62,7 +62,7 @@ def make_series(folder: Path, steps: int = 300, every: int = 10, seed: int = 0) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where the checkpoints go")
+    parser.add_argument("folder", type=Path, help="output folder for the checkpoints")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--every", type=int, default=10)
     arguments = parser.parse_args()

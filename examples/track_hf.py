@@ -1,4 +1,4 @@
-"""Track the norms of a run of the Hugging Face Trainer: one line, and TensorBoard gets the values too.
+"""Track norms in the Hugging Face Trainer with one callback, which also logs them to TensorBoard.
 
 python examples/track_hf.py runs/hf [--steps 40]
 
@@ -18,7 +18,7 @@ WINDOW = 32
 
 
 def windows() -> list[dict[str, torch.Tensor]]:
-    """Python's manual, letter by letter."""
+    """Return Python's documentation as windows of bytes."""
     text = " ".join(topics[topic] for topic in sorted(topics)).encode("ascii", "replace")[:20_000]
     pieces = [torch.tensor(list(text[i : i + WINDOW])) for i in range(0, len(text) - WINDOW, WINDOW)]
     return [{"input_ids": piece, "labels": piece} for piece in pieces]
@@ -30,7 +30,7 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=128, n_positions=WINDOW, n_embd=32, n_layer=2, n_head=2)
@@ -38,7 +38,7 @@ def main() -> None:
         output_dir=str(arguments.out / "checkpoints"),
         max_steps=arguments.steps,
         per_device_train_batch_size=8,
-        gradient_accumulation_steps=2,  # a step of the optimizer is a step of the records
+        gradient_accumulation_steps=2,  # the records count optimizer steps
         learning_rate=3e-3,
         logging_steps=10,
         save_steps=20,

@@ -1,4 +1,4 @@
-"""Track the norms of a run of Lightning: a callback, and every logger of the Trainer gets the values.
+"""Track norms in Lightning with a callback, which also logs them to every logger of the Trainer.
 
 python examples/track_lightning.py runs/lightning [--steps 40]
 """
@@ -32,7 +32,7 @@ class Language(pl.LightningModule):
 
 
 def windows() -> TensorDataset:
-    """Python's manual, letter by letter."""
+    """Return Python's documentation as windows of bytes."""
     text = " ".join(topics[topic] for topic in sorted(topics)).encode("ascii", "replace")[:20_000]
     return TensorDataset(torch.tensor(list(text)).unfold(0, WINDOW, WINDOW))
 

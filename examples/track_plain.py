@@ -1,4 +1,4 @@
-"""Track the norms of a plain PyTorch loop, and send them to TensorBoard and Weights & Biases (offline).
+"""Track norms in a plain PyTorch loop and log them to TensorBoard and Weights & Biases (offline).
 
 python examples/track_plain.py runs/plain [--steps 40] [--wandb]
 """
@@ -22,7 +22,7 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--wandb", action="store_true", help="also Weights & Biases, offline")
+    parser.add_argument("--wandb", action="store_true", help="also log to Weights & Biases, offline")
     arguments = parser.parse_args()
 
     text = " ".join(topics[topic] for topic in sorted(topics)).encode("ascii", "replace")[:20_000]
@@ -44,7 +44,7 @@ def main() -> None:
             optimizer.zero_grad()
             model(input_ids=batch, labels=batch).loss.backward()
             optimizer.step()
-            if values := tracker.latest():  # what this step measured, if it measured anything
+            if values := tracker.latest():  # the values of this step, if it was measured
                 for name, value in values.items():
                     board.add_scalar(name, value, step)
                 if run is not None:

@@ -12,7 +12,16 @@ import normgrowth
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-RUNNABLE = ("fit", "dynamics", "t5", "lab", "tracker", "api")  # pages whose examples need no files
+RUNNABLE = (
+    "fit",
+    "dynamics",
+    "t5",
+    "lab",
+    "tracker",
+    "api",
+    "degrees",
+    "scaling",
+)  # pages whose examples need no files
 FIRST = (
     "tracker",
 )  # of these only the first example: the others are parts of scripts that tests run elsewhere
